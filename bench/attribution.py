@@ -15,7 +15,6 @@ import numpy as np
 from presum._core import ParameterHook
 from presum.fingerprints.families import Families
 from presum.parallel.by_hand import ManualSource
-from presum.parallel.ddp_hook import FailureGuard
 from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardPasses
 from presum.steps.step_recorder import StepRecorder
@@ -51,7 +50,6 @@ class Attribution:
         self._time_calls(EndedSteps, "send", _packet)
         for name in ("before_reduction", "after_reduction"):
             self._time_calls(ManualSource, name, _gradients)
-        self._time_guard()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,21 +71,6 @@ class Attribution:
                 self._end(part_of(*args, **kwargs), began)
 
         self._patches.enter_context(mock.patch.object(owner, name, timed))
-
-    def _time_guard(self) -> None:
-        """What presum's communication hook does where a bucket comes back, and before it goes."""
-        enter, leave = FailureGuard.__enter__, FailureGuard.__exit__
-
-        def timed_enter(guard: Any) -> None:
-            guard.began = self._begin()
-            enter(guard)
-
-        def timed_leave(guard: Any, *error: Any) -> bool:
-            self._end("products", guard.began)
-            return leave(guard, *error)
-
-        for name, stand_in in (("__enter__", timed_enter), ("__exit__", timed_leave)):
-            self._patches.enter_context(mock.patch.object(FailureGuard, name, stand_in))
 
     def _begin(self) -> float:
         self._stack.inner.append(0.0)

@@ -59,14 +59,7 @@ BACKGROUND_LIMIT = 0.005
 BROKEN = 3
 
 
-class Limits(NamedTuple):
-    """Shares of a step."""
-
-    ratio: float
-    attributed: float
-
-
-LIMITS = {way: Limits(0.01, 0.005) for way in WAYS} | {"hook": Limits(0.02, 0.015)}
+RATIO_LIMIT, ATTRIBUTED_LIMIT = 0.01, 0.005  # of a step
 Took = tuple[float, float]  # seconds, and of the processor
 Times = dict[str, float]  # seconds of a step, by mode
 
@@ -87,20 +80,15 @@ class Modes:
     def __init__(self, run: Path, arguments: argparse.Namespace) -> None:
         how = arguments.dtype, arguments.way, arguments.parameters
         self.watched = WatchedTraining(run, *how, arguments.every)
-        # presum's communication hook stays on a model: without it are others, two, so that the
-        # control has what differs from model to model.
-        apart = arguments.way == "hook"
-        plain = Training(*how) if apart else self.watched
-        control = Training(*how) if apart else self.watched
         self._steps: dict[str, Callable[[], Took]] = {
-            "off": lambda: self._with(False, plain),
-            "off'": lambda: self._with(False, control),
+            "off": lambda: self._with(False, self.watched),
+            "off'": lambda: self._with(False, self.watched),
             "on": lambda: self._with(True, self.watched),
         }
-        if arguments.way in ("ddp", "hook"):
-            norms = Norms(plain.model)
+        if arguments.way == "ddp":
+            norms = Norms(self.watched.model)
             squares = SquaresTraining(arguments.dtype, arguments.parameters)
-            self._steps["norms"] = lambda: self._with_norms(norms, plain)
+            self._steps["norms"] = lambda: self._with_norms(norms, self.watched)
             self._steps["squares"] = lambda: self._with(False, squares)
         self.names = [*self._steps]
 
@@ -250,7 +238,6 @@ def report(
 ) -> int:
     """Prints everything; returns the exit status."""
     blocks = answers[0][1]
-    limits = LIMITS[arguments.way]
     founds = [attributed for _, _, attributed in sorted(answers, key=lambda answer: answer[0])]
     work = f"{TOKENS[0] * TOKENS[1]} tokens"
     if arguments.parameters:
@@ -261,11 +248,11 @@ def report(
         f"{arguments.dtype}, {work} a step, every={arguments.every}, {WORKERS} workers, "
         f"{len(blocks)} blocks"
     )
-    verdicts = [print_judged(blocks, limits.ratio)] if blocks else []
+    verdicts = [print_judged(blocks, RATIO_LIMIT)] if blocks else []
     for rank, found in enumerate(founds):
         print_attributed(rank, found)
     for title, worst, limit in (
-        ("attributed", max(f.hooks / f.step for f in founds), limits.attributed),
+        ("attributed", max(f.hooks / f.step for f in founds), ATTRIBUTED_LIMIT),
         ("background thread", max(f.background / f.step for f in founds), BACKGROUND_LIMIT),
     ):
         verdicts.append("pass" if worst <= limit else "fail")

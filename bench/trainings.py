@@ -21,8 +21,7 @@ from presum.transport.session import open_sessions
 
 TOKENS = (4, 256)  # micro-batch and length: 1,024 tokens a step
 VOCABULARY = 2048
-WAYS = ("ddp", "hook", "fsdp2", "by-hand")
-ATTACHED = {"hook": "hook", "by-hand": "manual"}  # Trainer and Lightning attach as ddp does
+WAYS = ("ddp", "fsdp2", "by-hand")
 
 
 class Model(nn.Module):
@@ -126,7 +125,7 @@ class WatchedTraining(Training):
             self.model,
             optimizer=self.optimizer,
             run=run,
-            mode=ATTACHED.get(way, "passive"),
+            mode="manual" if way == "by-hand" else "passive",
             record=presum.Record(every=every),
         )
         (recording,) = open_sessions()[0].recordings

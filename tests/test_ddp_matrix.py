@@ -15,7 +15,6 @@ import pytest
 import presum
 from workers.matrix import (
     CONFIGURATIONS,
-    GRAM_EVERY,
     REDUCED_EVERY,
     STEPS,
     configurations_for,
@@ -24,7 +23,6 @@ from workers.matrix import (
 WORLDS = (2, 3, 4, 8)
 CASES = [(world, c.name) for world in WORLDS for c in configurations_for(world)]
 BY_NAME = {c.name: c for c in CONFIGURATIONS}
-IN_HOOK = [c.name for c in CONFIGURATIONS if c.mode == "hook"]
 HOOKED = [c.name for c in CONFIGURATIONS if c.comm_hook]  # what is reduced is rounded
 OTHER_SUM = [c.name for c in CONFIGURATIONS if c.comm_hook.endswith("power")]
 SKETCH = 4096
@@ -85,9 +83,7 @@ def test_every_step_of_every_worker_is_there(
     assert steps.step.tolist() == list(range(STEPS))
     assert (steps.workers == results["world"]).all()
     if name not in OTHER_SUM:
-        every_step = name in IN_HOOK and name not in HOOKED and not BY_NAME[name].sparse
-        known = STEPS if every_step else STEPS // REDUCED_EVERY
-        assert steps.reduced_norm.notna().sum() == known
+        assert steps.reduced_norm.notna().sum() == STEPS // REDUCED_EVERY
         assert (steps.reduced_disagrees == 0).all()
 
 
@@ -134,8 +130,7 @@ def test_consistency_is_exact_where_the_reduced_norm_is_known(
     name, results = case[1], results_of(case[0])
     measured = results["runs"][name].steps.consistency.to_numpy()
     known = ~np.isnan(measured)
-    if name not in IN_HOOK:
-        assert known.sum() == STEPS // REDUCED_EVERY
+    assert known.sum() == STEPS // REDUCED_EVERY
     expected = column(results, name, "consistency")
     limit = 2e-3 if BY_NAME[name].lossy else 1e-4
     assert np.abs(measured - expected)[known].max() <= limit
@@ -155,23 +150,6 @@ def test_mean_cosine_matches_the_oracle(
     exact = steps.cosine_source.isin(["exact", "total-norm"]).to_numpy()
     if exact.any():
         assert np.sqrt((error[exact] ** 2).mean()) <= (1e-5 if results["world"] == 2 else 2e-3)
-
-
-@cases_of(IN_HOOK)
-def test_inside_the_hook_gram_matrices_are_exact_and_rows_nearly(
-    case: Case, results_of: Callable[[int], dict[str, Any]]
-) -> None:
-    name, results = case[1], results_of(case[0])
-    run = results["runs"][name]
-    matrices = column(results, name, "cosines")
-    for step in range(0, STEPS, GRAM_EVERY):
-        assert run.steps.cosine_source[step] == "gram"
-        assert np.abs(run.cosines(step) - matrices[step]).max() <= 1e-5
-    if name not in HOOKED and not BY_NAME[name].sparse:
-        between = run.steps.cosine_source[1::GRAM_EVERY]
-        assert set(between) == {"exact" if results["world"] == 2 else "row-sums"}
-        error = run.steps.cosine_mean.to_numpy() - column(results, name, "cosine_mean")
-        assert np.abs(error).max() <= 1e-3
 
 
 def test_pairs_and_intervals_cover_the_oracle(results: dict[str, Any]) -> None:

@@ -255,17 +255,14 @@ def test_samples_are_thinned_out_as_documented() -> None:
 
 def test_product_vectors_hold_in_the_library() -> None:
     rows = rows_of(PACKET_FORMAT, "### Product vectors")
-    assert {kind for kind, *_ in rows} == {"11", "12"}
+    assert {kind for kind, *_ in rows} == {"12"}
     for kind, scale, before, body in rows:
         values = [float(x) for x in before.split(", ")]
         expected = struct.pack(f"<{len(values)}d", *(x / float(scale) ** 2 for x in values))
         assert bytes.fromhex(body.strip("`")) == expected
         observer = observer_of([], replica=0, replicas=2)
         observer.begin_step(0)
-        if kind == "11":
-            observer.mean_dot(*values)
-        else:
-            observer.gram(np.array(values))
+        observer.gram(np.array(values))
         assert decode(end_step(observer, scale=float(scale))).sections[int(kind)] == expected
 
 
@@ -628,7 +625,6 @@ def test_every_section_the_library_writes_is_documented() -> None:
     observer.state_sum(StateKind.PARAMETERS, 0, 5)
     observer.samples([1, 2])
     observer.indices([0, 1])
-    observer.mean_dot(1)
     observer.gram(np.array([1, 0, 1], float))
     values = np.ones(1, np.float32)
     observer.audit(audit_compare([values], 1, values)["record"])
@@ -758,7 +754,6 @@ REFUSED: dict[str, Change] = {
     "half a hash": lambda p: p + section_bytes(9, samples_body(2, 0) + bytes(4)),
     "65,537 samples": lambda p: p + section_bytes(9, samples_body(1 << 40, 0, *[1] * 65_537)),
     "half an index": lambda p: p + section_bytes(10, bytes(12)),
-    "half a row": lambda p: p + section_bytes(11, bytes(4)),
     "half an audit": lambda p: p + section_bytes(13, bytes(44)),
     "an audit with half its distances": lambda p: p + section_bytes(13, bytes(61)),
     "an empty Gram matrix": lambda p: p + section_bytes(12, b""),

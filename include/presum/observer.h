@@ -123,14 +123,11 @@ class Observer {
   // makes no sketch. Report all parameters of a step or none.
   Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
 
-  // The exact dot product of this worker's gradient with the reduced mean gradient, over all
-  // parameters and of both as they lie in memory: end_step divides it by gradient_scale^2. Inf is
-  // sent; NaN means unknown and is not sent. A second report replaces the first.
-  void mean_dot(double value);
-  // This worker's share of the dot products of all pairs of workers, scaled likewise: the upper
-  // triangle of the W x W Gram matrix with its diagonal, row by row, by replica. The shares of all
-  // workers add up to the matrix. NaN and Inf are sent. A second report replaces the first.
-  // Error (kInvalidArgument): not W (W + 1) / 2 values, or more than 64 workers.
+  // This worker's share of the dot products of all pairs of workers, of gradients as they lie in
+  // memory: end_step divides it by gradient_scale^2. The upper triangle of the W x W Gram matrix
+  // with its diagonal, row by row, by replica. The shares of all workers add up to the matrix. NaN
+  // and Inf are sent. A second report replaces the first. Error (kInvalidArgument): not W (W + 1) /
+  // 2 values, or more than 64 workers.
   Status gram(std::span<const double> share);
 
   // The result of an audit of the step's reduction.

@@ -16,9 +16,8 @@ enum class CosineSource : std::uint8_t {
   kNone = 0,       // no sketch, or fewer than two workers with a direction
   kSketch = 1,     // sketches alone
   kTotalNorm = 2,  // sketches, corrected by the norm of the reduced gradient
-  kRowSums = 3,    // sketches, corrected by the exact dot products with the reduced gradient
-  kExact = 4,      // two workers and the norm of the reduced gradient
-  kGram = 5,       // the exact dot products of all pairs
+  kExact = 3,      // two workers and the norm of the reduced gradient
+  kGram = 4,       // the exact dot products of all pairs
 };
 const char* to_string(CosineSource source);  // "none", "sketch", "total-norm", ...
 

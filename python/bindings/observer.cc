@@ -201,9 +201,6 @@ void bind_contents(Class& bound) {
                                             self.identity().replicas));
           },
           nb::arg("share").noconvert())
-      .def(
-          "mean_dot", [](Self& self, double value) { self.contents().mean_dot = value; },
-          nb::arg("value"))
       .def("begin_states", [](Self& self) { self.contents().begin_states(); })
       .def("state_sum", &state_sum<Self>, nb::arg("kind"), nb::arg("index"), nb::arg("fingerprint"),
            nb::arg("shard") = 0)

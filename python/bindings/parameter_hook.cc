@@ -33,7 +33,6 @@ struct PassFlags {
   bool in_backward = false;
   bool reads_sums = false;      // what `.grad` holds is to be read
   bool reads_arrivals = false;  // what is added to it
-  bool keeps = false;           // and what `.grad` holds is asked for later
   std::uint64_t arrivals = 0;   // gradients that came so far
   int depth = 0;
   Clock::time_point entered;
@@ -65,14 +64,12 @@ class ParameterHook {
 
   int traverse(visitproc visit, void* arg) const {
     Py_VISIT(listener_.ptr());
-    Py_VISIT(kept_.ptr());
     return 0;
   }
   void clear() {
     flags_ = nullptr;
     steps_ = nullptr;
     listener_.reset();
-    kept_.reset();
   }
 
   // Raises what is no Exception of Python's, such as KeyboardInterrupt, and nothing else.
@@ -89,13 +86,6 @@ class ParameterHook {
     }
   }
 
-  // The gradient that came last, if its parameter holds it as it was then; else None.
-  nb::object take_kept(nb::handle parameter) {
-    nb::object grad = std::exchange(kept_, nb::object());
-    const bool same = grad.is_valid() && grad_of(parameter).is(grad);
-    return same && version_of(grad) == version_ ? grad : nb::none();
-  }
-
  private:
   void arrived(nb::handle parameter) {
     ++flags_->arrivals;
@@ -103,19 +93,11 @@ class ParameterHook {
       if (nb::cast<bool>(listener_.attr("is_captured")())) return;
       listener_.attr("before_backward")();
     }
-    if (flags_->keeps) keep(grad_of(parameter));
     if (flags_->reads_sums) {
       read(grad_of(parameter));
     } else if (flags_->reads_arrivals) {
       listener_.attr("accumulated")(id_);
     }
-  }
-
-  void keep(nb::object grad) {
-    kept_.reset();
-    if (grad.is_none()) return;
-    version_ = version_of(grad);
-    kept_ = std::move(grad);
   }
 
   void read(const nb::object& grad) const {
@@ -129,8 +111,6 @@ class ParameterHook {
   PassFlags* flags_ = nullptr;
   Steps* steps_ = nullptr;
   ParameterId id_ = 0;
-  nb::object kept_;
-  std::size_t version_ = 0;  // of what is kept, when it came
 };
 
 PyObject* call_hook(PyObject* self, PyObject* args, PyObject* /*kwargs*/) {
@@ -179,7 +159,6 @@ void bind_parameter_hook(nb::module_& m) {
       .def_rw("in_backward", &PassFlags::in_backward)
       .def_rw("reads_sums", &PassFlags::reads_sums, "What ``.grad`` holds is to be read.")
       .def_rw("reads_arrivals", &PassFlags::reads_arrivals, "What is added to it.")
-      .def_rw("keeps", &PassFlags::keeps, "What ``.grad`` holds is asked for by ``take_kept``.")
       .def_rw("arrivals", &PassFlags::arrivals, "Gradients that came so far.")
       .def("leave", &PassFlags::leave, "Where a recorder calls what is the program's own...")
       .def("enter", &PassFlags::enter, "...and back.")
@@ -204,10 +183,6 @@ void bind_parameter_hook(nb::module_& m) {
            nb::arg("observer").none(),
            nb::sig("def __init__(self, listener: typing.Any, parameter: int, observer: Observer | "
                    "None) -> None"))
-      .def("take_kept", &ParameterHook::take_kept, nb::arg("parameter"),
-           "The gradient that came last while the listener's ``keeps`` was set, if the parameter "
-           "holds it still and torch has not changed it since; else None. Kept no longer.",
-           nb::sig("def take_kept(self, parameter: typing.Any) -> typing.Any"))
       .def("__reduce__", &pickled_as_nothing,
            nb::sig("def __reduce__(self) -> tuple[object, ...]"));
   hook.attr("__torch_unserializable__") = true;  // saving its tensor is no reason for a warning

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "bindings.h"
-#include "observe/dot.h"
 
 namespace presum::python {
 namespace {
@@ -89,7 +88,7 @@ struct Names {
   }
   Name grad{"grad"}, layout{"layout"}, dtype{"dtype"}, is_cpu{"is_cpu"}, is_nested{"is_nested"};
   Name is_neg{"is_neg"}, is_contiguous{"is_contiguous"}, numel{"numel"}, data_ptr{"data_ptr"};
-  Name version{"_version"}, storage_offset{"storage_offset"}, untyped_storage{"untyped_storage"},
+  Name storage_offset{"storage_offset"}, untyped_storage{"untyped_storage"},
       nbytes{"nbytes"};
 };
 
@@ -164,43 +163,6 @@ std::optional<Block> block_or_error(nb::handle tensor) {
   return has_memory(tensor, *block) ? block : std::nullopt;
 }
 
-// The sum of products of `own`, one after the other, with the parts of `reduced`.
-double product(const std::vector<Block>& own, const Block& reduced) {
-  const auto* part = static_cast<const std::byte*>(reduced.data);
-  double sum = 0;
-  for (const Block& block : own) {
-    sum += observe::dot(block.data, part, block.count, block.dtype);
-    part += block.count * element_bytes(block.dtype);
-  }
-  return sum;
-}
-
-// Where all of them are plain, of the dtype of `whole` and as many elements together.
-std::optional<std::vector<Block>> parts_of(const std::optional<Block>& whole, const nb::list& own) {
-  if (!whole) return std::nullopt;
-  std::vector<Block> blocks;
-  blocks.reserve(own.size());
-  std::size_t count = 0;
-  for (const nb::handle tensor : own) {
-    const std::optional<Block> block = plain_block(tensor);
-    if (!block || block->dtype != whole->dtype) return std::nullopt;
-    count += block->count;
-    blocks.push_back(*block);
-  }
-  return count == whole->count ? std::optional(std::move(blocks)) : std::nullopt;
-}
-
-bool has_product(const nb::list& own, nb::handle reduced) {
-  return parts_of(plain_block(reduced), own).has_value();
-}
-
-std::optional<double> product_of(const nb::list& own, nb::handle reduced) {
-  const std::optional<Block> whole = plain_block(reduced);
-  const auto blocks = parts_of(whole, own);
-  if (!blocks) return std::nullopt;
-  return without_gil([&] { return product(*blocks, *whole); });
-}
-
 // Whether it was read: where it was not, its reader in Python is to look at it.
 bool read_plain(Steps& steps, ParameterId id, nb::handle tensor, bool reduced) {
   const std::optional<Block> block = plain_block(tensor);
@@ -227,8 +189,6 @@ void know_torch() {
 }
 
 nb::object grad_of(nb::handle parameter) { return Names::get().grad.of(parameter); }
-
-std::size_t version_of(nb::handle tensor) { return number(Names::get().version.of(tensor)); }
 
 std::optional<Block> plain_block(nb::handle tensor) {
   try {
@@ -257,13 +217,6 @@ void bind_plain_tensor(nb::module_& m) {
   m.def("hash_plain", &hash_plain, nb::arg("observer"), nb::arg("kind"), nb::arg("index"),
         nb::arg("state"),
         "Likewise the hash of a tensor that belongs to parameter, or buffer, `index`.");
-  m.def("product_of", &product_of, nb::arg("own"), nb::arg("reduced"),
-        nb::sig("def product_of(own: list[typing.Any], reduced: object) -> float | None"),
-        "The dot product of gradients, one after the other, with a tensor of as many elements, in "
-        "double. None where one of them is not as read_plain wants them, or of another dtype.");
-  m.def("has_product", &has_product, nb::arg("own"), nb::arg("reduced"),
-        nb::sig("def has_product(own: list[typing.Any], reduced: object) -> bool"),
-        "Whether product_of would be a number.");
 }
 
 }  // namespace presum::python

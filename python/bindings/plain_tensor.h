@@ -32,7 +32,5 @@ void read_block(step::Steps& steps, ParameterId id, const Block& block, bool red
 // What `.grad` holds. Raises what asking for it does.
 nanobind::object grad_of(nanobind::handle parameter);
 
-// How often torch has changed what a tensor holds, but through `.data`. Raises likewise.
-std::size_t version_of(nanobind::handle tensor);
 
 }  // namespace presum::python

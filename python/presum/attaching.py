@@ -77,10 +77,8 @@ def attach(
         run: the RUN folder, written by global rank 0 (where it does not attach, by another rank).
             Default: ``runs/<script>-<UTC time>``.
         process_group: the data-parallel group; default: the model's own, or all workers.
-        mode: "passive" watches; "hook" (DDP only) puts presum into the communication hook, for
-            exact products of each worker's gradient with the reduced one at every step, and runs a
-            hook that is registered later inside its own; "manual" is for loops that reduce by hand
-            and call :meth:`Monitor.before_reduction` and :meth:`Monitor.after_reduction`.
+        mode: "passive" watches; "manual" is for loops that reduce by hand and call
+            :meth:`Monitor.before_reduction` and :meth:`Monitor.after_reduction`.
         reduction: "exact": sum gradients by presum instead; or :class:`presum.Reduction`.
         audit: compare what the reduction makes with the exact sum now and then:
             :class:`presum.Audit`, or at every which recorded step.
@@ -161,11 +159,9 @@ def _watch_options(
     _check_kind("audit", audited, Audit)
     if mode not in MODES:
         raise ValueError(f"presum.attach: mode must be one of {', '.join(MODES)}, not {mode!r}")
-    if record.gram_every is not None and mode != "hook":
-        raise ValueError('presum.attach: gram_every needs mode="hook"')
     if not isinstance(audited, Audit):
-        return WatchOptions(mode, record.gram_every, given)
-    return WatchOptions(mode, record.gram_every, given, audited.every, audited.elements)
+        return WatchOptions(mode, given)
+    return WatchOptions(mode, given, audited.every, audited.elements)
 
 
 def _reduction(given: Reduction | str | None, mode: str) -> Reduction | None:
@@ -418,7 +414,6 @@ def _check_cadence(options: WatchOptions, record: Record, preflight: int | None)
     _check_positive("reduced_every", record.reduced_every)
     optional = {
         "verify_every": record.verify_every,
-        "gram_every": options.gram_every,
         "audit": options.audit_every,
         "audit's elements": options.audit_elements,
         "preflight": preflight,

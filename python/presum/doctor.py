@@ -162,7 +162,7 @@ def _ddp() -> str:
 def _ddp_hook() -> str:
     _ddp()
     importlib.import_module("presum.parallel.ddp_hook")
-    return 'attach(mode="hook"): exact products'
+    return 'attach(audit=), attach(reduction="exact")'
 
 
 def _fsdp2() -> str:

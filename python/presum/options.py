@@ -50,8 +50,9 @@ class Reduction:
 class Audit:
     """What the reduction made of one bucket, the next one each time, against the exact sum of what
     went in (docs/audit.md): by how much they differ, in which precision and order was added, and
-    whether the same reduction gives the same bits again. It exchanges gradients. On DDP it implies
-    ``mode="hook"``; on FSDP2 each rank audits its shard of a parameter group.
+    whether the same reduction gives the same bits again. It exchanges gradients. On DDP it is made
+    in presum's communication hook, which runs one that is registered later inside its own; on FSDP2
+    each rank audits its shard of a parameter group.
 
     Args:
         every: at every n-th recorded step.
@@ -75,8 +76,6 @@ class Record:
             and compare the gradients bit for bit: memory and arithmetic that are wrong now and then
             show (docs/findings.md, recompute-mismatch). It costs that forward and backward pass.
             Needs ``optimizer``; not for FSDP2.
-        gram_every: with ``mode="hook"``: at every n-th recorded step ranks exchange gradients, so
-            that all cosines are exact; it costs half the traffic of an all-reduce more.
         sketch: floats that stand for a gradient's direction: a power of two, 0 for off, None for
             4096 up to 64 ranks and 1024 above. A pair's cosine has a standard error of about
             ``1.2 / sqrt(sketch)``.
@@ -110,7 +109,6 @@ class Record:
     every: int = 1
     reduced_every: int = 25
     verify_every: int | None = None
-    gram_every: int | None = None
     sketch: int | None = None
     groups: Sequence[str] | None = None
     fingerprints: Collection[str] = FAMILIES
@@ -128,7 +126,7 @@ class Record:
 OF_RECORD = tuple(
     one.name for one in fields(Record) if one.name not in ("data", "scaler", "on_training_thread")
 )
-OF_ATTACH = ("run", "mode", "preflight", "reduction", "microbatch_mean", "audit", "audit_elements")
+OF_ATTACH = ("run", "preflight", "reduction", "microbatch_mean", "audit", "audit_elements")
 NAMES = (*OF_ATTACH, *OF_RECORD)
 
 
@@ -143,7 +141,7 @@ def check_names(row: Mapping[str, object], where: str) -> None:
 
 def arguments_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Those of ``presum.attach`` that a row of options stands for."""
-    found = {name: row[name] for name in ("run", "mode", "preflight") if name in row}
+    found = {name: row[name] for name in ("run", "preflight") if name in row}
     if "reduction" in row:
         found["reduction"] = row["reduction"]
     if row.get("microbatch_mean"):

@@ -79,9 +79,7 @@ def _add_recording(add: Callable[..., object]) -> None:
 
 
 def _add_sums(add: Callable[..., object]) -> None:
-    add("--mode", choices=("passive", "hook"), help="hook: exact products (DDP only)")
-    add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
-    add("--reduction", choices=("exact",), help="sum gradients exactly, so reproducibly")
+    add("--reduction", metavar="exact", help="sum gradients exactly, so reproducibly")
     add("--microbatch-mean", action="store_true", help="with it: divide by all micro-batches")
     add("--audit", type=_positive, metavar="N", help="check the sum itself (DDP, FSDP2)")
     add("--audit-elements", type=_positive, metavar="K", help="of a bucket (default: 65536)")

@@ -149,13 +149,7 @@ def test_mistakes_are_one_line(model: DistributedDataParallel, tmp_path: Path) -
     bad = {
         "attach after wrapping": lambda: presum.attach(nn.Linear(2, 2), run=tmp_path),
         "needs a module": lambda: presum.attach(3, run=tmp_path),
-        "for DistributedDataParallel": lambda: presum.attach(
-            nn.Linear(2, 2), run=tmp_path, mode="hook"
-        ),
         "nobody else reduces": lambda: presum.attach(model, run=tmp_path, mode="manual"),
-        "gram_every needs": lambda: presum.attach(
-            model, run=tmp_path, record=presum.Record(gram_every=2)
-        ),
         "mode must be": lambda: presum.attach(model, run=tmp_path, mode="other"),
     }
     for text, call in bad.items():

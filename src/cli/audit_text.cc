@@ -38,17 +38,6 @@ std::string ulps(std::uint64_t count) {
   return count > 99'999 ? power(static_cast<double>(count)) : fmt::format("{}", count);
 }
 
-// "1,000,000".
-std::string counted(std::uint64_t value) {
-  const std::string digits = fmt::format("{}", value);
-  std::string out;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
-}
-
 std::vector<std::string> measures_row(const std::string& name, const Measures& m) {
   return {name,
           percent(m.differing, m.elements),

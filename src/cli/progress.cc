@@ -8,7 +8,7 @@
 #include <iostream>
 #include <utility>
 
-#include "cli/audit_text.h"
+#include "cli/text.h"
 
 namespace presum::cli {
 

@@ -112,4 +112,14 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::string counted(std::uint64_t value) {
+  const std::string digits = fmt::format("{}", value);
+  std::string out;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
 }  // namespace presum::cli

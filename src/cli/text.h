@@ -30,4 +30,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows);
 // a terminal, turn the direction of text or are not seen.
 std::string printable(std::string_view text);
 
+// "1,000,000".
+std::string counted(std::uint64_t value);
+
 }  // namespace presum::cli

@@ -125,17 +125,6 @@ void CosineEstimate::correct_total(double exact_cross_sum) {
   shift(std::vector<double>(norms_.size(), (exact_cross_sum - all) / (2 * v * (v - 1))));
 }
 
-void CosineEstimate::correct_rows(std::span<const double> exact_rows) {
-  const auto v = static_cast<double>(norms_.size());
-  std::vector<double> gap(norms_.size());
-  for (std::size_t i = 0; i < gap.size(); ++i) {
-    gap[i] = exact_rows[i] - norms_[i] * norms_[i] - rows_[i];
-  }
-  const double half = std::accumulate(gap.begin(), gap.end(), 0.0) / (2 * v - 2);
-  for (double& g : gap) g = (g - half) / (v - 2);
-  shift(gap);
-}
-
 // Adds a_i + a_j to every <g_i, g_j> and carries that into the cosines.
 void CosineEstimate::shift(std::vector<double> a) {
   const std::size_t count = norms_.size();

@@ -26,19 +26,15 @@ class CosineEstimate {
   // Standard error of mean(), from the scatter of the buckets' contributions.
   double standard_error() const { return standard_error_; }
   const std::vector<double>& to_others() const { return to_others_; }
-  // Estimate of each worker's sum over j != i of <g_i, g_j>.
-  const std::vector<double>& rows() const { return rows_; }
   // Estimate of the sum over i != j of <g_i, g_j>, and its standard error.
   double cross_sum() const { return cross_sum_; }
   double cross_sum_error() const { return cross_sum_error_; }
 
   // Moves every off-diagonal dot product by the same amount so that they sum to `exact`.
   void correct_total(double exact_cross_sum);
-  // The same, row by row: `exact_rows[i]` is the sum over j of <g_i, g_j>, j = i included.
-  // REQUIRES: V > 2. At most one of the two corrections may be made.
-  void correct_rows(std::span<const double> exact_rows);
 
-  // Cosine of pair (i, j) with the corrections made so far; `raw` is the sketches' own cosine.
+  // Cosine of pair (i, j) with the correction, where it was made; `raw` is the sketches' own
+  // cosine.
   double corrected(std::size_t i, std::size_t j, double raw) const;
 
  private:

@@ -81,7 +81,6 @@ TEST(CosineEstimate, PairCosinesRunRowByRow) {
 struct Mismatch {
   Gradients sketched = small_gradients(5, 3);
   Gradients real = small_gradients(5, 4, 300);
-  Truth truth{real};
   std::vector<double> norms = norms_of(real);
   Directions directions = directions_of(sketched, norms);
   std::vector<double> raw = pair_cosines(directions);
@@ -99,18 +98,6 @@ struct Mismatch {
   }
 };
 
-TEST(CosineEstimate, CorrectingRowsReproducesThemExactly) {
-  const Mismatch m;
-  CosineEstimate estimate(m.directions);
-  estimate.correct_rows(m.truth.row_sums());
-  double cross = 0;
-  for (std::size_t i = 0; i < 5; ++i) {
-    EXPECT_NEAR(m.corrected_row(estimate, i), m.truth.row_sum(i), 1e-9 * m.truth.row_sum(i)) << i;
-    cross += m.truth.row_sum(i) - m.truth.product(i, i);
-  }
-  EXPECT_NEAR(estimate.cross_sum(), cross, 1e-9 * cross);
-}
-
 TEST(CosineEstimate, CorrectingTheTotalReproducesItExactly) {
   const Mismatch m;
   CosineEstimate estimate(m.directions);
@@ -126,33 +113,21 @@ TEST(CosineEstimate, CorrectingTheTotalReproducesItExactly) {
 
 TEST(CosineEstimate, MeanAndWorkersAgreeWithTheCorrectedPairs) {
   const Mismatch m;
-  for (const bool rows : {false, true}) {
-    CosineEstimate estimate(m.directions);
-    if (rows) estimate.correct_rows(m.truth.row_sums());
-    if (!rows) estimate.correct_total(123.5);
-    std::vector<double> others(5);
-    double mean = 0;
-    std::size_t at = 0;
-    for (std::size_t a = 0; a < 5; ++a) {
-      for (std::size_t b = a + 1; b < 5; ++b, ++at) {
-        const double c = estimate.corrected(a, b, m.raw[at]);
-        others[a] += c / 4;
-        others[b] += c / 4;
-        mean += c / 10;
-      }
+  CosineEstimate estimate(m.directions);
+  estimate.correct_total(123.5);
+  std::vector<double> others(5);
+  double mean = 0;
+  std::size_t at = 0;
+  for (std::size_t a = 0; a < 5; ++a) {
+    for (std::size_t b = a + 1; b < 5; ++b, ++at) {
+      const double c = estimate.corrected(a, b, m.raw[at]);
+      others[a] += c / 4;
+      others[b] += c / 4;
+      mean += c / 10;
     }
-    EXPECT_NEAR(estimate.mean(), mean, 1e-12);
-    for (std::size_t i = 0; i < 5; ++i) EXPECT_NEAR(estimate.to_others()[i], others[i], 1e-12);
   }
-}
-
-TEST(CosineEstimate, ExactSumsLeaveExactSketchesAlone) {
-  const Gradients g = small_gradients(4, 5);
-  const Truth truth(g);
-  CosineEstimate estimate(directions_of(g, norms_of(g)));
-  const double before = estimate.mean();
-  estimate.correct_rows(truth.row_sums());
-  EXPECT_NEAR(estimate.mean(), before, 1e-9);
+  EXPECT_NEAR(estimate.mean(), mean, 1e-12);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_NEAR(estimate.to_others()[i], others[i], 1e-12);
 }
 
 // ---- statistics: real sketches of synthetic gradients
@@ -316,7 +291,6 @@ struct Scores {
 struct Measured {
   Scores raw;
   Scores total;
-  Scores rows;
 };
 
 Measured measure_all(Data data) {
@@ -332,15 +306,10 @@ Measured measure_all(Data data) {
       const StepRecord total = testing::measure(steps);
       EXPECT_EQ(total.cosine_source, CosineSource::kTotalNorm);
       out.total.add(total, truth);
-      testing::set_rows(steps, truth);
-      const StepRecord rows = testing::measure(steps);
-      EXPECT_EQ(rows.cosine_source, CosineSource::kRowSums);
-      out.rows.add(rows, truth);
     }
   }
   out.raw.print(data, "raw");
   out.total.print(data, "total");
-  out.rows.print(data, "rows");
   return out;
 }
 
@@ -363,11 +332,9 @@ TEST_P(CosineStatistics, MeetTheirTargets) {
   const Data data = GetParam();
   const Measured measured = measure_all(data);
   EXPECT_LE(measured.raw.pair.rmse(), 1.2 / std::sqrt(kSketch));
-  EXPECT_LE(measured.rows.pair.rmse(), measured.raw.pair.rmse());
   EXPECT_LE(measured.raw.mean.rmse(), 1e-2);
   EXPECT_LE(measured.total.mean.rmse(), 2e-3);
-  EXPECT_LE(measured.rows.mean.rmse(), 3e-4);
-  for (const Scores* scores : {&measured.raw, &measured.total, &measured.rows}) {
+  for (const Scores* scores : {&measured.raw, &measured.total}) {
     EXPECT_GE(scores->mean.coverage(), 0.93);
     EXPECT_GE(scores->pair.coverage(), 0.93);
   }

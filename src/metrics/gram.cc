@@ -51,15 +51,13 @@ double Gram::cosine(std::size_t i, std::size_t j) const {
                     1.0);
 }
 
-double Gram::row(std::size_t i) const {
-  double sum = 0;
-  for (std::size_t j = 0; j < workers_; ++j) sum += j == i ? 0 : product(i, j);
-  return sum;
-}
-
 double Gram::cross_sum() const {
   double sum = 0;
-  for (std::size_t i = 0; i < workers_; ++i) sum += row(i);
+  for (std::size_t i = 0; i < workers_; ++i) {
+    double row = 0;
+    for (std::size_t j = 0; j < workers_; ++j) row += j == i ? 0 : product(i, j);
+    sum += row;
+  }
   return sum;
 }
 

@@ -24,9 +24,7 @@ class Gram {
   double product(std::size_t i, std::size_t j) const { return products_[i * workers_ + j]; }
   // From -1 to 1. REQUIRES: both gradients are finite and not zero.
   double cosine(std::size_t i, std::size_t j) const;
-  // Sum over j != i of <g_i, g_j>; NaN if one of them is.
-  double row(std::size_t i) const;
-  // Sum over i != j of <g_i, g_j>, likewise.
+  // Sum over i != j of <g_i, g_j>; NaN if one of them is.
   double cross_sum() const;
 
  private:

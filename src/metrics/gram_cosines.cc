@@ -42,17 +42,11 @@ void fill_cosines(const Gram& gram, const std::vector<std::size_t>& directed, bo
 }
 
 // REQUIRES: reduced.cross_sum().
-bool fits(const ReducedGradient& reduced, const Gram& gram, const NormSums& norms,
-          const std::vector<WorkerRecord>& workers) {
+bool fits(const ReducedGradient& reduced, const Gram& gram, const NormSums& norms) {
   constexpr double kTolerance = ReducedGradient::kTolerance;
   const double cross = gram.cross_sum();
   const double slack = kTolerance * std::max(norms.squares, norms.squares + cross);
-  if (std::abs(*reduced.cross_sum() - cross) > slack) return false;
-  for (std::size_t i = 0; reduced.has_rows() && i < workers.size(); ++i) {
-    const double row_slack = kTolerance * workers[i].grad_norm * norms.sum;
-    if (std::abs(reduced.row_of_others(i) - gram.row(i)) > row_slack) return false;
-  }
-  return true;
+  return std::abs(*reduced.cross_sum() - cross) <= slack;
 }
 
 }  // namespace
@@ -63,7 +57,7 @@ bool fill_gram_cosines(const Gram& gram, bool pairwise, const NormSums& norms,
   if (directed.size() < 2) return false;
   fill_cosines(gram, directed, pairwise, record);
   if (!norms.complete) return true;
-  if (reduced.cross_sum() && !fits(reduced, gram, norms, record.workers)) reduced.distrust();
+  if (reduced.cross_sum() && !fits(reduced, gram, norms)) reduced.distrust();
   const double squared = std::max(0.0, norms.squares + gram.cross_sum());
   record.mean_norm = std::sqrt(squared) / norms.workers;
   record.mean_norm_error = 0;

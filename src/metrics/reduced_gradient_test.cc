@@ -27,17 +27,9 @@ class OrthogonalPair : public ::testing::Test {
       w.reduced_fingerprint = 9;
     }
   }
-  void send_rows(double first, double second) {
-    packets_[0].mean_dot = first;
-    packets_[1].mean_dot = second;
-  }
-  ReducedGradient reduced() { return {steps_, record_.workers, sum_norms(record_)}; }
+  ReducedGradient reduced() { return {record_.workers, sum_norms(record_)}; }
 
   StepRecord record_;
-
- private:
-  std::vector<packet::Step> packets_{2};
-  std::vector<const packet::Step*> steps_{&packets_[0], &packets_[1]};
 };
 
 TEST_F(OrthogonalPair, SaysNothingWithoutAReduction) {
@@ -52,17 +44,6 @@ TEST_F(OrthogonalPair, GivesTheCrossSumFromTheNorm) {
   const auto g = reduced();
   EXPECT_EQ(g.norm(), 2.5);
   EXPECT_EQ(g.cross_sum(), 0);
-  EXPECT_FALSE(g.has_rows());
-}
-
-TEST_F(OrthogonalPair, GivesNormAndCrossSumFromTheRows) {
-  send_rows(4.5, 8);
-  const auto g = reduced();
-  EXPECT_EQ(g.norm(), 2.5);
-  EXPECT_EQ(g.cross_sum(), 0);
-  ASSERT_TRUE(g.has_rows());
-  EXPECT_EQ(g.row(0), 9);
-  EXPECT_EQ(g.row_of_others(1), 0);
 }
 
 TEST_F(OrthogonalPair, IsContradictedByASumThatWasNotDivided) {
@@ -71,14 +52,6 @@ TEST_F(OrthogonalPair, IsContradictedByASumThatWasNotDivided) {
   EXPECT_TRUE(g.contradicted());
   EXPECT_FALSE(g.cross_sum());
   EXPECT_EQ(g.norm(), 5) << "what was read stays";
-}
-
-TEST_F(OrthogonalPair, IsContradictedByRowsOfOtherWorkers) {
-  send_rows(8, 4.5);
-  const auto g = reduced();
-  EXPECT_TRUE(g.contradicted());
-  EXPECT_FALSE(g.has_rows());
-  EXPECT_TRUE(std::isnan(g.norm())) << "what followed from the rows goes with them";
 }
 
 TEST_F(OrthogonalPair, IsContradictedWhereWorkersHoldDifferentOnes) {

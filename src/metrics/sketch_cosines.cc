@@ -81,37 +81,14 @@ CosineSource SketchCosines::correct(ReducedGradient& reduced) {
     reduced.distrust();
     return CosineSource::kSketch;
   }
-  if (reduced.has_rows() && directed_.workers.size() > 2) {
-    estimate_->correct_rows(rows_of(reduced));
-    return CosineSource::kRowSums;
-  }
   estimate_->correct_total(*reduced.cross_sum());
   return CosineSource::kTotalNorm;
-}
-
-std::vector<double> SketchCosines::rows_of(const ReducedGradient& reduced) const {
-  std::vector<double> rows;
-  for (const std::size_t i : directed_.workers) rows.push_back(reduced.row(i));
-  return rows;
 }
 
 bool SketchCosines::fits(const ReducedGradient& reduced) const {
   const double slack =
       kSketchSigmas * estimate_->cross_sum_error() + ReducedGradient::kTolerance * norms_.squares;
-  const bool total = std::abs(*reduced.cross_sum() - estimate_->cross_sum()) <= slack;
-  return total && (!reduced.has_rows() || rows_fit(reduced));
-}
-
-// Errors of a worker's pairs may all point the same way.
-bool SketchCosines::rows_fit(const ReducedGradient& reduced) const {
-  const auto size = static_cast<double>(directed_.directions.sketch_size);
-  const double share = ReducedGradient::kTolerance + kSketchSigmas / std::sqrt(size);
-  for (std::size_t i = 0; i < directed_.workers.size(); ++i) {
-    const double slack = share * directed_.directions.norms[i] * norms_.sum;
-    const double off = reduced.row_of_others(directed_.workers[i]) - estimate_->rows()[i];
-    if (std::abs(off) > slack) return false;
-  }
-  return true;
+  return std::abs(*reduced.cross_sum() - estimate_->cross_sum()) <= slack;
 }
 
 void SketchCosines::fill_matrix() {

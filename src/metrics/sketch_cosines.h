@@ -45,9 +45,7 @@ class SketchCosines {
  private:
   bool every_gradient_counted() const;
   CosineSource correct(ReducedGradient& reduced);
-  std::vector<double> rows_of(const ReducedGradient& reduced) const;
   bool fits(const ReducedGradient& reduced) const;
-  bool rows_fit(const ReducedGradient& reduced) const;
   void fill_matrix();
 
   const DirectedWorkers& directed_;

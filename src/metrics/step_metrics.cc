@@ -83,7 +83,7 @@ StepRecord compute(const StepInput& input) {
   StepRecord record = record_of(input);
   fill_dispersion(record);
   const NormSums norms = sum_norms(record);
-  ReducedGradient reduced(input.workers, record.workers, norms);
+  ReducedGradient reduced(record.workers, norms);
   const CrossSum cross = fill_directions(input, norms, reduced, record);
   record.reduced_norm = reduced.norm();
   record.reduced_disagrees = reduced.contradicted();

@@ -54,11 +54,6 @@ class Truth {
     for (std::size_t j = 0; j < workers_; ++j) sum += product(i, j);
     return sum;
   }
-  std::vector<double> row_sums() const {
-    std::vector<double> out;
-    for (std::size_t i = 0; i < workers_; ++i) out.push_back(row_sum(i));
-    return out;
-  }
   double cosine_to_others(std::size_t i) const {
     double sum = 0;
     for (std::size_t j = 0; j < workers_; ++j) sum += j == i ? 0 : cosine(i, j);
@@ -141,13 +136,6 @@ inline std::vector<packet::Step> steps_of(const Gradients& gradients) {
 inline void set_reduced(std::vector<packet::Step>& steps, double norm) {
   for (packet::Step& s : steps) {
     s.reduced = GradientSums{.sum_squares = norm * norm, .fingerprint = 99};
-  }
-}
-
-// Every worker says what its gradient's product with the mean of all is.
-inline void set_rows(std::vector<packet::Step>& steps, const Truth& truth) {
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    steps[i].mean_dot = truth.row_sum(i) / static_cast<double>(steps.size());
   }
 }
 

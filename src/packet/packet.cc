@@ -33,7 +33,6 @@ enum class Section : std::uint16_t {
   kStates = 8,
   kSamples = 9,
   kIndices = 10,
-  kRow = 11,
   kGram = 12,
   kAudit = 13,
   kLayers = 14,
@@ -201,10 +200,7 @@ void put_layers(Encoder& encoder, const std::vector<Layer>& layers) {
   });
 }
 
-void put_products(Encoder& encoder, const Step& step) {
-  if (!std::isnan(step.mean_dot)) {
-    encoder.section(Section::kRow, [&](ByteWriter& w) { w.put(step.mean_dot); });
-  }
+void put_gram(Encoder& encoder, const Step& step) {
   if (step.gram.empty()) return;
   encoder.section(Section::kGram,
                   [&](ByteWriter& w) { w.put_bytes(std::as_bytes(std::span(step.gram))); });
@@ -461,9 +457,6 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
       return read_samples(body, step.samples);
     case Section::kIndices:
       return read_list(body, step.indices, kGroupsMax, [&] { return body.get<std::uint64_t>(); });
-    case Section::kRow:
-      step.mean_dot = body.get<double>();
-      return body.valid();
     case Section::kAudit:
       return read_audit(body, step.audit);
     case Section::kTimes:
@@ -699,7 +692,7 @@ Packet encode(const Step& step) {
   put_layers(encoder, step.layers);
   put_states(encoder, step.states);
   put_data(encoder, step);
-  put_products(encoder, step);
+  put_gram(encoder, step);
   put_audit(encoder, step.audit);
   put_times(encoder, step.times);
   return std::move(encoder).finish();

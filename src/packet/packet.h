@@ -69,7 +69,6 @@ struct Step : StepReport {
   std::vector<float> sketch;            // empty: off, or invalid at this step
   std::optional<GradientSums> reduced;  // the gradient after the all-reduce, before clipping
   std::vector<Layer> layers;            // of groups of which both were read
-  double mean_dot = kNaN;               // <own gradient, reduced gradient>
   std::vector<double> gram;             // a share of the workers' Gram matrix; gram_size() or empty
 };
 

@@ -53,7 +53,6 @@ Step sample_step() {
                .kept = true}};
   s.layers.front().own[7] = 0.5F;
   s.layers.front().reduced[255] = -0.25F;
-  s.mean_dot = -0.75;
   s.gram.resize(36);
   for (std::size_t i = 0; i < s.gram.size(); ++i) s.gram[i] = static_cast<double>(i) / 4;
   s.gram[35] = INFINITY;
@@ -109,7 +108,6 @@ TEST(Packet, StepSurvivesTheRoundTrip) {
   EXPECT_TRUE(d.layers[0].kept);
   EXPECT_EQ(d.layers[0].own, s.layers[0].own);
   EXPECT_EQ(d.layers[0].reduced, s.layers[0].reduced);
-  EXPECT_EQ(d.mean_dot, -0.75);
   EXPECT_EQ(d.gram, s.gram);
   EXPECT_EQ(encode(d).bytes, encode(s).bytes);
 }
@@ -218,7 +216,6 @@ TEST(Packet, WhatIsAbsentIsEmpty) {
   s.states.clear();
   s.samples = {};
   s.indices.clear();
-  s.mean_dot = kNaN;
   s.gram.clear();
   const auto decoded = decode(encode(s).bytes);
   ASSERT_TRUE(decoded);
@@ -227,17 +224,14 @@ TEST(Packet, WhatIsAbsentIsEmpty) {
   EXPECT_EQ(d.samples.rows, 0U);
   EXPECT_TRUE(d.samples.hashes.empty());
   EXPECT_TRUE(d.indices.empty());
-  EXPECT_TRUE(std::isnan(d.mean_dot));
   EXPECT_TRUE(d.gram.empty());
 }
 
 TEST(Packet, ProductsThatAreNotNumbersTravel) {
   Step s = sample_step();
-  s.mean_dot = -HUGE_VAL;
   s.gram.assign(36, NAN);
   const auto decoded = decode(encode(s).bytes);
   ASSERT_TRUE(decoded);
-  EXPECT_EQ(std::get<Step>(*decoded).mean_dot, -HUGE_VAL);
   EXPECT_TRUE(std::isnan(std::get<Step>(*decoded).gram.at(35)));
 }
 
@@ -261,14 +255,12 @@ TEST(Packet, AGramSectionIsOfItsWorkers) {
   }
 }
 
-TEST(Packet, SizesOfProductsAreThoseOfTheirDocument) {
+TEST(Packet, TheSizeOfAGramMatrixIsThatOfItsDocument) {
   Step s;
   const std::size_t bare = encode(s).bytes.size();
-  s.mean_dot = 1;
-  EXPECT_EQ(encode(s).bytes.size(), bare + 16);
   s.header.identity.replicas = 64;
   s.gram.resize(gram_size(64));
-  EXPECT_EQ(encode(s).bytes.size(), bare + 16 + 16'648);
+  EXPECT_EQ(encode(s).bytes.size(), bare + 16'648);
   EXPECT_EQ(gram_size(8) * 8 + 8, 296U);
   EXPECT_EQ(gram_size(65), 0U);
 }
@@ -313,7 +305,6 @@ TEST(Packet, DefaultSizeIsWithinItsBound) {
   s.states.resize(kGroups);
   s.samples.hashes.resize(kSamples);
   s.indices.resize(kSamples);
-  s.mean_dot = kNaN;
   s.gram.clear();
   s.layers.clear();
   const std::size_t bound = 16 * 1024 + 64 * kGroups + 2048;
@@ -475,8 +466,6 @@ TEST(Packet, ListsThatDoNotComeOutEvenAreErrors) {
                                         {9, 19},
                                         {10, 7},
                                         {10, 9},
-                                        {11, 0},
-                                        {11, 7},
                                         {12, 7},
                                         {12, 9},
                                         {12, 12}}) {
@@ -488,14 +477,6 @@ TEST(Packet, ListsThatDoNotComeOutEvenAreErrors) {
   Packet clock = encode(Note{});
   append(clock, 20, std::vector<std::uint8_t>(7, 0));
   EXPECT_FALSE(decode(clock.bytes));
-}
-
-TEST(Packet, ALongerRowIsARecordOfALaterVersion) {
-  Packet p = encode(Step{});
-  append(p, 11, {0, 0, 0, 0, 0, 0, 0xF0, 0x3F, 9});
-  const auto decoded = decode(p.bytes);
-  ASSERT_TRUE(decoded);
-  EXPECT_EQ(std::get<Step>(*decoded).mean_dot, 1);
 }
 
 TEST(Packet, ALongerClockIsARecordOfALaterVersion) {

@@ -7,8 +7,7 @@
 
 namespace presum::records {
 
-inline constexpr std::array kCosineSources = {"none",     "sketch", "total-norm",
-                                              "row-sums", "exact",  "gram"};
+inline constexpr std::array kCosineSources = {"none", "sketch", "total-norm", "exact", "gram"};
 inline constexpr std::array kSeverities = {"info", "warning", "critical"};
 inline constexpr std::array kCheckStates = {"found", "passed", "not-triggered", "not-possible"};
 inline constexpr std::array kVerdicts = {"consistent", "inconsistent", "insufficient-evidence"};

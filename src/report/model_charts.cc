@@ -78,8 +78,6 @@ const char* source_name(CosineSource source) {
       return "sketch";
     case CosineSource::kTotalNorm:
       return "total-norm";
-    case CosineSource::kRowSums:
-      return "row-sums";
     case CosineSource::kExact:
       return "exact";
     case CosineSource::kGram:

@@ -82,7 +82,7 @@ inline StepRecord full_step(std::uint32_t segment) {
         &r.mean_norm, &r.mean_norm_error}) {
     *value = next += 1.0 / 3;
   }
-  r.cosine_source = CosineSource::kRowSums;
+  r.cosine_source = CosineSource::kTotalNorm;
   r.reduced_disagrees = true;
   r.distinct_gradients = 7;
   r.sketch_size = 4096;

@@ -37,7 +37,7 @@ TEST(RunLogViews, StepsHoldEveryColumn) {
     EXPECT_EQ(row->number(column), value) << column;
     ++column;
   }
-  EXPECT_EQ(row->text(22), "row-sums");
+  EXPECT_EQ(row->text(22), "total-norm");
   EXPECT_EQ(row->small(23), 1U);
   EXPECT_EQ(row->small(24), 7U);
   EXPECT_EQ(row->small(25), 4096U);
@@ -55,7 +55,7 @@ TEST(RunLogViews, EverySourceOfCosinesHasAName) {
   make_run(folder / "run", records);
   auto db = database(folder / "run");
   auto row = db.prepare("SELECT cosine_source FROM steps");
-  for (const char* name : {"none", "sketch", "total-norm", "row-sums", "exact", "gram"}) {
+  for (const char* name : {"none", "sketch", "total-norm", "exact", "gram"}) {
     ASSERT_TRUE(*row->next());
     EXPECT_EQ(row->text(0), name);
   }

@@ -176,7 +176,6 @@ void EndedStep::forget_unknown(packet::Step& out, bool scale_known) const {
   if (is_zero(contents_.over, numbers_) && scale_known) return;
   out.reduced.reset();  // what was there before is in it
   out.layers.clear();
-  out.mean_dot = kNaN;
   out.gram.clear();
 }
 
@@ -206,7 +205,6 @@ Packet EndedStep::packet() {
   put_fingerprints();
   packet::Step out = out_;
   static_cast<StepReport&>(out) = contents_.report;
-  out.mean_dot = contents_.mean_dot;
   out.gram = contents_.gram;
   if (out.use == StepUse::kKept && is_zero(contents_.after, numbers_)) out.use = StepUse::kUnused;
   const double scale = contents_.scale ? known(*contents_.scale, numbers_) : 1;
@@ -220,7 +218,6 @@ Packet EndedStep::packet() {
   if (out.reduced) unscale(*out.reduced, out.gradient_scale);
   const double square = out.gradient_scale * out.gradient_scale;
   for (packet::Layer& layer : out.layers) layer.squares /= square;
-  out.mean_dot /= square;
   for (double& product : out.gram) product /= square;
   return packet::encode(out);
 }

@@ -27,7 +27,6 @@ struct Contents {
   bool owns_known = true;
   bool read = true;  // its gradients were
   std::optional<Number> scale;
-  double mean_dot = kNaN;
   std::vector<double> gram;
   bool rows_known = true;
   std::optional<std::uint64_t> row_sum;  // of their hashes, and of what lies beside them

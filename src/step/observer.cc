@@ -55,8 +55,6 @@ void Observer::indices(std::span<const std::uint64_t> indices) {
   state_->steps.contents().indices(indices);
 }
 
-void Observer::mean_dot(double value) { state_->steps.contents().mean_dot = value; }
-
 Status Observer::gram(std::span<const double> share) {
   return state_->steps.contents().set_gram(share, state_->steps.identity().replicas);
 }

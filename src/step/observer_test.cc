@@ -737,42 +737,30 @@ Observer one_of(std::uint32_t replicas) {
 TEST(ObserverProducts, AreUnscaledLikeNorms) {
   Observer observer = one_of(2);
   observer.begin_step(1);
-  observer.mean_dot(18);
   ASSERT_TRUE(observer.gram(Values{9, -3, 1}));
   const packet::Step step = end(observer, {.gradient_scale = 4});
-  EXPECT_EQ(step.mean_dot, 18.0 / 16);
   EXPECT_EQ(step.gram, (Values{9.0 / 16, -3.0 / 16, 1.0 / 16}));
 }
 
-TEST(ObserverProducts, ThatAreNotNumbersTravelButForAnUnknownDot) {
+TEST(ObserverProducts, ThatAreNotNumbersTravel) {
   Observer observer = one_of(2);
   observer.begin_step(1);
-  observer.mean_dot(NAN);
   ASSERT_TRUE(observer.gram(Values{NAN, INFINITY, 1}));
   const packet::Step step = end(observer);
-  EXPECT_TRUE(std::isnan(step.mean_dot));
   EXPECT_TRUE(std::isnan(step.gram.at(0)));
   EXPECT_EQ(step.gram.at(1), INFINITY);
-  observer.begin_step(2);
-  const std::size_t without = observer.end_step({}).bytes.size();
-  observer.begin_step(3);
-  observer.mean_dot(NAN);
-  EXPECT_EQ(observer.end_step({}).bytes.size(), without);
 }
 
 TEST(ObserverProducts, CountAsTheirLastAndOnlyForTheirStep) {
   Observer observer = one_of(1);
   observer.begin_step(1);
   for (const double value : {1.0, 2.0}) {
-    observer.mean_dot(value);
     ASSERT_TRUE(observer.gram(Values{value}));
   }
   const packet::Step step = end(observer);
-  EXPECT_EQ(step.mean_dot, 2);
   EXPECT_EQ(step.gram, Values{2});
   observer.begin_step(2);
   const packet::Step next = end(observer);
-  EXPECT_TRUE(std::isnan(next.mean_dot));
   EXPECT_TRUE(next.gram.empty());
 }
 

@@ -72,7 +72,7 @@ def release_group(out: Path) -> dict[str, list[str]]:
     cases: dict[str, tuple[Wrap, dict[str, Any]]] = {
         "ddp": (DistributedDataParallel, {}),
         "views": (lambda m: DistributedDataParallel(m, gradient_as_bucket_view=True), {}),
-        "hook": (DistributedDataParallel, {"mode": "hook"}),
+        "hook": (DistributedDataParallel, {"audit": 1}),
         "exact": (DistributedDataParallel, {"reduction": "exact"}),
         "fsdp2": (sharded, {}),
         "manual": (lambda m: m, {"mode": "manual"}),

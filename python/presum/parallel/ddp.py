@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
@@ -117,13 +116,9 @@ class DdpSource(GradientSource):
         handles: list[Any] = [self._arrivals]
         for place, parameter in setup.alive():
             hook = ParameterHook(self.recorder, place, direct)
-            self._gets(parameter, hook)
             handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         JOIN_LISTENERS.add(self.model(), self)
         return [*handles, Handle(partial(JOIN_LISTENERS.remove, self))]
-
-    def _gets(self, parameter: nn.Parameter, hook: ParameterHook) -> None:
-        """A parameter is to have a hook."""
 
     def model(self) -> DistributedDataParallel:
         model = self.wrapper()

@@ -21,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from presum.options import Reduction
 from presum.parallel.auditing import Audits, flat_value
-from presum.parallel.ddp_hook import COMM_HOOKS, BucketSource, HookState
+from presum.parallel.ddp import DdpSource
+from presum.parallel.ddp_hook import COMM_HOOKS, HookState
 from presum.parallel.ddp_leaves import DdpLeaves
 from presum.parallel.reductions import (
     ExactSum,
@@ -37,8 +38,8 @@ from presum.steps.gradient_source import in_backward
 from presum.torch_events.losses import Scalar
 
 
-class DdpReducingSource(BucketSource):
-    """And presum sums the gradients."""
+class DdpReducingSource(DdpSource):
+    """As :class:`DdpSource`, for a model whose gradients presum sums."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class DdpReducingSource(BucketSource):
         self._audits = audits
         self._state: Callable[[], ReducingState | None] = lambda: None  # the model holds it
         self._had_leaves: list[int] = []
+        self._shares: list[torch.Tensor] = []  # of the Gram matrix, by bucket
 
     def hook(self) -> list[Any]:
         handles = super().hook()
@@ -86,8 +88,23 @@ class DdpReducingSource(BucketSource):
         observer = self.recorder.observer
         observer.skip(sum(not observer.seen(place) for place in self._had_leaves))
 
+    def measures(self) -> bool:
+        """Whether the bucket under way belongs to a step that is recorded."""
+        recorder = self.recorder
+        return recorder.in_backward and recorder.observer.records and not recorder.off
+
+    def add_gram(self, gram: torch.Tensor) -> None:
+        """A bucket's share of the Gram matrix. Called by several threads."""
+        upper = torch.triu_indices(*gram.shape, device=gram.device)
+        self._shares.append(gram[upper[0], upper[1]])
+
+    def take_gram(self) -> torch.Tensor | None:
+        shares, self._shares = self._shares, []
+        return torch.stack(shares).sum(0) if shares else None
+
     def begin_reading(self) -> None:
         super().begin_reading()
+        self._shares = []
         state = self._state()
         assert state is not None
         self._had_leaves = state.leaves.places()
@@ -115,7 +132,7 @@ class ReducingState(HookState):
         reduction: Reduction,
         source: Callable[[], DdpReducingSource | None],
     ) -> None:
-        super().__init__(model.process_group, None, source)
+        super().__init__(model.process_group, source)
         self.leaves = DdpLeaves(model, parameters, reduction)
         self._reduction = reduction
         self._counts: list[int] = []

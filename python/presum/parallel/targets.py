@@ -19,7 +19,7 @@ from presum.torch_events.hooks import Hook
 if TYPE_CHECKING:
     from presum.parallel.auditing import Audits
 
-MODES = ("passive", "hook", "manual")
+MODES = ("passive", "manual")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,6 @@ class WatchOptions(NamedTuple):
     """How a model is to be watched, and its gradients to be summed."""
 
     mode: str = "passive"
-    gram_every: int | None = None
     reduction: Reduction | None = None
     audit_every: int | None = None
     audit_elements: int | None = None
@@ -74,14 +73,14 @@ def _target(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOpt
         return _ddp(model, group, options)
     if options.mode == "passive" and is_fsdp(model):
         return _fsdp(model, group, options)
-    if options.audit_every is not None and options.mode != "hook":
+    if options.audit_every is not None:
         raise ValueError(
             "presum.attach: audit is for DistributedDataParallel and FSDP2, not for "
             f'{type(model).__name__} with mode="{options.mode}"; presum.reduce.audit takes arrays'
         )
     if options.mode == "manual":
         return _by_hand(model, group)
-    raise ValueError(_why_not(model, options.mode))
+    raise ValueError(_why_not(model))
 
 
 def is_fsdp(model: nn.Module) -> bool:
@@ -98,10 +97,8 @@ def outermost_fsdp(model: nn.Module) -> list[nn.Module]:
     return [found for child in model.children() for found in outermost_fsdp(child)]
 
 
-def _why_not(model: nn.Module, mode: str) -> str:
+def _why_not(model: nn.Module) -> str:
     name = type(model).__name__
-    if mode == "hook":
-        return f'presum.attach: mode="hook" is for DistributedDataParallel, not {name}'
     if any(base.__name__ == "FullyShardedDataParallel" for base in type(model).__mro__):
         return (
             "presum.attach: FSDP1 (FullyShardedDataParallel) reduces flat shards and cannot be "
@@ -129,7 +126,7 @@ def _ddp(
                 "parameters DDP reduces by itself"
             )
         check_dtypes({p.dtype for p in parameters.values()})
-    elif _needs_hook(options):
+    elif options.audit_every is not None:
         _check_hookable(model)
     return Target(
         wrapper=model,
@@ -143,22 +140,18 @@ def _ddp(
     )
 
 
-def _needs_hook(options: WatchOptions) -> bool:
-    return options.mode == "hook" or options.audit_every is not None
-
-
 def _ddp_source(
     model: DistributedDataParallel, options: WatchOptions, every: int
 ) -> GradientSource:
     from presum.parallel.ddp import DdpSource
-    from presum.parallel.ddp_hook import DdpHookSource
+    from presum.parallel.ddp_hook import DdpAuditingSource
     from presum.parallel.ddp_reducing import DdpReducingSource
 
     audits = _audits(options, every)
     if options.reduction is not None:
         return DdpReducingSource(model, options.reduction, audits)
-    if _needs_hook(options):
-        return DdpHookSource(model, model.process_group, options.gram_every, every, audits)
+    if audits is not None:
+        return DdpAuditingSource(model, model.process_group, audits)
     return DdpSource(model)
 
 
@@ -178,12 +171,10 @@ def _check_hookable(model: DistributedDataParallel) -> None:
     world = dist.get_world_size(model.process_group)
     if model.gradient_as_bucket_view and world & (world - 1):
         raise ValueError(
-            'presum.attach: with mode="hook" and gradient_as_bucket_view the number of workers '
+            "presum.attach: with audit and gradient_as_bucket_view the number of workers "
             f"must be a power of two, not {world}: else bits of the mean could change"
         )
     _check_unhooked(model)
-    if world > 64:
-        raise ValueError('presum.attach: mode="hook" is for at most 64 workers')
 
 
 def _check_unhooked(model: DistributedDataParallel) -> None:

@@ -32,7 +32,8 @@ def audited(arrays: Any, result: Any, seed: int) -> dict[str, Any]:
     survey = _core.Survey(len(flat), NAMED[name], elements, seed)
     for part in _chunks(elements):
         survey.add([_block(leaf, part, leaf.dtype) for leaf in flat])
-    return {"workers": len(flat), "dtype": name, **survey.result()}
+    found: dict[str, Any] = {"workers": len(flat), "dtype": name, **survey.result()}
+    return found
 
 
 def _size(array: Any) -> int:

@@ -17,7 +17,6 @@ from presum.fingerprints import TakenFingerprints
 from presum.fingerprints.step import StepSamples
 from presum.steps.late import LateNumbers
 from presum.steps.setup import RecorderSetup
-from presum.torch_events.losses import Scalar
 from presum.transport.outbox import LatePacket
 
 LAST_NUMBERS_SECONDS = 1.0  # how long the end of a recording waits for a device
@@ -41,7 +40,6 @@ class EndedSteps:
     def send(
         self,
         device_step: Callable[[], DeviceStep],
-        dot: Scalar | None,
         gram: torch.Tensor | None,
         marks: Marks,
     ) -> bool:
@@ -54,12 +52,12 @@ class EndedSteps:
         ended = observer.take_ended()
         if ended is None:
             return False
-        extras = StepExtras(ended, setup.fingerprints.take(rows), dot, gram, marks)
+        extras = StepExtras(ended, setup.fingerprints.take(rows), gram, marks)
         if setup.on_host:
             setup.send(self._packet(extras))
             return True
         number = observer.windows
-        fetch = device_step().fetch(late.tensors() + extras.numbers(), extras.words())
+        fetch = device_step().fetch(late.tensors(), extras.words())
         self._late_steps.add(number)
         make = partial(self._late_packet, extras, number)
         setup.send(
@@ -87,7 +85,7 @@ class EndedSteps:
         """On the background thread: the numbers have left the device."""
         try:
             ended = extras.ended
-            extras = extras.with_numbers(fetched.extra, fetched.words)
+            extras = extras.with_words(fetched.words)
             ended.numbers(fetched.extra)
             for gradient in fetched.gradients:
                 ended.gradient_sums(*gradient)
@@ -102,8 +100,6 @@ class EndedSteps:
 
     def _packet(self, extras: StepExtras) -> bytes:
         ended = extras.ended
-        if extras.mean_dot is not None:
-            ended.mean_dot(float(extras.mean_dot))
         if extras.gram is not None:
             ended.gram(extras.gram.to("cpu", torch.float64))
         self._setup.fingerprints.report(extras.prints, ended)
@@ -122,25 +118,19 @@ class StepExtras(NamedTuple):
 
     ended: EndedStep
     prints: TakenFingerprints
-    mean_dot: Scalar | None
     gram: torch.Tensor | None
     marks: Marks  # on the device's clock
 
-    def numbers(self) -> list[torch.Tensor]:
-        """The scalars that are not numbers yet."""
-        return [self.mean_dot] if isinstance(self.mean_dot, torch.Tensor) else []
-
     def words(self) -> list[torch.Tensor]:
-        """Likewise, as bits of 64."""
+        """What is on a device, as bits of 64."""
         gram = [] if self.gram is None else [self.gram.view(torch.int64)]
         return [*self.prints.tensors(), *gram]
 
-    def with_numbers(self, numbers: Sequence[float], words: Sequence[Sequence[int]]) -> StepExtras:
-        """The same with what ``words()`` brought, and the last number in place of a tensor."""
-        dot = numbers[-1] if isinstance(self.mean_dot, torch.Tensor) else self.mean_dot
+    def with_words(self, words: Sequence[Sequence[int]]) -> StepExtras:
+        """The same with what ``words()`` brought."""
         gram = None if self.gram is None else _doubles(words[-1])
         prints = self.prints.with_numbers(words if gram is None else words[:-1])
-        return StepExtras(self.ended, prints, dot, gram, self.marks)
+        return StepExtras(self.ended, prints, gram, self.marks)
 
 
 def _doubles(words: Sequence[int]) -> torch.Tensor:

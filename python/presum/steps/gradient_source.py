@@ -147,10 +147,6 @@ class GradientSource:
         """This worker's own gradient, of what a parameter's ``.grad`` holds."""
         return gradient
 
-    def take_mean_dot(self) -> Scalar | None:
-        """The exact product of this worker's gradient with the reduced one, where it was taken."""
-        return None
-
     def take_gram(self) -> torch.Tensor | None:
         """This worker's share of the Gram matrix, where it was taken."""
         return None

@@ -18,7 +18,7 @@ class Overhead:
     all steps between them, recorded or not, and with what the program does between steps.
 
     Not in it: the background thread, hashes of samples while a loader hands out a batch, waits for
-    collectives that are asked for (``gram_every``, ``audit``, ``reduction``).
+    collectives that are asked for (``audit``, ``reduction``).
     """
 
     def __init__(self, setup: RecorderSetup, flags: PassFlags) -> None:

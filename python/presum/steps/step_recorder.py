@@ -729,5 +729,5 @@ class StepRecorder(PassFlags):
         if self._ended.due():
             device, source = self._reader.take_device_step, self.source
             marks = [] if self._marks is None else self._marks.end_step()
-            if self._ended.send(device, source.take_mean_dot(), source.take_gram(), marks):
+            if self._ended.send(device, source.take_gram(), marks):
                 self._overhead.step_recorded()

@@ -43,7 +43,6 @@ class GradientListener(EventListener, Protocol):
     arrivals: int  # gradients that came so far
     reads_sums: bool  # what ``.grad`` holds is to be read
     reads_arrivals: bool  # what is added to it
-    keeps: bool  # and what ``.grad`` holds is asked for later
 
     def before_backward(self) -> None: ...
 

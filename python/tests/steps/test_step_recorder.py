@@ -262,7 +262,7 @@ def test_a_hook_on_a_copied_model_is_the_user_s_own(tmp_path: Path) -> None:
         done.set_result(bucket.buffer())
         return done
 
-    with presum.attach(model, run=tmp_path, mode="hook", record=presum.Record(quiet=True)):
+    with presum.attach(model, run=tmp_path, audit=1, record=presum.Record(quiet=True)):
         copied = deepcopy(model)
         copied.register_comm_hook(None, hook)
         copied(torch.ones(2, 4))["loss"].backward()

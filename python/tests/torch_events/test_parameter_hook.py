@@ -149,32 +149,8 @@ def test_a_hook_holds_its_listener_and_no_longer_than_it_lives() -> None:
     assert alive() is None
 
 
-def test_what_came_last_is_kept_as_long_as_it_is_that_and_asked_for_once() -> None:
-    listener = Listener()
-    hook = ParameterHook(listener, 0, None)
-    held = parameter(torch.ones(4))
-    hook(held)
-    assert hook.take_kept(held) is None, "nobody wants it"
-    listener.keeps = True
-    hook(held)
-    assert hook.take_kept(held) is held.grad
-    assert hook.take_kept(held) is None, "once"
-    for change in (
-        lambda: held.grad.mul_(2),  # type: ignore[union-attr]
-        lambda: setattr(held, "grad", torch.ones(4)),
-        lambda: setattr(held, "grad", None),
-    ):
-        held.grad = torch.ones(4)
-        hook(held)
-        change()
-        assert hook.take_kept(held) is None
-    hook(held)
-    assert hook.take_kept(held) is None, "it has none"
-
-
 def test_a_listener_that_holds_its_hook_is_collected() -> None:
     listener = Listener()
-    listener.keeps = True
     hook = ParameterHook(listener, 0, None)
     held = parameter(torch.ones(4))
     hook(held)

@@ -1665,7 +1665,7 @@ ABSENT: tuple[Absent, ...] = (
         29,
         "marin#4903, marin#4755",
         "device order changes the sum",
-        "no fault within a run: `presum audit` tells the order, `presum compare` that only the "
+        "no fault within a run: `presum.reduce.audit` tells the order, `presum compare` that only the "
         "reduction differs",
     ),
     Absent(None, "", "one rank's gradient is stale by one step", _NO_SIGNAL),
