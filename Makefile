@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build extension develop test test-deep test-torch cubins gpu-check lint format demo bench wheels plan clean
+.PHONY: build extension develop test test-deep test-torch cubins gpu-check lint format demo bench faults wheels plan clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -119,6 +119,12 @@ test-deep: develop cpp-release cpp-asan-ubsan cpp-tsan
 	@ctest --preset asan-ubsan -j $(JOBS)
 	@ctest --preset tsan -j $(JOBS)
 	@$(BIN)/python -m pytest -m deep
+
+# Trainings with one planted fault each, and whether it is found: docs/faults.md. QUICK=1: minutes.
+FAULTS ?= $(if $(QUICK),--quick,--workers 2$(comma)4$(comma)8 --document docs/faults.md)
+comma := ,
+faults: develop
+	@PYTHONPATH=bench $(BIN)/python -m faults $(FAULTS)
 
 # The same on several releases of torch, on $(PYTHON): TORCHES="2.8.0 newest".
 TORCHES ?=

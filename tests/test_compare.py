@@ -70,7 +70,9 @@ PLANTED = {
     "rate": Planted("configuration", 6, ALL, "learning_rate", ""),
     "sample": Planted("data", 5, [1], "samples (1 of 16", ""),
     "draw": Planted("random-generators", 4, [2], "rng_torch", ""),
-    "start": Planted("parameters", 0, ALL, "parameters", "the weights that the runs began with", ("layers.2",)),
+    "start": Planted(
+        "parameters", 0, ALL, "parameters", "the weights that the runs began with", ("layers.2",)
+    ),
     "clip": Planted("parameters", 1, ALL, "parameters", "update of step 0", ("layers.0",)),
     "parameter": Planted("parameters", 5, ALL, "parameters", "steps 0 to 4", ("layers.1",), seen=0),
     "unused-row": Planted(

@@ -117,7 +117,7 @@ def test_without_numpy_a_program_is_not_started() -> None:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, said)
 
 
-@pytest.mark.parametrize("args", [["s1"], ["faults"]])
+@pytest.mark.parametrize("args", [["s1"]])
 def test_an_experiment_says_what_it_needs(args: list[str]) -> None:
     done = python(COMMAND.format(args=args), missing=("torch",))
     assert done.returncode == 2

@@ -10,10 +10,7 @@ from typing import NoReturn
 
 from presum.errors import UserError, missing
 
-NEEDED = {
-    "s1": ("torch", "transformers", "tokenizers", "safetensors", "tqdm", "pandas"),
-    "faults": ("torch", "transformers", "tokenizers", "tqdm"),
-}
+NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tqdm", "pandas")  # by s1
 
 
 def main() -> int:
@@ -27,8 +24,8 @@ def main() -> int:
 
 
 def _dispatch(args: list[str]) -> int:
-    if args[:1] in (["s1"], ["faults"]):
-        return _experiment(args[0], args[1:])
+    if args[:1] == ["s1"]:
+        return _s1(args[1:])
     if args[:1] == ["run"]:
         return _run(args[1:])
     if args[:1] == ["doctor"]:
@@ -52,24 +49,20 @@ def _run(words: list[str]) -> NoReturn:
         raise UserError(f"run: {missing('this launcher', error)}") from None
 
 
-def _experiment(verb: str, args: list[str]) -> int:
-    absent = [name for name in NEEDED[verb] if find_spec(name) is None]
+def _s1(args: list[str]) -> int:
+    absent = [name for name in NEEDED if find_spec(name) is None]
     if absent and not {"-h", "--help"} & {*args}:
-        raise _lacks(verb, ", ".join(absent))
+        raise _lacks(", ".join(absent))
     try:
-        if verb == "s1":
-            from presum.experiments.s1.command import main as s1
+        from presum.experiments.s1.command import main as s1
 
-            return s1(args)
-        from presum.experiments.faults.command import main as faults
-
-        return faults(args)
+        return s1(args)
     except ModuleNotFoundError as error:
-        raise _lacks(verb, error.name) from None
+        raise _lacks(error.name) from None
 
 
-def _lacks(verb: str, packages: str | None) -> UserError:
-    return UserError(f"presum {verb} needs {packages}: pip install 'presum[experiments]'")
+def _lacks(packages: str | None) -> UserError:
+    return UserError(f"presum s1 needs {packages}: pip install 'presum[experiments]'")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ WORKERS = 8  # where the user says nothing
 INTERRUPTED = 130  # as shells count: 128 and SIGINT
 
 
-def make_parser(verb: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """The parser of ``presum VERB``; its texts are shown as they are."""
+def make_parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """The parser of a program; its texts are shown as they are."""
     return argparse.ArgumentParser(
-        prog=f"presum {verb}",
+        prog=prog,
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("s1", _DESCRIPTION, _EXAMPLES)
+    parser = make_parser("presum s1", _DESCRIPTION, _EXAMPLES)
     _add_what(parser.add_argument_group("what is compared"))
     _add_model_and_data(parser.add_argument_group("model and data"))
     _add_training(parser.add_argument_group("training"))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the workers train on: text in blocks, instructions with padding, labelled points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.utils.data import IterableDataset
+
+from faults.models import CLASSES, FEATURES
+from presum.experiments.s1.model import ModelSource, load_tokenizer
+from presum.experiments.s1.prepare import read_data
+from presum.experiments.s1.template import Example, collate, encode_all, prompt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BLOCK = 32
+MAX_LENGTH = 128
+POINTS = 4096
+FILES = 16
+Item = Any  # what a data set holds, and its collate function understands
+
+
+class Corpus(NamedTuple):
+    """One text, encoded twice."""
+
+    vocabulary: int
+    pad_id: int
+    blocks: list[list[int]]  # BLOCK tokens each, one after the other
+    examples: list[Example]  # instruction and response, with only the response as label
+
+
+def make_corpus(data: str) -> Corpus:
+    """The file ``data`` (alpaca format), or the generated records for ``builtin``.
+
+    Raises UserError for a file that cannot be used.
+    """
+    records = read_data(data)
+    texts = [prompt(r) + r.output for r in records]
+    tokenizer = load_tokenizer(ModelSource(), texts=texts)
+    tokens = [t for r in records for t in tokenizer(f"{r.instruction}\n{r.output}\n").input_ids]
+    blocks = [tokens[i : i + BLOCK] for i in range(0, len(tokens) - BLOCK + 1, BLOCK)]
+    examples = encode_all(records, tokenizer=tokenizer, max_length=MAX_LENGTH)
+    return Corpus(len(tokenizer), tokenizer.pad_token_id, blocks, examples)
+
+
+class Files:
+    """Records that lie in files, read in the order of ``files``."""
+
+    def __init__(self, records: Sequence[Item], *, reverse: bool = False) -> None:
+        size = -(-len(records) // FILES)
+        parts = {f"part-{i:02}": records[i * size : (i + 1) * size] for i in range(FILES)}
+        self.files = sorted(parts, reverse=reverse)
+        self._records = [record for name in self.files for record in parts[name]]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Item:
+        return self._records[index]
+
+
+class Stream(IterableDataset[Item]):
+    """Every ``step``-th record from ``first`` on, again and again, each time in another order that
+    all workers share: stripes of an ordered text would make the workers' data differ in kind."""
+
+    def __init__(self, records: Sequence[Item], *, first: int, step: int, seed: int = 0) -> None:
+        self._records = records
+        self._first, self._step, self._seed = first, step, seed
+
+    def __iter__(self) -> Iterator[Item]:
+        generator = torch.Generator().manual_seed(self._seed)
+        while True:
+            order = torch.randperm(len(self._records), generator=generator).tolist()
+            for index in order[self._first :: self._step]:
+                yield self._records[index]
+
+
+def labelled_points(seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Normal points, labelled by the largest of CLASSES random directions plus noise."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(POINTS, FEATURES, generator=generator)
+    directions = torch.randn(FEATURES, CLASSES, generator=generator)
+    noise = torch.randn(POINTS, CLASSES, generator=generator)
+    labels = (inputs @ directions + 2 * noise).argmax(1)
+    return list(zip(inputs, labels, strict=True))
+
+
+def collate_blocks(blocks: Sequence[list[int]]) -> dict[str, Tensor]:
+    """Every token is a target."""
+    ids = torch.tensor(blocks)
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def collate_points(points: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """One batch of :func:`labelled_points`."""
+    inputs, labels = zip(*points, strict=True)
+    return {"inputs": torch.stack(inputs), "labels": torch.stack(labels)}
+
+
+def collate_examples(pad_id: int) -> Any:
+    """Padded on the right to the longest of a batch."""
+    return partial(collate, pad_id=pad_id)

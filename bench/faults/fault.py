@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fault, and what presum must say of it. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from faults.plan import MIN_WORKERS, Case, Configuration
+
+HASH_INTERVAL = 25  # steps until every parameter was hashed, and between reduced gradients
+_BLOCKS = Configuration()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault and the finding that it must lead to."""
+
+    name: str
+    row: int | None = None  # of the catalogue of public reports; None: not among them
+    thread: str = ""
+    what: str
+    injector: str  # a class of injectors.py
+    expects: str  # the check id
+    or_expects: str = (
+        ""  # of another consequence: which comes first depends on the hashes, or model
+    )
+    severity: str
+    ranks: str = "culprit"  # Roles.named
+    begins: int = 0  # the first step that is wrong
+    target: int | None = None  # steps from there to the finding, at most; None: none is set
+    tells_which: bool = False  # of two workers, where its check often cannot
+    least_workers: int = MIN_WORKERS  # with which it is this fault, and can be told
+    variant: bool = False  # on another model than the fault's first
+    configuration: Configuration = _BLOCKS
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """Those of which one must be on top."""
+        return (self.expects, self.or_expects) if self.or_expects else (self.expects,)
+
+    def runs_with(self, workers: int) -> bool:
+        """Whether it can be injected into so many; of HSDP there are two equal replicas."""
+        halves = self.configuration.sharding != "hsdp" or workers % 2 == 0
+        return workers >= self.least_workers and halves
+
+    @property
+    def case(self) -> Case:
+        """The run with the fault."""
+        return Case(
+            folder=self.name,
+            configuration=self.configuration,
+            injector=self.injector,
+            begins=self.begins,
+        )
+
+    @property
+    def twin(self) -> Case:
+        """The run without it."""
+        return Case(folder=f"clean-{self.configuration.name}", configuration=self.configuration)
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A fault that is not injected, and why."""
+
+    row: int | None
+    thread: str
+    what: str
+    why: str

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Micro-batches whose gradient does not get to the optimiser, or not as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader
+
+from faults.training import Batch, Training
+
+
+class ClearedBetween(Training):
+    """Gradients are zeroed before every micro-batch, not before every step."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        self._between(micro)
+        return super().prepare(batch, micro)
+
+    def _between(self, micro: int) -> None:
+        if micro > 0:
+            self.optimizer.zero_grad()
+
+
+class ClearedAfterReduction(ClearedBetween):
+    """And each of them is reduced."""
+
+    def synchronises(self, micro: int) -> bool:
+        return True
+
+
+class OneRankClears(ClearedBetween):
+    """On one rank only."""
+
+    def _between(self, micro: int) -> None:
+        if self.begun and self.is_culprit:
+            super()._between(micro)
+
+
+class LastLossOnly(Training):
+    """``backward()`` stands after the loop over the micro-batches."""
+
+    def synchronises(self, micro: int) -> bool:
+        self._is_last = super().synchronises(micro)
+        return self._is_last
+
+    def backward(self, loss: Tensor) -> None:
+        if self._is_last:
+            super().backward(loss)
+
+
+class Overwritten(ClearedBetween):
+    """What the first micro-batch has left is put back before each other one."""
+
+    def _between(self, micro: int) -> None:
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if micro == 1:
+            self._first = [gradient.clone() for gradient in gradients]
+        elif micro > 1:
+            for gradient, first in zip(gradients, self._first, strict=True):
+                gradient.copy_(first)
+
+
+class ClippedBetween(ClearedBetween):
+    """Gradients are clipped after every micro-batch."""
+
+    def _between(self, micro: int) -> None:
+        clip_grad_norm_(self.model.parameters(), 0.1)
+
+    def update(self) -> None:
+        clip_grad_norm_(self.model.parameters(), 0.1)
+        super().update()
+
+
+class AveragedAsItGoes(ClearedBetween):
+    """The sum is halved after every micro-batch, as though there were two."""
+
+    def _between(self, micro: int) -> None:
+        with torch.no_grad():
+            for gradient in (p.grad for p in self.model.parameters()):
+                if gradient is not None and micro > 0:
+                    gradient.mul_(0.5)
+
+
+class FewerMicroBatches(Training):
+    """One rank makes half of the micro-batches of a step."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        self._left_out = self.is_culprit and micro % 2 == 1
+        return super().prepare(batch, micro)
+
+    def synchronises(self, micro: int) -> bool:
+        last = self.configuration.micro_batches - 1
+        return micro == (last - 1 if self.is_culprit else last)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return torch.zeros((), requires_grad=True) if self._left_out else super().forward(batch)
+
+
+class LargerBatches(Training):
+    """One rank's batches are four times as large."""
+
+    def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
+        more = 4 if self.is_culprit else 1
+        return DataLoader(
+            dataset,
+            batch_size=more * self.configuration.batch,
+            sampler=sampler,
+            collate_fn=super().loader_of(dataset, sampler).collate_fn,
+            drop_last=True,
+        )

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings that are interrupted, and go on from something else than their checkpoint."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from faults.training import Batch, Training
+
+LOST = 3  # steps after the checkpoint
+
+
+class Continued(Training):
+    """It is saved a few steps before it ends, and a second training goes on from there, in the same
+    folder."""
+
+    saved: dict[str, Any] | None = None
+    _loaded = False  # this is the second training
+
+    def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
+        super().run(folder, tick=tick)
+        super().run(folder, tick=lambda: None)
+
+    def begin(self) -> None:
+        if self.saved is not None:
+            self._loaded = True
+            self.load(self.saved)
+
+    def before_step(self) -> None:
+        if self.step == self._saved_at and not self._loaded:
+            self.saved = self.checkpoint()
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        if self.saved is not None and self._loaded and self.step == 0:
+            self.set_generator(self.saved)  # once the loader has drawn from it
+        return super().prepare(batch, micro)
+
+    @property
+    def _saved_at(self) -> int:
+        return self.configuration.steps - LOST
+
+    def checkpoint(self) -> dict[str, Any]:
+        """What is saved."""
+        return {
+            "model": copy.deepcopy(self.model.state_dict()),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+            "generator": torch.get_rng_state(),
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+
+    def set_generator(self, saved: dict[str, Any]) -> None:
+        """Of this rank."""
+        torch.set_rng_state(saved["generator"])
+
+    def skipped(self) -> int:
+        """Batches that the second training leaves out, as the first one had them."""
+        return self._saved_at
+
+    def batches(self) -> Iterator[Batch]:
+        """After these."""
+        if not self._loaded:
+            yield from super().batches()
+            return
+        whole = self.configuration.epoch_steps
+        passes, within = divmod(self.skipped(), whole)
+        dataset = self.dataset()
+        sampler: Any = self.sampler_of(dataset)
+        for epoch in range(passes, passes + self.configuration.steps):
+            self.begin_epoch(sampler, epoch)
+            first = within * self.configuration.batch if epoch == passes else 0
+            yield from self.loader_of(dataset, list(sampler)[first:])
+
+
+class OtherWeights(Continued):
+    """One layer is another checkpoint's."""
+
+    def load(self, saved: dict[str, Any]) -> None:
+        super().load(saved)
+        with torch.no_grad():
+            for parameter in self.model.get_submodule(self.part).parameters():
+                parameter.mul_(1.01)
+
+
+class OlderState(Continued):
+    """The optimiser's moments are lost, and its count is not."""
+
+    def load(self, saved: dict[str, Any]) -> None:
+        super().load(saved)
+        for state in self.optimizer.state.values():
+            state["exp_avg"].zero_()
+
+
+class OthersGenerator(Continued):
+    """One rank goes on with another's random generator."""
+
+    def set_generator(self, saved: dict[str, Any]) -> None:
+        super().set_generator(saved)
+        if self.is_culprit:
+            torch.manual_seed(self.seed)
+
+
+class OtherOrder(Continued):
+    """The order of the samples is another one, and as many are left out."""
+
+    def sampler_seed(self) -> int:
+        return self.seed + 1 if self._loaded else self.seed
+
+
+class PassAnew(Continued):
+    """No batch is left out: the interrupted pass begins anew."""
+
+    def skipped(self) -> int:
+        whole = self.configuration.epoch_steps
+        return self._saved_at // whole * whole

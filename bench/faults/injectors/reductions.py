@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions that are left out, or do something else."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from faults.training import Batch, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torch.futures import Future
+
+
+class ForwardThroughModule(Training):
+    """The forward pass goes around the wrapper."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.model(**batch)["loss"]  # type: ignore[no-any-return]
+
+
+class MovedModel(Training):
+    """The parameters are moved and moved back, which makes autograd drop the reducer's hooks.
+
+    On one device a change of dtype does the same as one of device.
+    """
+
+    def before_step(self) -> None:
+        if self.step == self.case.begins:
+            self.ddp.double().float()
+
+
+class LateUnfrozen(Training):
+    """A part of the model is frozen while it is wrapped, and trained nevertheless."""
+
+    def wrap(self, model: nn.Module) -> DistributedDataParallel:
+        part = model.get_submodule(self.part).requires_grad_(False)
+        ddp = super().wrap(model)
+        part.requires_grad_(True)
+        return ddp
+
+
+class NoSyncOffByOne(Training):
+    """The first micro-batch reduces instead of the last."""
+
+    def synchronises(self, micro: int) -> bool:
+        return micro == 0
+
+
+class Hooked(Training):
+    """The reduction is a communication hook; without a fault, the mean."""
+
+    def begin(self) -> None:
+        self.ddp.register_comm_hook(None, lambda _, bucket: self.reduce(bucket.buffer()))
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        """The sum over the workers, divided."""
+        work: Any = dist.all_reduce(buffer, async_op=True)
+        future: Future[Tensor] = work.get_future().then(
+            lambda done: self.finish(done.value()[0].div_(self.workers))
+        )
+        return future
+
+    def finish(self, mean: Tensor) -> Tensor:
+        """The mean as this worker uses it."""
+        return mean
+
+
+class ReductionMakesNan(Hooked):
+    """The mean of finite gradients is NaN."""
+
+    def finish(self, mean: Tensor) -> Tensor:
+        if self.step == self.case.begins:
+            mean[0] = math.nan
+        return mean
+
+
+class SumInsteadOfMean(Hooked):
+    """Nobody divides."""
+
+    def finish(self, mean: Tensor) -> Tensor:
+        return mean.mul_(self.workers)
+
+
+class LowPrecisionSum(Hooked):
+    """Gradients are rounded to bf16, and added so."""
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        whole = buffer.dtype
+        reduced = super().reduce(buffer.bfloat16())
+        return reduced.then(lambda done: done.value().to(whole))
+
+
+class LostEnd(Hooked):
+    """The end of a sum comes out as zeros."""
+
+    def finish(self, mean: Tensor) -> Tensor:
+        if self.begun:
+            mean[-max(1, len(mean) // 8) :] = 0
+        return mean
+
+
+class ChangingSum(Training):
+    """The same sum has other last bits each time, the same on all ranks."""
+
+    def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
+        original, self.calls = dist.all_reduce, 0
+
+        def changing(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            work: Any = original(tensor, *args, **kwargs)
+            if work is not None and tensor.is_floating_point():
+                work.wait()
+                self.calls += 1
+                tensor[self.calls % len(tensor) :: 7] *= 1 + 2.0**-22
+            return work
+
+        dist.all_reduce = changing
+        try:
+            super().run(folder, tick=tick)
+        finally:
+            dist.all_reduce = original
+
+
+class OwnSum(Hooked):
+    """One rank's mean differs in the last bits."""
+
+    def finish(self, mean: Tensor) -> Tensor:
+        if self.begun and self.is_culprit:
+            mean.copy_(torch.nextafter(mean, torch.tensor(math.inf)))
+        return mean
+
+
+class SkippedReduction(Hooked):
+    """In one step every rank keeps its own gradient."""
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        if self.step != self.case.begins:
+            return super().reduce(buffer)
+        future: Future[Tensor] = torch.futures.Future()
+        future.set_result(buffer)
+        return future
+
+
+class DividedTwice(Hooked):
+    """The mean is divided by the world size once more."""
+
+    def finish(self, mean: Tensor) -> Tensor:
+        return mean.div_(self.workers)
+
+
+class HalfPrecisionSum(Hooked):
+    """Gradients are rounded to fp16, and added so."""
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        whole = buffer.dtype
+        reduced = super().reduce(buffer.half())
+        return reduced.then(lambda done: done.value().to(whole))
+
+
+class HalvesApart(Hooked):
+    """Each half of the ranks has a sum of its own: another process group than was meant."""
+
+    def begin(self) -> None:
+        half = self.workers // 2
+        groups = [dist.new_group(range(half)), dist.new_group(range(half, self.workers))]
+        self._group = groups[self.rank // half]
+        super().begin()
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        work: Any = dist.all_reduce(buffer, group=self._group, async_op=True)
+        future: Future[Tensor] = work.get_future().then(
+            lambda done: done.value()[0].div_(self.workers // 2)
+        )
+        return future
+
+
+class HookThatKeeps(Hooked):
+    """A communication hook hands every rank its own gradient back."""
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        if not self.begun:
+            return super().reduce(buffer)
+        future: Future[Tensor] = torch.futures.Future()
+        future.set_result(buffer)
+        return future
+
+
+class WrittenDuringTheSum(Hooked):
+    """One rank writes to its buffer once more before it is summed."""
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        if self.begun and self.is_culprit:
+            buffer[: max(1, len(buffer) // 16)] *= 3
+        return super().reduce(buffer)
+
+
+class WeightedByRank(Hooked):
+    """Ranks have different weights in the mean."""
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        if self.begun:
+            buffer.mul_(2 * (self.rank + 1) / (self.workers + 1))
+        return super().reduce(buffer)
+
+
+class NoSyncLeft(Training):
+    """no_sync is never left again."""
+
+    def synchronises(self, micro: int) -> bool:
+        return not self.begun
+
+
+class StaleSum(Hooked):
+    """One rank uses the mean of the step before."""
+
+    def finish(self, mean: Tensor) -> Tensor:
+        before, self._before = getattr(self, "_before", None), mean.clone()
+        if self.begun and self.is_culprit and before is not None and before.shape == mean.shape:
+            mean.copy_(before)
+        return mean
+
+
+class LastBucketKept(Hooked):
+    """A part of the gradient stays each rank's own."""
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        own = buffer[-len(buffer) // 4 :].clone()
+        if not self.begun:
+            return super().reduce(buffer)
+
+        def keep(done: Future[Tensor]) -> Tensor:
+            mean = done.value()
+            mean[-len(own) :] = own
+            return mean
+
+        return super().reduce(buffer).then(keep)
+
+
+class Scatter:
+    """A reduce-scatter as FSDP2 wants it."""
+
+    def __init__(self, reduce: Callable[[Tensor, Tensor, Any, Any], None]) -> None:
+        self._reduce = reduce
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        assert not async_op
+        self._reduce(output_tensor, input_tensor, group, op)
+
+
+class OneLayer(Training):
+    """A communication hook, or of FSDP2 a reduce-scatter, that reduces to the mean, and does
+    something else to one layer."""
+
+    def begin(self) -> None:
+        layer: Any = self.model.get_submodule(self.part)
+        if self.configuration.sharding:
+            layer.set_custom_reduce_scatter(Scatter(self._scatter))
+        else:
+            self._layer = {id(p) for p in layer.parameters()}
+            self.ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+
+    def _scatter(self, shard: Tensor, whole: Tensor, group: Any, op: Any) -> None:
+        instead = self.before(whole) if self.begun else whole
+        reduce = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)  # torch 2.13
+        reduce(shard, whole, op, group)
+        if self.begun:
+            self.after(shard, instead.view(group.size(), -1)[group.rank()])
+
+    def _reduce(self, bucket: Any) -> Future[Tensor]:
+        pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
+        layer = [gradient for p, gradient in pairs if self.begun and id(p) in self._layer]
+        instead = [self.before(gradient) for gradient in layer]
+        work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+
+        def finish(done: Future[list[Tensor]]) -> Tensor:
+            mean = done.value()[0].div_(self.workers)
+            for gradient, other in zip(layer, instead, strict=True):
+                self.after(gradient, other)
+            return mean
+
+        future: Future[Tensor] = work.get_future().then(finish)
+        return future
+
+    def before(self, own: Tensor) -> Tensor:
+        """A gradient of the layer, which may be changed; what ``after`` gets besides the mean."""
+        return own.clone()
+
+    def after(self, mean: Tensor, other: Tensor) -> None:
+        """Change the layer's mean in place."""
+
+
+class LayerSummed(OneLayer):
+    """The sum instead of the mean."""
+
+    def after(self, mean: Tensor, other: Tensor) -> None:
+        mean.mul_(self.workers)
+
+
+class LayerWithoutOne(OneLayer):
+    """One rank's part is cleared before the sum."""
+
+    def before(self, own: Tensor) -> Tensor:
+        return own.zero_() if self.is_culprit else own
+
+
+class LayerKept(OneLayer):
+    """Every rank keeps its own."""
+
+    def after(self, mean: Tensor, other: Tensor) -> None:
+        mean.copy_(other)
+
+
+class LayerInHalves(OneLayer):
+    """Each half of the ranks has a mean of its own."""
+
+    def begin(self) -> None:
+        half = self.workers // 2
+        groups = [dist.new_group(range(half)), dist.new_group(range(half, self.workers))]
+        self._half = groups[self.rank // half]
+        super().begin()
+
+    def before(self, own: Tensor) -> Tensor:
+        mean = own.clone()
+        dist.all_reduce(mean, group=self._half)
+        return mean.div_(self.workers // 2)
+
+    def after(self, mean: Tensor, other: Tensor) -> None:
+        mean.copy_(other)
+
+
+class LayerNegated(OneLayer):
+    """One rank's part has the other sign in the sum."""
+
+    def before(self, own: Tensor) -> Tensor:
+        return own.neg_() if self.is_culprit else own

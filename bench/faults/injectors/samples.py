@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the workers read: samplers, streams, files, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
+
+from faults import data, models
+from faults.training import Batch, Training
+
+
+class SamplerSeedTimesRank(Training):
+    """Every rank shuffles with its own seed."""
+
+    def sampler_seed(self) -> int:
+        return self.seed * self.rank
+
+
+class SamplerSeedPlusRank(Training):
+    """Likewise, with neighbouring seeds."""
+
+    def sampler_seed(self) -> int:
+        return self.seed + self.rank
+
+
+class SplitByNode(Training):
+    """The stream is cut by node, and two ranks of a node read the same."""
+
+    def dataset(self) -> Any:
+        return data.Stream(self.records(), first=self.rank // 2, step=self.workers // 2)
+
+
+class StreamOnEveryRank(Training):
+    """The stream does not know of ranks."""
+
+    def dataset(self) -> Any:
+        return data.Stream(self.records(), first=0, step=1)
+
+
+class RankZeroEverywhere(Training):
+    """Every sampler believes that it is rank 0's."""
+
+    def share(self) -> tuple[int, int]:
+        return self.workers, 0
+
+
+class ReplicatedData(Training):
+    """Every rank reads all of the data in the same order."""
+
+    def share(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class DuplicatedPair(Training):
+    """One rank reads another's share."""
+
+    def share(self) -> tuple[int, int]:
+        first, second = self.roles.pair
+        return self.workers, first if self.rank == second else self.rank
+
+
+class NoSetEpoch(Training):
+    """Every epoch has the order of the first."""
+
+    def begin_epoch(self, sampler: Any, epoch: int) -> None:
+        pass
+
+
+class OtherFileOrder(Training):
+    """One rank lists the files in another order."""
+
+    def dataset(self) -> Any:
+        return data.Files(self.records(), reverse=self.is_culprit)
+
+
+class RepeatedMicroBatch(Training):
+    """One rank uses its first micro-batch of a step for all of them."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        if micro == 0:
+            self._first = batch
+        return self._first if self.begun and self.is_culprit else batch
+
+
+class OtherNormalisation(Training):
+    """One rank prepares the whole data set otherwise: other means, or another vocabulary."""
+
+    def dataset(self) -> Any:
+        return data.Files([self._prepared(item) for item in self.records()])
+
+    def _prepared(self, item: data.Item) -> data.Item:
+        if not self.is_culprit:
+            return item
+        if isinstance(item, list):
+            return [(token + 7) % self.corpus.vocabulary for token in item]
+        return 2 * item[0] + 1, item[1]
+
+
+def _as_dataset(records: list[data.Item]) -> Any:
+    return data.Files(records)
+
+
+class OwnSubset(Training):
+    """random_split without a seed in common."""
+
+    def dataset(self) -> Any:
+        records = self.records()
+        order = torch.randperm(len(records), generator=self._generator()).tolist()
+        return torch.utils.data.Subset(_as_dataset(records), order[: len(order) * 9 // 10])
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed + self.rank)
+
+
+class OwnLabelledPart(OwnSubset):
+    """Every process draws the labelled quarter of the data for itself."""
+
+    def dataset(self) -> Any:
+        records = self.records()
+        order = torch.randperm(len(records), generator=self._generator()).tolist()
+        return torch.utils.data.Subset(_as_dataset(records), sorted(order[: len(order) // 4]))
+
+
+class Undivided(Training):
+    """No sampler divides the data: every rank's loader shuffles all of them by its own seed."""
+
+    def batches(self) -> Any:
+        while True:
+            yield from torch.utils.data.DataLoader(
+                self.dataset(),
+                batch_size=self.configuration.batch,
+                shuffle=True,
+                collate_fn=self._collate(),
+                drop_last=True,
+                generator=torch.Generator().manual_seed(self._loader_seed()),
+            )
+
+    def _loader_seed(self) -> int:
+        """Seed of the loader's order."""
+        return self.seed + self.rank
+
+
+class UndividedAlike(Undivided):
+    """Likewise, by the same seed."""
+
+    def _loader_seed(self) -> int:
+        return self.seed
+
+
+class BatchSamplerShard:
+    """Every so-manieth batch of a batch sampler, as Accelerate divides a loader."""
+
+    def __init__(self, batch_sampler: BatchSampler, num_processes: int, process_index: int) -> None:
+        self.batch_sampler = batch_sampler
+        self.num_processes, self.process_index = num_processes, process_index
+
+    def __iter__(self) -> Iterator[list[int]]:
+        whole = len(self.batch_sampler) // self.num_processes * self.num_processes
+        return islice(self.batch_sampler, self.process_index, whole, self.num_processes)
+
+
+class DataDividedTwice(Training):
+    """A loader that has a DistributedSampler is divided among the ranks again."""
+
+    def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
+        batches = BatchSampler(sampler, self.configuration.batch, drop_last=True)
+        shard = BatchSamplerShard(batches, self.workers, self.rank)
+        return DataLoader(dataset, batch_sampler=shard, collate_fn=self._collate())
+
+
+class SamplerOfFewer(Training):
+    """The sampler was made for the data as they were before a quarter was added."""
+
+    def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
+        return super().sampler_of(range(len(dataset) * 3 // 4))
+
+
+class OwnOrderThenSplit(Training):
+    """Every rank shuffles by its own seed, and then takes its part."""
+
+    def dataset(self) -> Any:
+        return data.Stream(
+            self.records(), first=self.rank, step=self.workers, seed=self.seed + self.rank
+        )
+
+
+class MissingFile(Training):
+    """One rank lacks a file of the data."""
+
+    def dataset(self) -> Any:
+        records = self.records()
+        kept = len(records) * 15 // 16 if self.is_culprit else len(records)
+        return data.Files(records[:kept])
+
+
+class UnshuffledRank(Training):
+    """One rank's sampler does not shuffle."""
+
+    def shuffles(self) -> bool:
+        return not self.is_culprit
+
+
+class LostSeed(Training):
+    """One rank's sampler has another seed."""
+
+    def sampler_seed(self) -> int:
+        return self.seed + 1000 * self.is_culprit
+
+
+class HalfTheWorld(Training):
+    """One rank's sampler believes in half as many workers."""
+
+    def share(self) -> tuple[int, int]:
+        if self.is_culprit:
+            return self.workers // 2, self.rank % (self.workers // 2)
+        return super().share()
+
+
+class DropsLast(Training):
+    """One rank's sampler drops what does not divide, where the others fill up."""
+
+    def drops_last(self) -> bool:
+        return self.is_culprit
+
+
+class EpochAhead(Training):
+    """One rank resumes an epoch too late."""
+
+    def begin_epoch(self, sampler: Any, epoch: int) -> None:
+        super().begin_epoch(sampler, epoch + self.is_culprit)
+
+
+class ResumedFromTheStart(Training):
+    """After a restart of the loader the epoch begins again, in the same order."""
+
+    def batches(self) -> Any:
+        batches = super().batches()
+        for _ in range(self.case.begins):
+            yield next(batches)
+        yield from super().batches()
+
+
+class RankResumedFromTheStart(ResumedFromTheStart):
+    """One rank alone begins the epoch again."""
+
+    def batches(self) -> Any:
+        return super().batches() if self.is_culprit else Training.batches(self)
+
+
+class SharedInOtherOrder(DuplicatedPair):
+    """One rank reads another's batches, with their rows the other way round."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        if self.rank == self.roles.pair[1]:
+            batch = {name: rows.flip(0) for name, rows in batch.items()}
+        return super().prepare(batch, micro)
+
+
+class StuckLoader(Training):
+    """One rank is given the same batch again and again."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        if not (self.begun and self.is_culprit):
+            self._kept = batch
+        return super().prepare({name: rows.clone() for name, rows in self._kept.items()}, micro)
+
+
+class EmptyPictures(Training):
+    """One rank's inputs are all zero: its decoder fails in silence."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        if self.begun and self.is_culprit:
+            batch["inputs"] = torch.zeros_like(batch["inputs"])
+        return super().prepare(batch, micro)
+
+
+class SortedShard(Training):
+    """One rank reads samples of one class alone."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        if self.begun and self.is_culprit:
+            rows = [item for item in self.records()[:512] if int(item[1]) == 0]
+            size = len(batch["labels"])
+            at = self.step * size % (len(rows) - size)
+            batch = data.collate_points(rows[at : at + size])
+        return super().prepare(batch, micro)
+
+
+class TruncatedText(Training):
+    """One rank cuts its texts short: three of four labels are gone."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        if self.begun and self.is_culprit:
+            labelled = (batch["labels"] != models.IGNORED).cumsum(1)
+            kept = 1 + labelled.amax(1, keepdim=True) // 4
+            batch["labels"] = batch["labels"].masked_fill(labelled > kept, models.IGNORED)
+        return super().prepare(batch, micro)
+
+
+class SharedEpisodes(Training):
+    """Every rank's environment has the same seed."""
+
+    def episode_seed(self) -> int:
+        return self.seed
+
+
+class SharedEpisodesOfAPair(Training):
+    """Two ranks' environments have the same seed."""
+
+    def episode_seed(self) -> int:
+        first, second = self.roles.pair
+        return super().episode_seed() + (first - second if self.rank == second else 0)
+
+
+class UndividedStream(Training):
+    """As where two processes of each rank's loader go through its whole stream."""
+
+    def dataset(self) -> Any:
+        return Echoes(super().dataset(), self.configuration.batch)
+
+
+class Echoes(IterableDataset[data.Item]):
+    """Hands out each batch of a stream twice."""
+
+    def __init__(self, stream: Any, batch: int) -> None:
+        self._stream, self._batch = stream, batch
+
+    def __iter__(self) -> Iterator[data.Item]:
+        items = iter(self._stream)
+        while True:
+            batch = list(islice(items, self._batch))
+            yield from batch + batch
+
+
+class OneNoise(Training):
+    """The model's input is noise that all ranks draw from one seed, beside a loader."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        batch = super().prepare(batch, micro)
+        generator = torch.Generator().manual_seed(self.step * 64 + micro)
+        name = "inputs" if "inputs" in batch else "input_ids"
+        whole = batch[name].is_floating_point()
+        shape = batch[name].shape
+        noise = (
+            torch.randn(shape, generator=generator)
+            if whole
+            else torch.randint(0, self.corpus.vocabulary, shape, generator=generator)
+        )
+        labels = torch.zeros_like(batch["labels"]) if whole else noise
+        return {name: noise, "labels": labels}

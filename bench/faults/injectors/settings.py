@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that one rank has otherwise: optimiser, modes, precision, environment."""
+
+from __future__ import annotations
+
+import os
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from faults.training import LEARNING_RATE, Batch, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+
+class OtherLearningRate(Training):
+    """One rank's learning rate is twice the others'."""
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(trained, lr=LEARNING_RATE * (1 + self.is_culprit))
+
+
+class OtherWeightDecay(Training):
+    """One rank decays its weights more."""
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        decay = 0.1 if self.is_culprit else 0.01
+        return torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=decay)
+
+
+class OtherBetas(Training):
+    """One rank's optimiser forgets faster."""
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        betas = (0.9, 0.95 if self.is_culprit else 0.999)
+        return torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=betas)
+
+
+class OtherOptimizer(Training):
+    """One rank has another optimiser."""
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        kind = torch.optim.Adam if self.is_culprit else torch.optim.AdamW
+        return kind(trained, lr=LEARNING_RATE)
+
+
+class OtherModelsParameters(Training):
+    """The optimiser was built for another copy of the model, and steps on equal gradients."""
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        self.held = list(trained)
+        self.copies = [nn.Parameter(p.detach().clone()) for p in self.held]
+        return super().optimizer_of(self.copies)
+
+    def update(self) -> None:
+        for own, copy in zip(self.held, self.copies, strict=True):
+            copy.grad = own.grad
+        super().update()
+        for own in self.held:
+            own.grad = None
+
+
+class OptimizerOfBefore(Training):
+    """The optimizer was built before the model was copied, or its parameters became shards."""
+
+    def wrap(self, model: nn.Module) -> DistributedDataParallel:
+        held = model if self.configuration.sharding else deepcopy(model)
+        self.early = super().optimizer_of(p for p in held.parameters() if p.requires_grad)
+        return super().wrap(model)
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return self.early
+
+
+class SchedulerOfItsOwn(Training):
+    """One rank steps its schedule twice in every step."""
+
+    def update(self) -> None:
+        super().update()
+        if self.begun:
+            for group in self.optimizer.param_groups:
+                group["lr"] *= 0.99 ** (1 + self.is_culprit)
+
+
+class WarmedUpAgain(Training):
+    """One rank's schedule begins again after a restart."""
+
+    def before_step(self) -> None:
+        for group in self.optimizer.param_groups:
+            restarted = self.begun and self.is_culprit
+            since = self.step - self.case.begins if restarted else self.step
+            group["lr"] = LEARNING_RATE * min(1.0, (1 + since) / 20)
+
+
+class OtherDropout(Training):
+    """One rank drops more."""
+
+    def build(self) -> nn.Module:
+        model = super().build()
+        for part in model.modules():
+            if isinstance(part, nn.Dropout) and self.is_culprit:
+                part.p = 0.5
+        return model
+
+
+class PartInEvaluationMode(Training):
+    """One rank's normalisation layers stay in evaluation mode."""
+
+    def before_step(self) -> None:
+        if self.begun and self.is_culprit:
+            for part in self.model.modules():
+                if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                    part.eval()
+
+
+class ValidationInTrainingMode(Training):
+    """Rank 0 validates without ``eval()``."""
+
+    def before_step(self) -> None:
+        if self.step == self.case.begins and self.rank == 0:
+            batches = Training.batches(self)
+            with torch.no_grad():
+                for _ in range(8):
+                    self.model(**next(batches))
+
+
+class OtherAutocast(Training):
+    """One rank computes in bf16."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.begun and self.is_culprit):
+            return super().forward(batch)
+
+
+class Flag(Training):
+    """A process-wide setting of one rank, set back at the end."""
+
+    def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
+        try:
+            if self.is_culprit:
+                self.switch(on=True)
+            super().run(folder, tick=tick)
+        finally:
+            if self.is_culprit:
+                self.switch(on=False)
+
+    def switch(self, *, on: bool) -> None:
+        """Set it, or set it back."""
+
+
+class OtherPrecision(Flag):
+    """One rank multiplies matrices in a lower precision."""
+
+    def switch(self, *, on: bool) -> None:
+        torch.set_float32_matmul_precision("medium" if on else "highest")
+
+
+class OtherDeterminism(Flag):
+    """One rank alone asks for deterministic algorithms."""
+
+    def switch(self, *, on: bool) -> None:
+        torch.use_deterministic_algorithms(on, warn_only=True)
+
+
+class OtherEnvironment(Flag):
+    """One rank's launcher sets a variable of the communication library."""
+
+    def switch(self, *, on: bool) -> None:
+        if on:
+            os.environ["NCCL_ALGO"] = "Tree"
+        else:
+            del os.environ["NCCL_ALGO"]

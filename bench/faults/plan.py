@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the workers are told: the same object on every rank. Needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from presum import Record, _core
+from presum._core import __version__
+from presum.options import FAMILIES
+
+if TYPE_CHECKING:
+    from faults.data import Corpus
+
+MIN_WORKERS = 2  # below that nothing is reduced
+MINORITY_WORKERS = 4  # one at fault is a minority, and a pair not the half of all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What a fault and its clean twin have in common."""
+
+    model: str = "lm"  # lm, batch-norm, adapter, mlp, cnn, policy
+    data: str = "blocks"  # blocks, instructions, stream, points, point-stream, episodes
+    steps: int = 40
+    batch: int = 2
+    micro_batches: int = 1
+    epoch_steps: int = 0  # steps of an epoch of one micro-batch each; 0: all data
+    dropout: float = 0.0
+    augmentation: str = ""  # numpy, python: whose random numbers mask a token; noise: in the model
+    token_weighted: bool = False
+    sharding: str = ""  # fsdp2, hsdp (of two replicas); else DDP
+    continued: bool = False  # it is interrupted, and goes on from a checkpoint
+    fingerprints: bool = True
+    audit_every: int | None = None
+    verify_every: int | None = None
+
+    def watched(self) -> dict[str, Any]:
+        """How: arguments of ``presum.attach``."""
+        prints = FAMILIES if self.fingerprints else ()
+        record = Record(verify_every=self.verify_every, fingerprints=prints, quiet=True)
+        return {"audit": self.audit_every, "record": record}
+
+    @property
+    def name(self) -> str:
+        """Its differences from the default, such as ``blocks-40-dropout-0.1``."""
+        parts = [self.model, self.data, str(self.steps)]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("model", "data", "steps") and value != field.default:
+                parts.append(f"{field.name.replace('_', '-')}-{value}".lower())
+        return "-".join(parts)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which ranks a fault is on."""
+
+    workers: int
+
+    @property
+    def culprit(self) -> int:
+        """The one rank at fault."""
+        return self.workers * 5 // 8
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Two ranks that share something; the second one is at fault."""
+        return self.workers // 4, self.workers * 3 // 4
+
+    @property
+    def replicas(self) -> tuple[int, int]:
+        """The rank at fault and the one that holds the same shard, of two replicas: which of two
+        differs is not to be told."""
+        other = (self.culprit + self.workers // 2) % self.workers
+        return min(self.culprit, other), max(self.culprit, other)
+
+    @property
+    def upper_half(self) -> tuple[int, ...]:
+        """The later half of the ranks."""
+        return tuple(range(self.workers // 2, self.workers))
+
+    def named(self, who: str) -> tuple[int, ...]:
+        """Ranks of "all", "culprit", "pair", "replicas", "upper half" or "rank 0"."""
+        return {
+            "all": tuple(range(self.workers)),
+            "culprit": (self.culprit,),
+            "pair": self.pair,
+            "replicas": self.replicas,
+            "upper half": self.upper_half,
+            "rank 0": (0,),
+        }[who]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run."""
+
+    folder: str
+    configuration: Configuration
+    injector: str = ""  # a class of injectors.py; empty: no fault
+    begins: int = 0  # the step at which the fault begins
+    seed_offset: int = 0
+
+
+@cache
+def _built() -> str:
+    """A hash of presum itself, the compiled part and the rest: what found something."""
+    code = [Path(_core.__file__), *sorted(Path(__file__).parents[2].rglob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All runs of one launch."""
+
+    cases: tuple[Case, ...]
+    corpus: Corpus
+    data: str  # where that came from
+    out: Path
+    seed: int
+    workers: int
+
+    def signature(self, case: Case) -> str:
+        """What decides a run."""
+        what = f"{case} seed {self.seed} workers {self.workers} data {self.data}"
+        return f"{__version__} {_built()} {what} {self.corpus_hash}"
+
+    @cached_property
+    def corpus_hash(self) -> str:
+        """Of the records, by content: a file may be another one under the same name."""
+        return hashlib.sha256(repr(self.corpus).encode()).hexdigest()[:16]

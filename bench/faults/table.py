@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results for people, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from faults.catalogue import ABSENT, FAULTS, ROWS
+from faults.fault import Fault
+from faults.judge import Outcome
+from faults.plan import Roles
+from presum.errors import UserError
+
+Row = Sequence[str]
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """Ascending numbers as ``0-3,8``; a dash for none."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1] = [parts[-1][0], rank]
+        else:
+            parts.append([rank])
+    return ",".join("-".join(map(str, part)) for part in parts) or "-"
+
+
+def aligned(rows: Sequence[Row]) -> str:
+    """Rows of cells as columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) for r in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def render(outcomes: Sequence[Outcome]) -> str:
+    """The table, what is not injected unless faults were left out, and a sentence."""
+    head = (
+        "fault",
+        "workers",
+        "expected",
+        "found as",
+        "severity",
+        "ranks",
+        "right",
+        "delay",
+        "clean",
+    )
+    table = aligned([head, *(_line(outcome) for outcome in outcomes)])
+    notes = [note for outcome in outcomes for note in _notes(outcome)]
+    absent = "" if left_out(outcomes) else render_absent()
+    parts = [table, "\n".join(notes), absent, verdict(outcomes)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def left_out(outcomes: Sequence[Outcome]) -> int:
+    """How many faults of the catalogue, with their models, are not among the outcomes."""
+    return len(FAULTS) - len({o.fault.name for o in outcomes})
+
+
+def render_list(workers: int) -> str:
+    """What would be injected."""
+    head = ("row", "fault", "begins", "expected", "severity", "ranks", "within", "what")
+    lines = [_listed(fault, workers) for fault in FAULTS if fault.runs_with(workers)]
+    return f"{aligned([head, *lines])}\n\n{render_absent()}"
+
+
+def render_absent() -> str:
+    """What is not injected, and why."""
+    lines = [(_row(a.row), a.thread, a.what, a.why) for a in ABSENT]
+    return f"not injected:\n{aligned(lines)}"
+
+
+def verdict(outcomes: Sequence[Outcome]) -> str:
+    """How many were found, in words."""
+    failed = [_name(o) for o in outcomes if not o.passed]
+    twins = {(o.fault.twin.folder, o.workers): o.false_alarms for o in outcomes}
+    alarmed = sum(bool(alarms) for alarms in twins.values())
+    lines = [
+        f"{len(outcomes) - len(failed)} of {len(outcomes)} runs with a fault: right check and "
+        f"ranks; {_scope(outcomes)}",
+        f"{alarmed} of {len(twins)} clean twins with a false alarm",
+    ]
+    late = [_name(o) for o in outcomes if o.found and not o.in_time]
+    lines += [f"not right: {', '.join(failed)}"] if failed else []
+    lines += [f"later than the target: {', '.join(late)}"] if late else []
+    return "\n".join(lines)
+
+
+def _scope(outcomes: Sequence[Outcome]) -> str:
+    if left := left_out(outcomes):
+        return f"{left} of the {len(FAULTS)} in the catalogue left out"
+    rows = {o.fault.row for o in outcomes if o.fault.row is not None}
+    found = {o.fault.row for o in outcomes if o.fault.row is not None and o.passed}
+    return f"of the {ROWS} rows {len(rows)} injected and {len(found)} found"
+
+
+def as_json(outcomes: Sequence[Outcome], *, seed: int) -> dict[str, Any]:
+    """The same content for programs."""
+    left = left_out(outcomes)
+    return {
+        "schema_version": 2,
+        "seed": seed,
+        "faults": [_object(outcome) for outcome in outcomes],
+        "not_injected": [] if left else _absent(),
+        "left_out": left,
+        "passed": all(outcome.passed for outcome in outcomes),
+    }
+
+
+BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
+
+
+def write_into(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Puts what became of public reports between the two marks of a file. Raises UserError without
+    the marks, or where a report's fault is not among the outcomes.
+    """
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    before, begins, rest = text.partition(BEGIN)
+    _, ends, after = rest.partition(END)
+    if not begins or not ends:
+        raise UserError(f"{path} has no lines {BEGIN} and {END} to put the table between")
+    known = {outcome.fault.name for outcome in outcomes}
+    absent = [fault.name for fault in REPORTED if fault.name not in known]
+    if absent:
+        raise UserError(f"--document is of all faults, and {absent[0]} was left out")
+    path.write_text(f"{before}{BEGIN}\n{reports(outcomes)}{END}{after}", encoding="utf-8")
+
+
+REPORTED = [fault for fault in FAULTS if fault.thread and not fault.variant]
+
+
+def reports(outcomes: Sequence[Outcome]) -> str:
+    """One row a public report, of its first model."""
+    worlds = sorted({o.workers for o in outcomes})
+    head = ["public report", "what is broken", "fault", "check", "severity", "ranks"]
+    head += [f"found after, {workers} workers" for workers in worlds]
+    rows = []
+    for fault in REPORTED:
+        found = {o.workers: o for o in outcomes if o.fault.name == fault.name}
+        delays = [_markdown_delay(found[workers]) if workers in found else "" for workers in worlds]
+        cells = [fault.thread, fault.what, f"`{fault.name}`", f"`{fault.expects}`"]
+        rows.append([*cells, fault.severity, fault.ranks, *delays])
+    return _markdown_table(head, rows)
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """One row a fault and model; what each number of workers gave stands in one cell."""
+    worlds = sorted({o.workers for o in outcomes})
+    head = ["fault", "model", "what is broken", "public report", "check", "severity", "ranks"]
+    head += [f"found after, {workers} workers" for workers in worlds] + ["target"]
+    by_fault: dict[str, dict[int, Outcome]] = {}
+    for outcome in outcomes:
+        by_fault.setdefault(outcome.fault.name, {})[outcome.workers] = outcome
+    rows = [_markdown_row(found, worlds) for found in by_fault.values()]
+    return _markdown_table(head, rows)
+
+
+def _markdown_table(head: list[str], rows: Sequence[Row]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _markdown_row(found: dict[int, Outcome], worlds: Sequence[int]) -> list[str]:
+    fault = next(iter(found.values())).fault
+    delays = [_markdown_delay(found[workers]) if workers in found else "" for workers in worlds]
+    target = "" if fault.target is None else str(fault.target)
+    return [
+        *(f"`{fault.name}`", fault.configuration.model, fault.what, fault.thread),
+        *(f"`{fault.expects}`", fault.severity, fault.ranks, *delays, target),
+    ]
+
+
+def _markdown_delay(outcome: Outcome) -> str:
+    if not outcome.found:
+        return "not found"
+    if not (outcome.right_check and outcome.right_ranks):
+        return f"as `{outcome.check}` {ranges(outcome.ranks)}"
+    return str(outcome.delay) + (" (twin alarmed)" if outcome.false_alarms else "")
+
+
+def _name(outcome: Outcome) -> str:
+    return f"{outcome.fault.name} ({outcome.workers})"
+
+
+def list_as_json(workers: int) -> dict[str, Any]:
+    """:func:`render_list` for programs."""
+    possible = [fault for fault in FAULTS if fault.runs_with(workers)]
+    faults = [_described(fault, Roles(workers).named(fault.ranks)) for fault in possible]
+    return {
+        "schema_version": 1,
+        "workers": workers,
+        "not_injected": _absent(),
+        "faults": faults,
+    }
+
+
+def _absent() -> list[dict[str, Any]]:
+    return [asdict(one) for one in ABSENT]
+
+
+def _line(outcome: Outcome) -> Row:
+    fault = outcome.fault
+    return (
+        fault.name,
+        str(outcome.workers),
+        f"{fault.expects} {ranges(outcome.expected_ranks)}",
+        outcome.check or "not found",
+        outcome.severity or "-",
+        ranges(outcome.ranks),
+        "yes" if outcome.right_check and outcome.right_ranks else "NO",
+        _delay(outcome),
+        "FALSE ALARM" if outcome.false_alarms else "quiet",
+    )
+
+
+def _delay(outcome: Outcome) -> str:
+    if outcome.delay is None:
+        return "-"
+    target = outcome.fault.target
+    limit = "" if target is None else f" <= {target}" if outcome.in_time else f" > {target}"
+    return f"{outcome.delay}{limit}"
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    """What does not fit into the table's cells."""
+    name = _name(outcome)
+    notes = []
+    if outcome.others:
+        notes.append(f"{name}: also reported as {', '.join(outcome.others)}")
+    if outcome.false_alarms:
+        notes.append(f"{name}: its clean twin reports {', '.join(outcome.false_alarms)}")
+    return notes
+
+
+def _listed(fault: Fault, workers: int) -> Row:
+    return (
+        _row(fault.row),
+        fault.name,
+        str(fault.begins),
+        fault.expects,
+        fault.severity,
+        ranges(Roles(workers).named(fault.ranks)),
+        "-" if fault.target is None else str(fault.target),
+        fault.what,
+    )
+
+
+def _row(row: int | None) -> str:
+    return "-" if row is None else str(row)
+
+
+def _described(fault: Fault, ranks: Sequence[int]) -> dict[str, Any]:
+    return {
+        "fault": fault.name,
+        "row": fault.row,
+        "thread": fault.thread,
+        "what": fault.what,
+        "begins": fault.begins,
+        "steps": fault.configuration.steps,
+        "expected_check": fault.expects,
+        "expected_severity": fault.severity,
+        "expected_ranks": list(ranks),
+        "target": fault.target,
+    }
+
+
+def _object(outcome: Outcome) -> dict[str, Any]:
+    return _described(outcome.fault, outcome.expected_ranks) | {
+        "workers": outcome.workers,
+        "found": outcome.found,
+        "check": outcome.check or None,
+        "severity": outcome.severity or None,
+        "ranks": list(outcome.ranks),
+        "right_check": outcome.right_check,
+        "right_ranks": outcome.right_ranks,
+        "delay": outcome.delay,
+        "in_time": outcome.in_time,
+        "also": list(outcome.also),
+        "other_findings": list(outcome.others),
+        "false_alarms": list(outcome.false_alarms),
+        "passed": outcome.passed,
+    }

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run without a fault, cut into the small methods that an injector overrides."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+import presum
+from faults import data, models
+from faults.methods import reducing, sharded
+from faults.plan import Case, Configuration, Roles
+
+LEARNING_RATE = 3e-3
+Batch = dict[str, Tensor]
+
+
+class Training:
+    """One clean run on this rank. REQUIRES: an initialised process group.
+
+    The sampler's seed is common; every generator of random numbers is seeded by rank.
+    """
+
+    def __init__(self, case: Case, corpus: data.Corpus, *, seed: int) -> None:
+        self.case = case
+        self.configuration: Configuration = case.configuration
+        self.corpus = corpus
+        self.seed = seed
+        self.rank = dist.get_rank()
+        self.workers = dist.get_world_size()
+        self.roles = Roles(self.workers)
+        self.step = 0
+
+    def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
+        """Train all steps under observation; ``tick`` is called after each."""
+        self._seed_generators()
+        self.model = self.build()
+        self.ddp = self.wrap(self.model)
+        trained = [p for p in self.ddp.parameters() if p.requires_grad]
+        self.optimizer = self.optimizer_of(trained)
+        self.monitor = presum.attach(
+            self.ddp,
+            optimizer=self.optimizer,
+            run=folder,
+            **self.configuration.watched(),
+        )
+        self.begin()
+        with self.monitor:
+            self._train(tick)
+            dist.barrier()  # without a reduction some ranks end early, and others would be missing
+
+    def _train(self, tick: Callable[[], None]) -> None:
+        batches = self.batches()
+        for step in range(self.configuration.steps):
+            self.step = step
+            self.before_step()
+            self.optimizer.zero_grad()
+            for micro in range(self.configuration.micro_batches):
+                self._micro_batch(self.prepare(next(batches), micro), micro)
+            self.update()
+            tick()
+
+    def _micro_batch(self, batch: Batch, micro: int) -> None:
+        with reducing(self.ddp, self.synchronises(micro)):
+            loss = self.weigh(self.forward(batch), batch)
+            self.backward(loss / self.configuration.micro_batches)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the fault is there by now."""
+        return self.step >= self.case.begins
+
+    @property
+    def is_culprit(self) -> bool:
+        """Whether this is the one rank at fault, where it is one."""
+        return self.rank == self.roles.culprit
+
+    # ---- what an injector may break
+
+    def generator_seed(self, generator: str) -> int:
+        """Seed of "torch", "numpy" or "python" on this rank."""
+        return self.seed + 1 + self.rank
+
+    def build(self) -> nn.Module:
+        """The model before it is wrapped."""
+        kind, dropout = self.configuration.model, self.configuration.dropout
+        if kind == "policy":
+            return models.Policy(dropout=dropout)
+        if kind == "mlp":
+            return models.perceptron(dropout=dropout)
+        if kind == "cnn":
+            return models.convolution(dropout=dropout)
+        model = models.LanguageModel(
+            vocabulary=self.corpus.vocabulary,
+            length=data.MAX_LENGTH,
+            dropout=dropout,
+            batch_norm=kind == "batch-norm",
+            adapter=kind == "adapter",
+        )
+        if kind == "adapter":
+            model.requires_grad_(False)
+            model.adapter.requires_grad_(True)
+        return model
+
+    @property
+    def part(self) -> str:
+        """A module of the model with parameters of its own, by its name."""
+        return "head" if self.configuration.model in ("mlp", "cnn", "policy") else "mlp"
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """What takes the steps."""
+        return torch.optim.AdamW(trained, lr=LEARNING_RATE)
+
+    def wrap(self, model: nn.Module) -> DistributedDataParallel:
+        """The model that is trained, of FSDP2 with other methods than these."""
+        if self.configuration.augmentation == "noise":
+            model.get_submodule(self.part).register_forward_pre_hook(models.add_noise)
+        if self.configuration.sharding:
+            return sharded(model, self.part, self.configuration.sharding)  # type: ignore[no-any-return]
+        return DistributedDataParallel(model)
+
+    def begin(self) -> None:
+        """Before the first step, under observation."""
+
+    def records(self) -> list[data.Item]:
+        """The whole data set, or its first part where an epoch is short."""
+        kind, share = self.configuration.data, self.configuration.epoch_steps
+        if kind in ("points", "point-stream"):
+            everything: list[data.Item] = data.labelled_points(self.seed)
+        else:
+            everything = self.corpus.examples if kind == "instructions" else self.corpus.blocks
+        return everything[: share * self.configuration.batch * self.workers or None]
+
+    def dataset(self) -> Any:
+        """What the loader reads."""
+        if self.streams:
+            return data.Stream(self.records(), first=self.rank, step=self.workers)
+        return data.Files(self.records())
+
+    @property
+    def streams(self) -> bool:
+        """Whether the data come one after the other, without a sampler."""
+        return self.configuration.data.endswith("stream")
+
+    def share(self) -> tuple[int, int]:
+        """Into how many parts the sampler cuts the data, and which one is this rank's."""
+        return self.workers, self.rank
+
+    def sampler_seed(self) -> int:
+        """Seed of the sampler's order."""
+        return self.seed
+
+    def shuffles(self) -> bool:
+        """Whether the sampler does."""
+        return True
+
+    def drops_last(self) -> bool:
+        """Whether the sampler leaves out what does not divide."""
+        return False
+
+    def episode_seed(self) -> int:
+        """Seed of the environment."""
+        return self.seed + 1 + self.rank
+
+    def begin_epoch(self, sampler: Any, epoch: int) -> None:
+        """Before each pass over the data."""
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+
+    def before_step(self) -> None:
+        """Before each step's first forward."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        """A micro-batch as it goes into the model, perhaps with a token masked at random."""
+        if self.configuration.augmentation in ("numpy", "python"):
+            name, nothing = (
+                ("inputs", 0) if "inputs" in batch else ("input_ids", self.corpus.pad_id)
+            )
+            batch[name][:, self._random_position(batch[name].shape[1])] = nothing
+        return batch
+
+    def synchronises(self, micro: int) -> bool:
+        """Whether this micro-batch's backward pass reduces the gradients."""
+        return micro == self.configuration.micro_batches - 1
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The loss."""
+        return self.ddp(**batch)["loss"]  # type: ignore[no-any-return]
+
+    def weigh(self, loss: Tensor, batch: Batch) -> Tensor:
+        """The loss whose mean over the workers is minimised."""
+        if not self.configuration.token_weighted:
+            return loss
+        tokens = (batch["labels"][:, 1:] != models.IGNORED).sum()
+        total = tokens.clone()
+        dist.all_reduce(total)
+        self.monitor.loss(loss, weight=float(tokens))
+        return loss * tokens * self.workers / total
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of one micro-batch."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        """Use the reduced gradient."""
+        self.optimizer.step()
+
+    # ---- the rest
+
+    def batches(self) -> Iterator[Batch]:
+        """This worker's batches, epoch after epoch, without end."""
+        if self.configuration.data == "episodes":
+            yield from self._episodes()
+        dataset = self.dataset()
+        sampler = None if self.streams else self.sampler_of(dataset)
+        loader = self.loader_of(dataset, sampler)
+        for epoch in itertools.count():
+            self.begin_epoch(sampler, epoch)
+            yield from loader
+
+    def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
+        """What hands out the batches."""
+        return DataLoader(
+            dataset,
+            batch_size=self.configuration.batch,
+            sampler=sampler,
+            collate_fn=self._collate(),
+            drop_last=True,
+        )
+
+    def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
+        """What deals a data set's samples."""
+        replicas, replica = self.share()
+        return DistributedSampler(
+            dataset,
+            replicas,
+            replica,
+            shuffle=self.shuffles(),
+            seed=self.sampler_seed(),
+            drop_last=self.drops_last(),
+        )
+
+    def _episodes(self) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(self.episode_seed())
+        shape = self.configuration.batch, models.FEATURES
+        while True:
+            yield {"states": torch.randn(shape, generator=generator)}
+
+    def _collate(self) -> Callable[[Any], Batch]:
+        if self.configuration.data in ("points", "point-stream"):
+            return data.collate_points
+        if self.configuration.data == "instructions":
+            return data.collate_examples(self.corpus.pad_id)  # type: ignore[no-any-return]
+        return data.collate_blocks
+
+    def _random_position(self, length: int) -> int:
+        if self.configuration.augmentation == "numpy":
+            return int(np.random.randint(length))
+        return random.randrange(length)
+
+    def _seed_generators(self) -> None:
+        torch.manual_seed(self.generator_seed("torch"))
+        np.random.seed(self.generator_seed("numpy"))
+        random.seed(self.generator_seed("python"))

@@ -1,6 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The fault benchmark: real workers, real training, one fault at a time, and a clean twin of each.
-
-Start with ``catalogue.py`` (what is injected and what must be found), then ``training.py`` (a run
-without a fault) and ``injectors.py`` (the one line that each fault changes in it).
-"""

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is injected, and what the documents say of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from faults.catalogue import ABSENT, FAULTS, KINDS, ROWS, choose
+from faults.fault import Fault
+from faults.plan import Configuration, Roles
+from faults.table import REPORTED
+from markdown_tables import rows_of, tables
+from presum.errors import UserError
+
+DOCS = Path(__file__).parents[2] / "docs"
+FINDINGS = (DOCS / "findings.md").read_text(encoding="utf-8")
+CHECKS = {row[0]: row for row in tables(FINDINGS)[0]}
+REPORTS = {row[0]: row for row in rows_of(FINDINGS, "## Public reports and their checks")}
+
+
+FIRST = [f for f in FAULTS if not f.variant]
+
+
+def test_every_fault_is_there_on_two_models() -> None:
+    assert len(FIRST) == KINDS >= 80
+    kinds: list[list[Fault]] = []
+    for one in FAULTS:
+        kinds[-1:] = [[*kinds[-1], one]] if one.variant else [*kinds[-1:], [one]]
+    for kind in kinds:
+        assert len({(f.injector, f.expects, f.ranks) for f in kind}) == 1
+        assert len({f.configuration for f in kind}) == len(kind) >= 2
+    found_by_ourselves = {f.thread for f in FIRST if f.thread and f.row is None}
+    assert sum(len(threads.split(", ")) for threads in found_by_ourselves) >= 30
+
+
+def test_every_row_is_injected_or_says_why_not() -> None:
+    injected = [f.row for f in FIRST if f.row is not None]
+    absent = [a.row for a in ABSENT if a.row is not None]
+    assert sorted([*injected, *absent]) == list(range(1, ROWS + 1))
+    assert all(f.thread for f in FAULTS if f.row is not None)
+    assert all(a.why for a in ABSENT)
+
+
+def test_names_are_unique_and_differ_from_their_twins() -> None:
+    folders = [folder for f in FAULTS for folder in {f.case.folder}]
+    assert max(Counter(folders).values()) == 1
+    assert not set(folders) & {f.twin.folder for f in FAULTS}
+
+
+def test_twins_are_shared_only_by_equal_configurations() -> None:
+    by_folder: dict[str, set[Configuration]] = {}
+    for f in FAULTS:
+        by_folder.setdefault(f.twin.folder, set()).add(f.configuration)
+    assert all(len(configurations) == 1 for configurations in by_folder.values())
+    assert all(not f.twin.injector for f in FAULTS)
+
+
+# Of checks that usually say more, or less; and from which ranks take different steps.
+WARNINGS = (
+    *("underflow", "model-noise", "layer-left-out", "rounded-away"),
+    *("resumed-with-anothers-generator", "resumed-in-another-order"),
+)
+INFORMATION = ("not-deterministic", "resumed-from-the-beginning")
+APART = ("norm-of-a-part", "one-norm-of-its-own", "max-norm-of-its-own", "norm-of-a-shard")
+
+
+@pytest.mark.parametrize("one", FAULTS, ids=lambda f: f.name)
+def test_a_fault_has_time_to_be_found_and_the_stated_severity(one: Fault) -> None:
+    assert one.begins + (one.target or 0) < one.configuration.steps
+    if one.expects == "token-imbalance":
+        assert one.severity == ("info" if one.ranks == "all" else "warning")
+    else:
+        usual = "critical" if one.name.startswith(APART) else CHECKS[one.expects][1]
+        usual = "info" if one.name.startswith(INFORMATION) else usual
+        assert one.severity == ("warning" if one.name.startswith(WARNINGS) else usual)
+
+
+def test_an_injector_only_replaces_what_a_clean_run_has() -> None:
+    """A method that replaces nothing would break nothing, and the fault would not be there."""
+    from faults.injectors import injector
+    from faults.training import Training
+
+    for f in FAULTS:
+        kind = injector(f.injector)
+        assert issubclass(kind, Training)
+        public = {name for name in vars(kind) if not name.startswith("_")}
+        for name in public:
+            assert any(name in vars(base) for base in kind.__mro__[1:]), f"{f.injector}.{name}"
+
+
+def test_faults_are_chosen_by_name_and_row_in_the_catalogues_order() -> None:
+    assert choose([]) == FAULTS
+    assert [f.name for f in choose(["zero-gradient", "22", "1"])] == [
+        *("sampler-seed-times-rank", "sampler-seed-times-rank-cnn"),
+        *("sum-instead-of-mean", "sum-instead-of-mean-cnn", "zero-gradient"),
+    ]
+    with pytest.raises(UserError, match="--faults 26: not injected"):
+        choose(["26"])
+    with pytest.raises(UserError, match="--faults 31: no such fault or row"):
+        choose(["31"])
+
+
+@pytest.mark.parametrize("workers", [3, 4, 5, 8, 64])
+def test_a_culprit_is_a_minority_and_a_pair_is_two(workers: int) -> None:
+    roles = Roles(workers)
+    assert 0 < roles.culprit < workers
+    assert len(set(roles.pair)) == 2
+    assert max(roles.pair) < workers
+    assert roles.named("all") == tuple(range(workers))
+    assert roles.named("upper half")[-1] == workers - 1
+
+
+def documented() -> list[list[str]]:
+    """Rows of the tables in docs/faults.md."""
+    text = (DOCS / "faults.md").read_text(encoding="utf-8")
+    return [row for table in tables(text) for row in table]
+
+
+@pytest.mark.parametrize("one", REPORTED, ids=lambda f: f.name)
+def test_a_public_report_is_documented_as_it_is_injected(one: Fault) -> None:
+    (row,) = [row for row in documented() if one.name in row]
+    assert row[:6] == [one.thread, one.what, one.name, one.expects, one.severity, one.ranks]
+
+
+def test_what_is_not_injected_is_documented_with_its_reason() -> None:
+    for one in ABSENT:
+        cells = ["" if one.row is None else str(one.row), *astuple(one)[1:]]
+        assert [cell.replace("`", "") for cell in cells] in documented()
+
+
+def test_nothing_else_is_documented() -> None:
+    assert len(documented()) == len(REPORTED) + len(ABSENT)
+
+
+@pytest.mark.parametrize("one", [f for f in FIRST if f.row is not None], ids=lambda f: f.name)
+def test_the_findings_of_public_reports_are_documented_alike(one: Fault) -> None:
+    _, report, check, _, benchmark = REPORTS[str(one.row)]
+    assert report == one.thread and one.expects in check
+    (row,) = [row for row in documented() if one.name in row]
+    with_8_workers = row[-1]
+    assert benchmark == ("found" if with_8_workers.isdecimal() else "not found")
+
+
+def test_reports_that_are_not_injected_are_documented_so() -> None:
+    absent = [one for one in ABSENT if one.row is not None]
+    assert [REPORTS[str(one.row)][-1] for one in absent] == ["not injected"] * len(absent)
+    assert len(REPORTS) == ROWS
