@@ -129,21 +129,31 @@ HEADER = "| column | type | unit | meaning |"
 NEVER = ("", "never")  # what `unknown` is of a column that is never NULL
 
 
-def documented(kind: str, tables: list[Table]) -> str:
-    """A heading, a sentence and a table of columns for each."""
+def documented(kind: str, tables: list[Table], known: set[tuple[str, ...]]) -> str:
+    """A heading, a sentence and a table of columns for each; of columns that are known, the names.
+    Adds to what is known.
+    """
     parts = []
     for name, meaning, columns in tables:
-        rows = []
-        for column, stored_as, unit, text, unknown in columns:
+        rows, above = [], []
+        for row in columns:
+            column, stored_as, unit, text, unknown = row
+            if row in known:
+                above.append(f"`{column}`")
+                continue
             null = "" if unknown in NEVER else f"; NULL: {unknown}"
             rows.append([f"`{column}`", stored_as, unit, text + null])
-        parts += [f"### {kind} `{name}`", meaning, table_of(HEADER, rows)]
+        parts += [f"### {kind} `{name}`", meaning]
+        parts += [f"As above: {', '.join(above)}."] if above else []
+        parts += [table_of(HEADER, rows)] if rows else []
+        known |= set(columns)
     return "\n\n".join(parts)
 
 
 def test_the_tables_of_columns_are_those_of_the_library() -> None:
-    hold_generated(DOCUMENT, "stored tables", documented("Table", stored_tables()))
-    hold_generated(DOCUMENT, "views", documented("View", shown_tables()))
+    known: set[tuple[str, ...]] = set()
+    hold_generated(DOCUMENT, "stored tables", documented("Table", stored_tables(), known))
+    hold_generated(DOCUMENT, "views", documented("View", shown_tables(), known))
 
 
 def test_the_codes_are_those_that_the_views_name(db: sqlite3.Connection) -> None:
