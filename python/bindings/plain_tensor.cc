@@ -88,8 +88,7 @@ struct Names {
   }
   Name grad{"grad"}, layout{"layout"}, dtype{"dtype"}, is_cpu{"is_cpu"}, is_nested{"is_nested"};
   Name is_neg{"is_neg"}, is_contiguous{"is_contiguous"}, numel{"numel"}, data_ptr{"data_ptr"};
-  Name storage_offset{"storage_offset"}, untyped_storage{"untyped_storage"},
-      nbytes{"nbytes"};
+  Name storage_offset{"storage_offset"}, untyped_storage{"untyped_storage"}, nbytes{"nbytes"};
 };
 
 bool is_true(const nb::object& answer) { return answer.ptr() == Py_True; }

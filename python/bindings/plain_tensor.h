@@ -32,5 +32,4 @@ void read_block(step::Steps& steps, ParameterId id, const Block& block, bool red
 // What `.grad` holds. Raises what asking for it does.
 nanobind::object grad_of(nanobind::handle parameter);
 
-
 }  // namespace presum::python
