@@ -54,16 +54,11 @@ struct Case {
   std::size_t leaves;
 };
 constexpr Case kCases[] = {
-    {Dtype::kF32, Data::kGaussian, 8},
-    {Dtype::kF32, Data::kGaussian, 16},
-    {Dtype::kF32, Data::kGaussian, 64},
-    {Dtype::kF32, Data::kGaussian, 1024},
-    {Dtype::kF32, Data::kWide, 8},
-    {Dtype::kF32, Data::kWide, 64},
-    {Dtype::kF32, Data::kDenormals, 8},
-    {Dtype::kF32, Data::kDenormals, 64},
-    {Dtype::kBF16, Data::kGaussian, 8},
-    {Dtype::kBF16, Data::kGaussian, 64},
+    {Dtype::kF32, Data::kGaussian, 8},  {Dtype::kF32, Data::kGaussian, 16},
+    {Dtype::kF32, Data::kGaussian, 64}, {Dtype::kF32, Data::kGaussian, 1024},
+    {Dtype::kF32, Data::kWide, 8},      {Dtype::kF32, Data::kWide, 64},
+    {Dtype::kF32, Data::kDenormals, 8}, {Dtype::kF32, Data::kDenormals, 64},
+    {Dtype::kBF16, Data::kGaussian, 8}, {Dtype::kBF16, Data::kGaussian, 64},
 };
 
 double uniform(std::uint64_t word) { return (static_cast<double>(word >> 11) + 0.5) * 0x1p-53; }
@@ -199,8 +194,8 @@ int run(const Options& options) {
       "interval from order statistics; of three rounds, their range]. Wide range: a factor from\n"
       "2^-20 to 2^20.\n\n",
       options.bytes >> 20, options.rounds);
-  std::printf("%-8s %-5s %5s  %-15s %-19s  %s\n", "target", "dtype", "W", "data",
-              "ratio", "plain sum");
+  std::printf("%-8s %-5s %5s  %-15s %-19s  %s\n", "target", "dtype", "W", "data", "ratio",
+              "plain sum");
   for (const std::string_view target : base::simd_targets()) {
     if (target == "SCALAR" && options.rounds > 3) break;  // the reference, tens of times slower
     if (const Status forced = base::set_simd_target(target); !forced) return 1;
