@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The events that a recorder tells its observer, and the steps that end, as lines of text.
 
-``src/step/traces/`` holds them for every shape of training; C++ replays them without torch.
+``src/step/traces/`` holds them for shapes of training that together have every succession of two
+events that any shape has; C++ replays them without torch.
 """
 
 from __future__ import annotations

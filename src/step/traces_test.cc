@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays what torch told of every shape of training (tests/shapes/), without torch: the steps that
+// Replays what torch told of some shapes of training (tests/shapes/), without torch: the steps that
 // end are the same.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

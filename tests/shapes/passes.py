@@ -257,5 +257,5 @@ SHAPES = [
     Shape("penalties-by-hand", penalties_by_hand),
     Shape("scaled-before-both-passes", scaled_before_both_passes),
     Shape("attached-between", attached_between),
-    Shape("in-two-threads", in_two_threads, traced=False),
+    Shape("in-two-threads", in_two_threads),
 ]

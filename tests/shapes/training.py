@@ -40,7 +40,6 @@ class Shape:
     findings: frozenset[str] = frozenset()  # that are due, at warning or above
     ragged: bool = False  # workers leave out steps: they are numbered together all the same
     world: int = 4
-    traced: bool = True  # its events come in one order
     waits: bool = False  # packets wait until some rank has taken the recording over: up to 64 MiB
     kept: int = 0  # Python objects a step that stay on purpose: rows of batches, up to 8,192
 
