@@ -222,7 +222,7 @@ class StaleSum(Hooked):
     """One rank uses the mean of the step before."""
 
     def finish(self, mean: Tensor) -> Tensor:
-        before, self._before = getattr(self, "_before", None), mean.clone()
+        before, self._last_mean = getattr(self, "_last_mean", None), mean.clone()
         if self.begun and self.is_culprit and before is not None and before.shape == mean.shape:
             mean.copy_(before)
         return mean

@@ -152,21 +152,21 @@ class NormOfAShard(Training):
 class NormOfAPart(Training):
     """Every rank clips by the norm of its part of the parameters."""
 
-    def _norm(self) -> Tensor:
+    def _norm_of_part(self) -> Tensor:
         """By which it clips."""
         own = [p.grad for p in list(self.model.parameters())[self.rank % 2 :: 2]]
         return get_total_norm([grad for grad in own if grad is not None])
 
     def update(self) -> None:
-        clip_grads_with_norm_(self.model.parameters(), 0.1, self._norm())
+        clip_grads_with_norm_(self.model.parameters(), 0.1, self._norm_of_part())
         super().update()
 
 
 class MeanOfNorms(NormOfAPart):
     """The norms of the ranks' parts are averaged."""
 
-    def _norm(self) -> Tensor:
-        norm = super()._norm()
+    def _norm_of_part(self) -> Tensor:
+        norm = super()._norm_of_part()
         dist.all_reduce(norm)
         return norm / self.workers
 
@@ -174,7 +174,7 @@ class MeanOfNorms(NormOfAPart):
 class CountedTwice(NormOfAPart):
     """The norm is that of all parameters, which are counted twice."""
 
-    def _norm(self) -> Tensor:
+    def _norm_of_part(self) -> Tensor:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
         return get_total_norm([*grads, *grads])
 
@@ -207,7 +207,7 @@ class NormToldInPart(Training):
 class OneNormOfItsOwn(NormOfAPart):
     """One rank clips by the norm of one part of the model."""
 
-    def _norm(self) -> Tensor:
+    def _norm_of_part(self) -> Tensor:
         one = self.begun and self.is_culprit
         of = self.model.get_submodule(self.part) if one else self.model
         return get_total_norm([p.grad for p in of.parameters() if p.grad is not None])
