@@ -8,13 +8,17 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
@@ -303,6 +307,10 @@ Status add_whole_steps(const std::string& run, StepsByWorkers& to) {
 Status print_recorded(const Arguments& arguments) {
   StepsByWorkers all;
   for (const std::string& run : arguments.recorded) PRESUM_TRY(add_whole_steps(run, all));
+  if (all.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                arguments.recorded.front() + ": no step with all of several workers");
+  }
   print_heading();
   for (const auto& [workers, steps] : all) {
     for (const std::uint64_t block : {std::uint64_t{1}, std::uint64_t{20}}) {
@@ -319,12 +327,16 @@ Status print_recorded(const Arguments& arguments) {
 int run(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("How often detectors raise false alarms, and how fast they find a fault");
-  app.add_option("--steps", arguments.steps, "healthy steps for each kind of noise");
+  app.add_option("--steps", arguments.steps, "healthy steps for each kind of noise")
+      ->check(CLI::Range(1.0, 1e12));
   app.add_option("--trials", arguments.trials, "runs for each fault; 0: none");
-  app.add_option("--workers", arguments.workers, "such as 2,4,8")->delimiter(',');
-  app.add_option("--noise", arguments.noise, "normal, heavy, common, persistent or all");
+  app.add_option("--workers", arguments.workers, "such as 2,4,8")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 1024));
+  app.add_option("--noise", arguments.noise, "kind of noise")
+      ->check(CLI::IsMember({"normal", "heavy", "common", "persistent", "all"}));
   app.add_option("--recorded", arguments.recorded, "instead of made-up steps: healthy RUNs");
-  app.add_option("--level", arguments.level, "of the detectors");
+  app.add_option("--level", arguments.level, "of the detectors")->check(CLI::Range(2.0, 1e12));
   app.add_option("--seed", arguments.seed, "random seed");
   CLI11_PARSE(app, argc, argv);
   if (!arguments.recorded.empty()) {

@@ -103,6 +103,15 @@ def test_chunks_of_any_layout_give_what_contiguous_tensors_do(dtype: str) -> Non
     assert audit(list(given)) == audit(torch.from_numpy(values))
 
 
+def test_a_view_of_negated_memory_has_the_values_it_shows() -> None:
+    stored = torch.randn(4, 3000)
+    leaves = [torch._neg_view(leaf) for leaf in stored]
+    total = torch._neg_view(((stored[0] + stored[1]) + stored[2]) + stored[3])
+    found = audit(leaves, total)
+    assert (found["operation"], found["order"], found["findings"]) == ("sum", "sequential", [])
+    assert audit(leaves) == audit(list(-stored))
+
+
 def test_orders_differ_and_the_exact_sum_does_not() -> None:
     leaves = torch.randn(8, 20_000)
     found = audit(leaves)
@@ -118,6 +127,7 @@ def test_orders_differ_and_the_exact_sum_does_not() -> None:
     [
         (([np.ones(3, np.float32)], np.ones(2, np.float32)), "the result has shape"),
         (([np.ones(3, np.float32)], torch.ones(3)), "use one of them"),
+        (([np.ones(3, np.float32)], [1.0]), "the result is list, not a NumPy array"),
         (([np.ones(0, np.float32)],), "no elements to judge"),
         (([np.ones(1, np.float32)] * 1025,), "1025 leaves; give from 1 to 1,024 arrays"),
     ],
@@ -126,6 +136,12 @@ def test_what_cannot_be_audited_is_refused_in_one_line(given: Any, said: str) ->
     with pytest.raises(ValueError, match=said) as caught:
         audit(*given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", [-1, "x", 1 << 64])
+def test_the_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(ValueError, match=r"seed is a whole number from 0 to 2\^64 - 1, not"):
+        audit([np.ones(3, np.float32)], seed=seed)
 
 
 @pytest.mark.parametrize("workers", [3, 4])

@@ -23,7 +23,6 @@ from workers.matrix import (
 WORLDS = (2, 3, 4, 8)
 CASES = [(world, c.name) for world in WORLDS for c in configurations_for(world)]
 BY_NAME = {c.name: c for c in CONFIGURATIONS}
-HOOKED = [c.name for c in CONFIGURATIONS if c.comm_hook]  # what is reduced is rounded
 OTHER_SUM = [c.name for c in CONFIGURATIONS if c.comm_hook.endswith("power")]
 SKETCH = 4096
 

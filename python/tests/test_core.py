@@ -41,7 +41,6 @@ def without_memory(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return tensor
 
 
-BYTES, WORDS = torch.zeros(4, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
 X, GONE = torch.zeros(4), without_memory()
 ARRAYS: dict[str, Callable[[], object]] = {
     "hash_rows": lambda: _core.hash_rows(GONE.view(2, 2)),

@@ -81,13 +81,4 @@ Status write_json_file(const std::filesystem::path& file, const WriteTo& write) 
   return replace_file(file, write);
 }
 
-Status check_can_write(const std::filesystem::path& file) {
-  PRESUM_TRY(check_page(file));
-  const auto part = part_of(file);
-  auto done = write_part(part, file, text_writer(""));
-  std::error_code ignored;
-  std::filesystem::remove(part, ignored);
-  return done;
-}
-
 }  // namespace presum::cli

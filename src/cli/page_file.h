@@ -20,8 +20,4 @@ Status write_page_file(const std::filesystem::path& file, const std::string& tex
 using WriteTo = std::function<Status(std::ostream&)>;
 Status write_json_file(const std::filesystem::path& file, const WriteTo& write);
 
-// The error that write_page_file would return now; for callers that compute for long before they
-// write. Leaves nothing behind.
-Status check_can_write(const std::filesystem::path& file);
-
 }  // namespace presum::cli

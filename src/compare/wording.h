@@ -26,9 +26,6 @@ std::string evidence_text(const Evidence& evidence);
 std::string kinds_text(const std::vector<std::uint32_t>& kinds);
 // Values of workers: "Adam or SGD".
 std::string fact_text(const std::vector<std::string>& values);
-// "learning_rate: 0.1 in A, 0.05 in B".
-std::string values_text(const SettingValues& values);
-std::string values_text(const FactValues& values);
 
 // ---- wording_between.cc
 

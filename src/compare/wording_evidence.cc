@@ -122,6 +122,19 @@ std::string audit_text(const std::optional<AuditRecord>& audit) {
                      to_string(audit->order), to_string(audit->division));
 }
 
+// "learning_rate: 0.1 in A, 0.05 in B".
+std::string values_text(const SettingValues& v) {
+  const FingerprintInfo* info = find_fingerprint_kind(v.kind);
+  const auto name = kind_name(v.kind);
+  if (info == nullptr || !info->real) return fmt::format("{}: {} in A, {} in B", name, v.a, v.b);
+  return fmt::format("{}: {} in A, {} in B", name, std::bit_cast<double>(v.a),
+                     std::bit_cast<double>(v.b));
+}
+
+std::string values_text(const FactValues& v) {
+  return fmt::format("{}: {} in A, {} in B", v.key, fact_text(v.a), fact_text(v.b));
+}
+
 struct DetailWords {
   std::string operator()(const SettingHash& s) const { return kind_name(s.kind); }
   std::string operator()(const SettingValues& v) const { return values_text(v); }
@@ -177,18 +190,6 @@ std::string kinds_text(const std::vector<std::uint32_t>& kinds) {
 
 std::string fact_text(const std::vector<std::string>& values) {
   return fmt::format("{}", fmt::join(values, " or "));
-}
-
-std::string values_text(const SettingValues& v) {
-  const FingerprintInfo* info = find_fingerprint_kind(v.kind);
-  const auto name = kind_name(v.kind);
-  if (info == nullptr || !info->real) return fmt::format("{}: {} in A, {} in B", name, v.a, v.b);
-  return fmt::format("{}: {} in A, {} in B", name, std::bit_cast<double>(v.a),
-                     std::bit_cast<double>(v.b));
-}
-
-std::string values_text(const FactValues& v) {
-  return fmt::format("{}: {} in A, {} in B", v.key, fact_text(v.a), fact_text(v.b));
 }
 
 }  // namespace presum::compare

@@ -23,7 +23,6 @@ using LongInts = hn::RebindToSigned<LongWords>;
 using Ints = hn::RebindToSigned<Words>;
 using HalfInts = hn::Rebind<std::int32_t, Doubles>;
 using HalfWords = hn::Rebind<std::uint32_t, Doubles>;
-using Bytes = hn::Rebind<std::uint8_t, Floats>;  // as many lanes as Floats
 using Bits = hn::Vec<Words>;
 using Reals = hn::Vec<Doubles>;
 

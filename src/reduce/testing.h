@@ -340,7 +340,4 @@ inline std::uint64_t exact_oracle(const std::vector<std::uint64_t>& leaves, Dtyp
   return oracle.nearest(divisor, dtype);
 }
 
-// Wide enough for what is made of fp32 and smaller dtypes.
-inline constexpr int kSmallBase = -400;
-
 }  // namespace presum::reduce

@@ -21,7 +21,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from presum.parallel.auditing import Audits, MakeAudit
 from presum.parallel.ddp import DdpSource
-from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.taps import ReplacedFunction
 
 CommHook = Callable[[Any, GradBucket], Future[torch.Tensor]]
@@ -99,8 +98,10 @@ class HookState:
         """Has an audit made for whom it concerns. Called by several threads."""
         source = self._source()
         if source is not None and not source.recorder.off:
-            with FailureGuard(source.recorder):
+            try:
                 source.recorder.add_audit(make_audit())
+            except Exception as error:
+                source.recorder.fail(error)
 
     def _reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         if self.inner is not None:
@@ -115,19 +116,6 @@ class HookState:
             buffer.mul_(1.0 / world)
         work = dist.all_reduce(buffer, group=self.group, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
-
-
-class FailureGuard(contextlib.AbstractContextManager[None]):
-    """What goes wrong inside switches the recording off, and goes no further."""
-
-    def __init__(self, recorder: StepRecorder) -> None:
-        self._recorder = recorder
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
-        if isinstance(error, Exception):
-            self._recorder.fail(error)
-            return True
-        return False
 
 
 def presum_hook(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:

@@ -11,7 +11,7 @@ import numpy as np
 from presum import _core
 from presum.devices.dtypes import NAMED
 from presum.errors import UserError
-from presum.reduce.terms import checked, dtype_name
+from presum.reduce.terms import check_kind, checked, dtype_name
 
 WORKERS_MAX = 1024
 CHUNK = 1 << 16  # elements
@@ -29,6 +29,8 @@ def audited(arrays: Any, result: Any, seed: int) -> dict[str, Any]:
     if result is not None:
         _check_result(result, leaves[0])
         return _compared(flat, result.reshape(-1), elements)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+        raise UserError(f"presum.reduce: seed is a whole number from 0 to 2^64 - 1, not {seed!r}")
     survey = _core.Survey(len(flat), NAMED[name], elements, seed)
     for part in _chunks(elements):
         survey.add([_block(leaf, part, leaf.dtype) for leaf in flat])
@@ -41,9 +43,9 @@ def _size(array: Any) -> int:
 
 
 def _check_result(result: Any, leaf: Any) -> None:
+    check_kind("the result", result)
     if isinstance(result, np.ndarray) != isinstance(leaf, np.ndarray):
         raise UserError("presum.reduce: a NumPy array and torch tensors: use one of them")
-    (result,) = checked([result], 1)
     if result.shape != leaf.shape:
         raise UserError(f"presum.reduce: the result has shape {result.shape}, leaf 0 {leaf.shape}")
     own, wanted = dtype_name(result), dtype_name(leaf)
@@ -62,7 +64,7 @@ def _block(flat: Any, part: slice, dtype: Any) -> Any:
     """A part of it in the host's memory; a wider dtype holds the same values."""
     if isinstance(flat, np.ndarray):
         return np.ascontiguousarray(flat[part], dtype.newbyteorder("="))
-    return flat[part].detach().to("cpu", dtype).contiguous()
+    return flat[part].detach().resolve_neg().to("cpu", dtype).contiguous()
 
 
 def _compared(flat: list[Any], result: Any, elements: int) -> dict[str, Any]:

@@ -37,22 +37,23 @@ def checked(arrays: Any, most: int) -> list[Any]:
     if isinstance(arrays, np.ndarray):
         leaves = [arrays[index, ...] for index in range(len(arrays))]
     for index, leaf in enumerate(leaves):
-        _check_kind(index, leaf)
+        check_kind(f"leaf {index}", leaf)
         _check_like(index, leaf, leaves[0])
     return leaves
 
 
-def _check_kind(index: int, leaf: Any) -> None:
+def check_kind(name: str, leaf: Any) -> None:
+    """Raises UserError for what is no dense array of a dtype that can be summed."""
     kind = type(leaf).__name__
     if not (isinstance(leaf, np.ndarray) or is_tensor(leaf)):
-        raise UserError(f"presum.reduce: leaf {index} is {kind}, not a NumPy array or torch tensor")
+        raise UserError(f"presum.reduce: {name} is {kind}, not a NumPy array or torch tensor")
     if not _is_dense(leaf):
         raise UserError(
-            f"presum.reduce: leaf {index} is masked, sparse, distributed or nested: give dense ones"
+            f"presum.reduce: {name} is masked, sparse, distributed or nested: give dense ones"
         )
     if dtype_name(leaf) not in NAMED:
         raise UserError(
-            f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use fp32, bf16, fp16 or fp64"
+            f"presum.reduce: {name} has dtype {leaf.dtype}; use fp32, bf16, fp16 or fp64"
         )
 
 

@@ -44,7 +44,7 @@ def written(held: list[Held]) -> str:
     for one in held:
         now = _marks(one.module, known)
         for key in one.marks.keys() | now.keys():
-            if now.get(key, held) != one.marks.get(key, held):
+            if [now.get(key, held)] != [one.marks.get(key, held)]:  # a NaN is itself
                 return f"{one.name}.{key}".lstrip(".")
     return ""
 
