@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import presum
 from helpers.packets import Packets
+from presum.steps.held_state import held_state, written
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 STEPS = 8
@@ -287,6 +289,15 @@ def test_a_forward_that_writes_to_what_it_holds_is_refused(
         train(model, optimizer, 2)
     assert answers(packets) == []
     assert any("writes to held" in note for note in packets.notes), packets.notes
+
+
+def test_an_attribute_that_is_nan_is_not_written_by_staying_so() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.best = math.nan
+    held = held_state(model)
+    assert written(held) == ""
+    model.best = 1.0
+    assert written(held) == "best"
 
 
 @pytest.mark.parametrize("own", [torch.Generator(), random.Random(), np.random.default_rng()])
