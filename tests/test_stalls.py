@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def test_what_only_pauses_is_no_stall(way: str, rows: dict[str, dict[str, Any]])
     assert row["sentence"] == ""
     assert "stood still" not in row["said"]
     assert [(over, harmless) for _, _, over, harmless, _ in row["all"]] == [(1, 1)]
-    assert "consistent after 12 steps" in row["said"]
+    assert re.search(r"consistent after \d+ steps", row["said"])
 
 
 @pytest.mark.deep

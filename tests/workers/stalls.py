@@ -33,8 +33,7 @@ import presum
 import presum.attaching  # before the forks
 
 WORLD = 3
-STEPS = 12
-PLANTED = 5  # the step at which a way begins
+STEPS_AFTER = 6  # the step in which a way begins
 STALL_SECONDS = 2.0
 PATIENCE = STALL_SECONDS + 10.0
 LONG = 3600.0
@@ -225,6 +224,16 @@ class SlowFirst(nn.Module):
         return y
 
 
+def all_are_heard(run: Path) -> bool:
+    """Whether the run log holds steps of every rank: of one that was never heard from, presum can
+    only say that. The same on all ranks."""
+    heard = torch.zeros(1)
+    if dist.get_rank() == 0:
+        heard[0] = len(query(run, "SELECT DISTINCT rank FROM worker_step")) == WORLD
+    dist.broadcast(heard, src=0)
+    return bool(heard)
+
+
 def train(rank: int, way: str, run: Path, port: int) -> None:
     os.environ |= {
         "RANK": str(rank),
@@ -241,14 +250,19 @@ def train(rank: int, way: str, run: Path, port: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     record = presum.Record(stall_seconds=STALL_SECONDS)
     presum.attach(model, optimizer=optimizer, run=run, record=record)
-    for step in range(STEPS):
-        left_out = WAYS[way](rank, model, {}) if step == PLANTED else None
-        if left_out:
-            continue
+
+    def train_step() -> None:
         model(torch.randn(4, 16)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(0.02)
+
+    while not all_are_heard(run):
+        train_step()
+    if not WAYS[way](rank, model, {}):
+        train_step()
+    for _ in range(STEPS_AFTER):
+        train_step()
     dist.barrier()
     dist.destroy_process_group()
 
@@ -284,14 +298,17 @@ def run_to_the_end(rank: int, way: str, run: Path, port: int) -> int:
     return code
 
 
-def stalls_of(run: Path) -> list[tuple[str, float, int, int, str]]:
+def query(run: Path, what: str) -> list[Any]:
+    """Rows of the run log as it stands; none where it is not there yet."""
     with contextlib.suppress(sqlite3.Error):
         db = sqlite3.connect(f"file:{run / 'presum.db'}?mode=ro", uri=True)
         with contextlib.closing(db):
-            return db.execute(
-                "SELECT sentence, seconds, over, harmless, ranks FROM stall ORDER BY number"
-            ).fetchall()
+            return db.execute(what).fetchall()
     return []
+
+
+def stalls_of(run: Path) -> list[tuple[str, float, int, int, str]]:
+    return query(run, "SELECT sentence, seconds, over, harmless, ranks FROM stall ORDER BY number")
 
 
 def alive(children: list[int]) -> list[int]:
