@@ -54,7 +54,7 @@ class Outcome:
     @property
     def in_time(self) -> bool:
         """It came no later than the target, where there is one."""
-        target = self.fault.target
+        target = self.fault.within
         return self.delay is not None and (target is None or self.delay <= target)
 
     @property

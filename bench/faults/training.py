@@ -86,6 +86,11 @@ class Training:
         """Whether this is the one rank at fault, where it is one."""
         return self.rank == self.roles.culprit
 
+    @property
+    def at_fault(self) -> bool:
+        """Whether it is, and the fault is there by now."""
+        return self.begun and self.is_culprit
+
     # ---- what an injector may break
 
     def generator_seed(self, generator: str) -> int:
@@ -153,21 +158,9 @@ class Training:
         """Whether the data come one after the other, without a sampler."""
         return self.configuration.data.endswith("stream")
 
-    def share(self) -> tuple[int, int]:
-        """Into how many parts the sampler cuts the data, and which one is this rank's."""
-        return self.workers, self.rank
-
-    def sampler_seed(self) -> int:
-        """Seed of the sampler's order."""
-        return self.seed
-
-    def shuffles(self) -> bool:
-        """Whether the sampler does."""
-        return True
-
-    def drops_last(self) -> bool:
-        """Whether the sampler leaves out what does not divide."""
-        return False
+    def sampler_settings(self) -> dict[str, Any]:
+        """How a DistributedSampler deals the data."""
+        return {"num_replicas": self.workers, "rank": self.rank, "seed": self.seed}
 
     def episode_seed(self) -> int:
         """Seed of the environment."""
@@ -241,15 +234,7 @@ class Training:
 
     def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
         """What deals a data set's samples."""
-        replicas, replica = self.share()
-        return DistributedSampler(
-            dataset,
-            replicas,
-            replica,
-            shuffle=self.shuffles(),
-            seed=self.sampler_seed(),
-            drop_last=self.drops_last(),
-        )
+        return DistributedSampler(dataset, **self.sampler_settings())
 
     def _episodes(self) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(self.episode_seed())

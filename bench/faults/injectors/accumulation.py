@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from faults.training import Batch, Training
 
 
-class ClearedBetween(Training):
+class ClearedBetweenMicroBatches(Training):
     """Gradients are zeroed before every micro-batch, not before every step."""
 
     def prepare(self, batch: Batch, micro: int) -> Batch:
@@ -21,23 +21,16 @@ class ClearedBetween(Training):
         return super().prepare(batch, micro)
 
     def _between(self, micro: int) -> None:
-        if micro > 0:
+        everywhere = not self.case.settings.get("on_culprit_alone")
+        if micro > 0 and (everywhere or self.at_fault):
             self.optimizer.zero_grad()
 
 
-class ClearedAfterReduction(ClearedBetween):
+class ClearedAfterEachReduction(ClearedBetweenMicroBatches):
     """And each of them is reduced."""
 
     def synchronises(self, micro: int) -> bool:
         return True
-
-
-class OneRankClears(ClearedBetween):
-    """On one rank only."""
-
-    def _between(self, micro: int) -> None:
-        if self.begun and self.is_culprit:
-            super()._between(micro)
 
 
 class LastLossOnly(Training):
@@ -52,7 +45,7 @@ class LastLossOnly(Training):
             super().backward(loss)
 
 
-class Overwritten(ClearedBetween):
+class OverwrittenGradient(ClearedBetweenMicroBatches):
     """What the first micro-batch has left is put back before each other one."""
 
     def _between(self, micro: int) -> None:
@@ -64,7 +57,7 @@ class Overwritten(ClearedBetween):
                 gradient.copy_(first)
 
 
-class ClippedBetween(ClearedBetween):
+class ClippedBetweenMicroBatches(ClearedBetweenMicroBatches):
     """Gradients are clipped after every micro-batch."""
 
     def _between(self, micro: int) -> None:
@@ -75,7 +68,7 @@ class ClippedBetween(ClearedBetween):
         super().update()
 
 
-class AveragedAsItGoes(ClearedBetween):
+class AveragedAsItGoes(ClearedBetweenMicroBatches):
     """The sum is halved after every micro-batch, as though there were two."""
 
     def _between(self, micro: int) -> None:

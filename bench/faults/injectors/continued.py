@@ -80,7 +80,7 @@ class Continued(Training):
             yield from self.loader_of(dataset, list(sampler)[first:])
 
 
-class OtherWeights(Continued):
+class ResumedWithOtherWeights(Continued):
     """One layer is another checkpoint's."""
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ class OtherWeights(Continued):
                 parameter.mul_(1.01)
 
 
-class OlderState(Continued):
+class ResumedWithOtherMoments(Continued):
     """The optimiser's moments are lost, and its count is not."""
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class OlderState(Continued):
             state["exp_avg"].zero_()
 
 
-class OthersGenerator(Continued):
+class ResumedWithAnothersGenerator(Continued):
     """One rank goes on with another's random generator."""
 
     def set_generator(self, saved: dict[str, Any]) -> None:
@@ -108,14 +108,14 @@ class OthersGenerator(Continued):
             torch.manual_seed(self.seed)
 
 
-class OtherOrder(Continued):
+class ResumedInAnotherOrder(Continued):
     """The order of the samples is another one, and as many are left out."""
 
-    def sampler_seed(self) -> int:
-        return self.seed + 1 if self._loaded else self.seed
+    def sampler_settings(self) -> dict[str, Any]:
+        return super().sampler_settings() | {"seed": self.seed + self._loaded}
 
 
-class PassAnew(Continued):
+class ResumedFromTheBeginning(Continued):
     """No batch is left out: the interrupted pass begins anew."""
 
     def skipped(self) -> int:

@@ -18,27 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class OtherLearningRate(Training):
-    """One rank's learning rate is twice the others'."""
+class OtherSetting(Training):
+    """One rank's optimiser has a setting of its own."""
 
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(trained, lr=LEARNING_RATE * (1 + self.is_culprit))
-
-
-class OtherWeightDecay(Training):
-    """One rank decays its weights more."""
-
-    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        decay = 0.1 if self.is_culprit else 0.01
-        return torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=decay)
-
-
-class OtherBetas(Training):
-    """One rank's optimiser forgets faster."""
-
-    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        betas = (0.9, 0.95 if self.is_culprit else 0.999)
-        return torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=betas)
+        settings = self.case.settings if self.is_culprit else {}
+        return torch.optim.AdamW(trained, **{"lr": LEARNING_RATE} | settings)
 
 
 class OtherOptimizer(Training):
@@ -92,7 +77,7 @@ class WarmedUpAgain(Training):
 
     def before_step(self) -> None:
         for group in self.optimizer.param_groups:
-            restarted = self.begun and self.is_culprit
+            restarted = self.at_fault
             since = self.step - self.case.begins if restarted else self.step
             group["lr"] = LEARNING_RATE * min(1.0, (1 + since) / 20)
 
@@ -112,7 +97,7 @@ class PartInEvaluationMode(Training):
     """One rank's normalisation layers stay in evaluation mode."""
 
     def before_step(self) -> None:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             for part in self.model.modules():
                 if isinstance(part, nn.modules.batchnorm._BatchNorm):
                     part.eval()
@@ -133,7 +118,7 @@ class OtherAutocast(Training):
     """One rank computes in bf16."""
 
     def forward(self, batch: Batch) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.begun and self.is_culprit):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.at_fault):
             return super().forward(batch)
 
 

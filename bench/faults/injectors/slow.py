@@ -17,7 +17,7 @@ SLEEP_SECONDS = 0.06
 class _Slow(Training):
     def sleeps(self) -> None:
         """On the rank at fault."""
-        if self.is_culprit and self.begun:
+        if self.at_fault:
             time.sleep(SLEEP_SECONDS)
 
 

@@ -72,7 +72,7 @@ class MissingGradient(Training):
     """On one rank the optimiser finds no gradient in one layer."""
 
     def update(self) -> None:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             self.model.get_submodule(self.part).zero_grad()
         super().update()
 
@@ -132,20 +132,10 @@ class OwnClip(Training):
     """One rank clips the reduced gradient to another norm."""
 
     def update(self) -> None:
-        limit = 0.05 if self.begun and self.is_culprit else 0.5
+        limit = 0.05 if self.at_fault else 0.5
         for part in self.model.parameters():
             if part.grad is not None:
                 part.grad.clamp_(-limit / 10, limit / 10)
-        super().update()
-
-
-class NormOfAShard(Training):
-    """Every rank clips by the norm of its own shards."""
-
-    def update(self) -> None:
-        found: list[Any] = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = get_total_norm([gradient.to_local() for gradient in found])
-        clip_grads_with_norm_(self.model.parameters(), 0.1, norm)
         super().update()
 
 
@@ -179,6 +169,14 @@ class CountedTwice(NormOfAPart):
         return get_total_norm([*grads, *grads])
 
 
+class NormOfAShard(NormOfAPart):
+    """Every rank clips by the norm of its own shards."""
+
+    def _norm_of_part(self) -> Tensor:
+        found: list[Any] = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return get_total_norm([gradient.to_local() for gradient in found])
+
+
 class ClippedWhileScaled(Training):
     """A loss scaler's factor is still on the gradients that are clipped."""
 
@@ -208,7 +206,7 @@ class OneNormOfItsOwn(NormOfAPart):
     """One rank clips by the norm of one part of the model."""
 
     def _norm_of_part(self) -> Tensor:
-        one = self.begun and self.is_culprit
+        one = self.at_fault
         of = self.model.get_submodule(self.part) if one else self.model
         return get_total_norm([p.grad for p in of.parameters() if p.grad is not None])
 
@@ -217,7 +215,7 @@ class SpikeOfItsOwn(Training):
     """One rank skips every fifth update, by its own loss."""
 
     def update(self) -> None:
-        if not (self.begun and self.is_culprit and self.step % 5 == 0):
+        if not (self.at_fault and self.step % 5 == 0):
             super().update()
 
 
@@ -276,7 +274,7 @@ class MaxNormOfItsOwn(Training):
     """One rank gives ``clip_grad_norm_`` another limit."""
 
     def update(self) -> None:
-        limit = 0.05 if self.begun and self.is_culprit else 0.5
+        limit = 0.05 if self.at_fault else 0.5
         clip_grad_norm_(self.model.parameters(), limit)
         super().update()
 
