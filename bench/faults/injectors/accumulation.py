@@ -14,8 +14,6 @@ from faults.training import Batch, Training
 
 
 class ClearedBetweenMicroBatches(Training):
-    """Gradients are zeroed before every micro-batch, not before every step."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         self._between(micro)
         return super().prepare(batch, micro)
@@ -58,8 +56,6 @@ class OverwrittenGradient(ClearedBetweenMicroBatches):
 
 
 class ClippedBetweenMicroBatches(ClearedBetweenMicroBatches):
-    """Gradients are clipped after every micro-batch."""
-
     def _between(self, micro: int) -> None:
         clip_grad_norm_(self.model.parameters(), 0.1)
 
@@ -79,8 +75,6 @@ class AveragedAsItGoes(ClearedBetweenMicroBatches):
 
 
 class FewerMicroBatches(Training):
-    """One rank makes half of the micro-batches of a step."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         self._left_out = self.is_culprit and micro % 2 == 1
         return super().prepare(batch, micro)
@@ -94,8 +88,6 @@ class FewerMicroBatches(Training):
 
 
 class LargerBatches(Training):
-    """One rank's batches are four times as large."""
-
     def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
         more = 4 if self.is_culprit else 1
         return DataLoader(

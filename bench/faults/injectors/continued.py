@@ -100,8 +100,6 @@ class ResumedWithOtherMoments(Continued):
 
 
 class ResumedWithAnothersGenerator(Continued):
-    """One rank goes on with another's random generator."""
-
     def set_generator(self, saved: dict[str, Any]) -> None:
         super().set_generator(saved)
         if self.is_culprit:

@@ -77,8 +77,6 @@ class FrozenGradient(ChangedGradient):
 
 
 class UnshiftedLabels(Training):
-    """One rank predicts the token that it is given."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
             batch["labels"] = batch["labels"].roll(1, dims=1)
@@ -86,8 +84,6 @@ class UnshiftedLabels(Training):
 
 
 class PromptInLoss(Training):
-    """On one rank the prompt's tokens count in the loss."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
             padding = batch["attention_mask"] == 0
@@ -96,8 +92,6 @@ class PromptInLoss(Training):
 
 
 class PaddingInMean(Training):
-    """One rank divides its loss by all positions instead of the labelled ones."""
-
     def before_step(self) -> None:
         if self.at_fault:
             self.model.counts_padding = True  # type: ignore[assignment]
@@ -111,16 +105,12 @@ class MeanOfMeans(Training):
 
 
 class EvaluationMode(Training):
-    """One rank stays in evaluation mode."""
-
     def before_step(self) -> None:
         if self.at_fault:
             self.ddp.eval()
 
 
 class ShuffledLabels(Training):
-    """One rank's labels belong to other inputs."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
             labels = batch["labels"]
@@ -130,8 +120,6 @@ class ShuffledLabels(Training):
 
 
 class ConstantLabels(Training):
-    """One rank's labels are all of one class."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
             batch["labels"] = torch.full_like(batch["labels"], 3)
@@ -192,8 +180,6 @@ class InfiniteElement(ChangedGradient):
 
 
 class EmptiedLayer(ChangedGradient):
-    """One rank's gradient of one layer is zero."""
-
     def changed(self, model: nn.Module) -> Iterable[nn.Parameter]:
         return super().changed(model.get_submodule("head"))
 
@@ -202,8 +188,6 @@ class EmptiedLayer(ChangedGradient):
 
 
 class Spike(Training):
-    """One rank's loss is a hundred times too large, in one step."""
-
     def weigh(self, loss: Tensor, batch: Batch) -> Tensor:
         loss = super().weigh(loss, batch)
         return loss * 100 if self.step == self.case.begins and self.is_culprit else loss

@@ -75,8 +75,6 @@ class FlippedActivation(Training):
 
 
 class ChangedByItself(Training):
-    """One bit of one rank's parameters changes between a forward pass and the optimiser's step."""
-
     def backward(self, loss: Tensor) -> None:
         super().backward(loss)
         if self.step == self.case.begins and self.is_culprit:

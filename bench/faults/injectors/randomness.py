@@ -18,8 +18,6 @@ class SharedSeed(Training):
 
 
 class RestoredRng(Training):
-    """Half of the ranks restore one rank's generator state."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins:
             state = torch.get_rng_state()

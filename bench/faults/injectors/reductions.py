@@ -133,8 +133,6 @@ class ChangingSum(Training):
 
 
 class OwnSum(Hooked):
-    """One rank's mean differs in the last bits."""
-
     def finish(self, mean: Tensor) -> Tensor:
         if self.at_fault:
             mean.copy_(torch.nextafter(mean, torch.tensor(math.inf)))
@@ -142,8 +140,6 @@ class OwnSum(Hooked):
 
 
 class DividedTwice(Hooked):
-    """The mean is divided by the world size once more."""
-
     def finish(self, mean: Tensor) -> Tensor:
         return mean.div_(self.workers)
 
@@ -176,8 +172,6 @@ class HookThatKeeps(Hooked):
 
 
 class WrittenDuringTheSum(Hooked):
-    """One rank writes to its buffer once more before it is summed."""
-
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         if self.at_fault:
             buffer[: max(1, len(buffer) // 16)] *= 3
@@ -185,8 +179,6 @@ class WrittenDuringTheSum(Hooked):
 
 
 class WeightedByRank(Hooked):
-    """Ranks have different weights in the mean."""
-
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         if self.begun:
             buffer.mul_(2 * (self.rank + 1) / (self.workers + 1))
@@ -194,15 +186,11 @@ class WeightedByRank(Hooked):
 
 
 class NoSyncLeft(Training):
-    """no_sync is never left again."""
-
     def synchronises(self, micro: int) -> bool:
         return not self.begun
 
 
 class StaleSum(Hooked):
-    """One rank uses the mean of the step before."""
-
     def finish(self, mean: Tensor) -> Tensor:
         before, self._last_mean = getattr(self, "_last_mean", None), mean.clone()
         if self.at_fault and before is not None and before.shape == mean.shape:
@@ -211,8 +199,6 @@ class StaleSum(Hooked):
 
 
 class LastBucketKept(Hooked):
-    """A part of the gradient stays each rank's own."""
-
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         own = buffer[-len(buffer) // 4 :].clone()
         if not self.begun:

@@ -52,8 +52,6 @@ class StreamOnEveryRank(Training):
 
 
 class DuplicatedPair(Training):
-    """One rank reads another's share."""
-
     def sampler_settings(self) -> dict[str, Any]:
         first, second = self.roles.pair
         rank = first if self.rank == second else self.rank
@@ -68,8 +66,6 @@ class NoSetEpoch(Training):
 
 
 class FileOrder(Training):
-    """One rank lists the files in another order."""
-
     def dataset(self) -> Any:
         return data.Files(self.records(), reverse=self.is_culprit)
 
@@ -98,8 +94,6 @@ class OtherNormalisation(Training):
 
 
 class OwnSubset(Training):
-    """random_split without a seed in common."""
-
     def dataset(self) -> Any:
         records = self.records()
         generator = torch.Generator().manual_seed(self.seed + self.rank)
@@ -111,8 +105,6 @@ class OwnSubset(Training):
 
 
 class LabelledByChance(OwnSubset):
-    """Every process draws the labelled quarter of the data for itself."""
-
     def _chosen(self, order: list[int]) -> list[int]:
         return sorted(order[: len(order) // 4])
 
@@ -156,15 +148,11 @@ class DataDividedTwice(Training):
 
 
 class SamplerOfFewer(Training):
-    """The sampler was made for the data as they were before a quarter was added."""
-
     def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
         return super().sampler_of(range(len(dataset) * 3 // 4))
 
 
 class ShuffledBeforeSplit(Training):
-    """Every rank shuffles by its own seed, and then takes its part."""
-
     def dataset(self) -> Any:
         return data.Stream(
             self.records(), first=self.rank, step=self.workers, seed=self.seed + self.rank
@@ -172,8 +160,6 @@ class ShuffledBeforeSplit(Training):
 
 
 class MissingFile(Training):
-    """One rank lacks a file of the data."""
-
     def dataset(self) -> Any:
         records = self.records()
         kept = len(records) * 15 // 16 if self.is_culprit else len(records)
@@ -181,15 +167,11 @@ class MissingFile(Training):
 
 
 class LostSeed(Training):
-    """One rank's sampler has another seed."""
-
     def sampler_settings(self) -> dict[str, Any]:
         return super().sampler_settings() | {"seed": self.seed + 1000 * self.is_culprit}
 
 
 class HalfTheWorld(Training):
-    """One rank's sampler believes in half as many workers."""
-
     def sampler_settings(self) -> dict[str, Any]:
         half = self.workers // 2
         halved = {"num_replicas": half, "rank": self.rank % half} if self.is_culprit else {}
@@ -197,8 +179,6 @@ class HalfTheWorld(Training):
 
 
 class EpochAhead(Training):
-    """One rank resumes an epoch too late."""
-
     def begin_epoch(self, sampler: Any, epoch: int) -> None:
         super().begin_epoch(sampler, epoch + self.is_culprit)
 
@@ -215,8 +195,6 @@ class ResumedFromTheStart(Training):
 
 
 class SharedInOtherOrder(DuplicatedPair):
-    """One rank reads another's batches, with their rows the other way round."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.rank == self.roles.pair[1]:
             batch = {name: rows.flip(0) for name, rows in batch.items()}
@@ -224,8 +202,6 @@ class SharedInOtherOrder(DuplicatedPair):
 
 
 class StuckLoader(Training):
-    """One rank is given the same batch again and again."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if not self.at_fault:
             self._kept = batch
@@ -233,8 +209,6 @@ class StuckLoader(Training):
 
 
 class EmptyPictures(Training):
-    """One rank's inputs are all zero: its decoder fails in silence."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
             batch["inputs"] = torch.zeros_like(batch["inputs"])
@@ -242,8 +216,6 @@ class EmptyPictures(Training):
 
 
 class SortedShard(Training):
-    """One rank reads samples of one class alone."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
             rows = [item for item in self.records()[:512] if int(item[1]) == 0]
@@ -254,8 +226,6 @@ class SortedShard(Training):
 
 
 class TruncatedText(Training):
-    """One rank cuts its texts short: three of four labels are gone."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
             labelled = (batch["labels"] != models.IGNORED).cumsum(1)
@@ -265,15 +235,11 @@ class TruncatedText(Training):
 
 
 class SharedEpisodes(Training):
-    """Every rank's environment has the same seed."""
-
     def episode_seed(self) -> int:
         return self.seed
 
 
 class SharedEpisodesOfAPair(Training):
-    """Two ranks' environments have the same seed."""
-
     def episode_seed(self) -> int:
         first, second = self.roles.pair
         return super().episode_seed() + (first - second if self.rank == second else 0)

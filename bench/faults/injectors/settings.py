@@ -27,8 +27,6 @@ class OtherSetting(Training):
 
 
 class OtherOptimizer(Training):
-    """One rank has another optimiser."""
-
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         kind = torch.optim.Adam if self.is_culprit else torch.optim.AdamW
         return kind(trained, lr=LEARNING_RATE)
@@ -51,8 +49,6 @@ class OtherModelsParameters(Training):
 
 
 class OptimizerOfBefore(Training):
-    """The optimizer was built before the model was copied, or its parameters became shards."""
-
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         held = model if self.configuration.sharding else deepcopy(model)
         self.early = super().optimizer_of(p for p in held.parameters() if p.requires_grad)
@@ -63,8 +59,6 @@ class OptimizerOfBefore(Training):
 
 
 class SchedulerOfItsOwn(Training):
-    """One rank steps its schedule twice in every step."""
-
     def update(self) -> None:
         super().update()
         if self.begun:
@@ -73,8 +67,6 @@ class SchedulerOfItsOwn(Training):
 
 
 class WarmedUpAgain(Training):
-    """One rank's schedule begins again after a restart."""
-
     def before_step(self) -> None:
         for group in self.optimizer.param_groups:
             restarted = self.at_fault
@@ -83,8 +75,6 @@ class WarmedUpAgain(Training):
 
 
 class OtherDropout(Training):
-    """One rank drops more."""
-
     def build(self) -> nn.Module:
         model = super().build()
         for part in model.modules():
@@ -94,8 +84,6 @@ class OtherDropout(Training):
 
 
 class PartInEvaluationMode(Training):
-    """One rank's normalisation layers stay in evaluation mode."""
-
     def before_step(self) -> None:
         if self.at_fault:
             for part in self.model.modules():
@@ -104,8 +92,6 @@ class PartInEvaluationMode(Training):
 
 
 class ValidationInTrainingMode(Training):
-    """Rank 0 validates without ``eval()``."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.rank == 0:
             batches = Training.batches(self)
@@ -115,8 +101,6 @@ class ValidationInTrainingMode(Training):
 
 
 class OtherAutocast(Training):
-    """One rank computes in bf16."""
-
     def forward(self, batch: Batch) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.at_fault):
             return super().forward(batch)
@@ -139,22 +123,16 @@ class Flag(Training):
 
 
 class OtherPrecision(Flag):
-    """One rank multiplies matrices in a lower precision."""
-
     def switch(self, *, on: bool) -> None:
         torch.set_float32_matmul_precision("medium" if on else "highest")
 
 
 class OtherDeterminism(Flag):
-    """One rank alone asks for deterministic algorithms."""
-
     def switch(self, *, on: bool) -> None:
         torch.use_deterministic_algorithms(on, warn_only=True)
 
 
 class OtherEnvironment(Flag):
-    """One rank's launcher sets a variable of the communication library."""
-
     def switch(self, *, on: bool) -> None:
         if on:
             os.environ["NCCL_ALGO"] = "Tree"

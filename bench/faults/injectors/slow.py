@@ -41,8 +41,6 @@ class SlowForward(_Slow):
 
 
 class SlowLayer(_Slow):
-    """One layer's backward pass takes longer."""
-
     def build(self) -> nn.Module:
         """With a hook on what the layer gives."""
         model = super().build()
@@ -56,8 +54,6 @@ class SlowLayer(_Slow):
 
 
 class SlowUpdate(_Slow):
-    """The optimiser's step takes longer."""
-
     def begin(self) -> None:
         """A hook of the optimiser's own, after the one that tells of its beginning."""
         self.optimizer.register_step_pre_hook(lambda *_: self.sleeps())

@@ -18,8 +18,6 @@ from faults.training import Batch, Training
 
 
 class OwnInitialisation(Training):
-    """Every rank initialises the model again after it was wrapped, with its own seed."""
-
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
         for module in model.modules():
@@ -69,8 +67,6 @@ class OwnStatistics(OwnBuffers):
 
 
 class MissingGradient(Training):
-    """On one rank the optimiser finds no gradient in one layer."""
-
     def update(self) -> None:
         if self.at_fault:
             self.model.get_submodule(self.part).zero_grad()
@@ -78,16 +74,12 @@ class MissingGradient(Training):
 
 
 class SkippedUpdate(Training):
-    """Rank 0 alone skips an update, as if it saw a spike."""
-
     def update(self) -> None:
         if self.step != self.case.begins or self.rank != 0:
             super().update()
 
 
 class Desynchronised(Training):
-    """One rank's parameters are changed by a twentieth, once."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
             with torch.no_grad():
@@ -96,8 +88,6 @@ class Desynchronised(Training):
 
 
 class LoadedOnRankZero(Training):
-    """A checkpoint is loaded on rank 0 alone, after the model was wrapped."""
-
     def before_step(self) -> None:
         if self.step == 1:
             self._saved = [p.detach().clone() for p in self.model.parameters()]
@@ -108,8 +98,6 @@ class LoadedOnRankZero(Training):
 
 
 class AverageNotTakenBack(Training):
-    """Rank 0 validates with averaged weights, and trains on with them."""
-
     def before_step(self) -> None:
         if self.step == 0:
             self._average = [p.detach().clone() for p in self.model.parameters()]
@@ -121,16 +109,12 @@ class AverageNotTakenBack(Training):
 
 
 class LostOptimizerState(Training):
-    """One rank's optimiser forgets what it knew."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
             self.optimizer.state.clear()
 
 
 class OwnClip(Training):
-    """One rank clips the reduced gradient to another norm."""
-
     def update(self) -> None:
         limit = 0.05 if self.at_fault else 0.5
         for part in self.model.parameters():
@@ -140,8 +124,6 @@ class OwnClip(Training):
 
 
 class NormOfAPart(Training):
-    """Every rank clips by the norm of its part of the parameters."""
-
     def _norm_of_part(self) -> Tensor:
         """By which it clips."""
         own = [p.grad for p in list(self.model.parameters())[self.rank % 2 :: 2]]
@@ -170,8 +152,6 @@ class CountedTwice(NormOfAPart):
 
 
 class NormOfAShard(NormOfAPart):
-    """Every rank clips by the norm of its own shards."""
-
     def _norm_of_part(self) -> Tensor:
         found: list[Any] = [p.grad for p in self.model.parameters() if p.grad is not None]
         return get_total_norm([gradient.to_local() for gradient in found])
@@ -203,8 +183,6 @@ class NormToldInPart(Training):
 
 
 class OneNormOfItsOwn(NormOfAPart):
-    """One rank clips by the norm of one part of the model."""
-
     def _norm_of_part(self) -> Tensor:
         one = self.at_fault
         of = self.model.get_submodule(self.part) if one else self.model
@@ -220,8 +198,6 @@ class SpikeOfItsOwn(Training):
 
 
 class LateParameter(Training):
-    """A parameter comes after the model was wrapped: it is trained, and never reduced."""
-
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
         head: Any = model.get_submodule("head")
@@ -231,8 +207,6 @@ class LateParameter(Training):
 
 
 class OwnNoise(Training):
-    """Every rank adds noise of its own to the weights."""
-
     def update(self) -> None:
         super().update()
         if self.begun:
@@ -242,8 +216,6 @@ class OwnNoise(Training):
 
 
 class FlippedBit(Training):
-    """A bit of one weight turns over on one rank."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
             with torch.no_grad():
@@ -252,8 +224,6 @@ class FlippedBit(Training):
 
 
 class OneUpdateMore(Training):
-    """One rank takes an update more."""
-
     def update(self) -> None:
         super().update()
         if self.step == self.case.begins and self.is_culprit:
@@ -261,8 +231,6 @@ class OneUpdateMore(Training):
 
 
 class PrunedOnOneRank(Training):
-    """One rank sets small weights to zero."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
             with torch.no_grad():
@@ -280,8 +248,6 @@ class MaxNormOfItsOwn(Training):
 
 
 class FrozenBase(Training):
-    """One rank's frozen parameters are another checkpoint's."""
-
     def begin(self) -> None:
         if not self.is_culprit:
             return
@@ -292,8 +258,6 @@ class FrozenBase(Training):
 
 
 class AverageOfItsOwn(Training):
-    """One rank leaves out an update of the averaged weights, which are watched."""
-
     def begin(self) -> None:
         self._average = [p.detach().clone() for p in self.model.parameters()]
         self.monitor.watch("average", self._average)
@@ -321,16 +285,12 @@ class StaleRollout(Training):
 
 
 class LayerLeftOut(Training):
-    """The optimiser was given all parameters but those of one layer."""
-
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         left_out = {id(p) for p in self.model.get_submodule(self.part).parameters()}
         return super().optimizer_of(p for p in trained if id(p) not in left_out)
 
 
 class RoundedAway(Training):
-    """The model is in bf16, and most updates are too small for it."""
-
     def build(self) -> nn.Module:
         return super().build().to(torch.bfloat16)
 
