@@ -232,8 +232,8 @@ def _notes(outcome: Outcome) -> list[str]:
     """What does not fit into the table's cells."""
     name = _name(outcome)
     notes = []
-    if outcome.others:
-        notes.append(f"{name}: also reported as {', '.join(outcome.others)}")
+    if outcome.other_findings:
+        notes.append(f"{name}: also reported as {', '.join(outcome.other_findings)}")
     if outcome.false_alarms:
         notes.append(f"{name}: its clean twin reports {', '.join(outcome.false_alarms)}")
     return notes
@@ -255,18 +255,10 @@ def _described(fault: Fault, ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def _object(outcome: Outcome) -> dict[str, Any]:
-    return _described(outcome.fault, outcome.expected_ranks) | {
-        "workers": outcome.workers,
-        "found": outcome.found,
-        "check": outcome.check or None,
-        "severity": outcome.severity or None,
-        "ranks": list(outcome.ranks),
-        "right_check": outcome.right_check,
-        "right_ranks": outcome.right_ranks,
-        "delay": outcome.delay,
-        "in_time": outcome.in_time,
-        "also": list(outcome.also),
-        "other_findings": list(outcome.others),
-        "false_alarms": list(outcome.false_alarms),
-        "passed": outcome.passed,
-    }
+    names = (
+        *("workers", "found", "check", "severity", "ranks", "right_check", "right_ranks"),
+        *("delay", "in_time", "also", "other_findings", "false_alarms", "passed"),
+    )
+    found = {name: getattr(outcome, name) for name in names}
+    found |= {"check": outcome.check or None, "severity": outcome.severity or None}
+    return _described(outcome.fault, outcome.expected_ranks) | found

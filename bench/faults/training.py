@@ -55,7 +55,8 @@ class Training:
             run=folder,
             **self.configuration.watched(),
         )
-        self.begin()
+        with torch.no_grad():
+            self.begin()
         with self.monitor:
             self._train(tick)
             dist.barrier()  # without a reduction some ranks end early, and others would be missing
@@ -64,7 +65,8 @@ class Training:
         batches = self.batches()
         for step in range(self.configuration.steps):
             self.step = step
-            self.before_step()
+            with torch.no_grad():
+                self.before_step()
             self.optimizer.zero_grad()
             for micro in range(self.configuration.micro_batches):
                 self._micro_batch(self.prepare(next(batches), micro), micro)
@@ -224,13 +226,8 @@ class Training:
 
     def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
         """What hands out the batches."""
-        return DataLoader(
-            dataset,
-            batch_size=self.configuration.batch,
-            sampler=sampler,
-            collate_fn=self._collate(),
-            drop_last=True,
-        )
+        size = self.configuration.batch
+        return DataLoader(dataset, size, sampler=sampler, collate_fn=self.collate, drop_last=True)
 
     def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
         """What deals a data set's samples."""
@@ -242,7 +239,9 @@ class Training:
         while True:
             yield {"states": torch.randn(shape, generator=generator)}
 
-    def _collate(self) -> Callable[[Any], Batch]:
+    @property
+    def collate(self) -> Callable[[Any], Batch]:
+        """What makes a batch of samples."""
         if self.configuration.data in ("points", "point-stream"):
             return data.collate_points
         if self.configuration.data == "instructions":

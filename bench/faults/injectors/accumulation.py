@@ -89,11 +89,5 @@ class FewerMicroBatches(Training):
 
 class LargerBatches(Training):
     def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
-        more = 4 if self.is_culprit else 1
-        return DataLoader(
-            dataset,
-            batch_size=more * self.configuration.batch,
-            sampler=sampler,
-            collate_fn=super().loader_of(dataset, sampler).collate_fn,
-            drop_last=True,
-        )
+        size = self.configuration.batch * (4 if self.is_culprit else 1)
+        return DataLoader(dataset, size, sampler=sampler, collate_fn=self.collate, drop_last=True)

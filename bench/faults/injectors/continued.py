@@ -85,9 +85,8 @@ class ResumedWithOtherWeights(Continued):
 
     def load(self, saved: dict[str, Any]) -> None:
         super().load(saved)
-        with torch.no_grad():
-            for parameter in self.model.get_submodule(self.part).parameters():
-                parameter.mul_(1.01)
+        for parameter in self.model.get_submodule(self.part).parameters():
+            parameter.mul_(1.01)
 
 
 class ResumedWithOtherMoments(Continued):

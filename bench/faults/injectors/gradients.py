@@ -119,15 +119,8 @@ class ShuffledLabels(Training):
         return super().prepare(batch, micro)
 
 
-class ConstantLabels(Training):
-    def prepare(self, batch: Batch, micro: int) -> Batch:
-        if self.at_fault:
-            batch["labels"] = torch.full_like(batch["labels"], 3)
-        return super().prepare(batch, micro)
-
-
-class ChangedLoss(Training):
-    """One rank's model gives another loss."""
+class RaisedLoss(Training):
+    """One rank's model gives another loss: a term more, of no gradient."""
 
     def build(self) -> nn.Module:
         model = super().build()
@@ -141,13 +134,6 @@ class ChangedLoss(Training):
 
     def change(self, loss: Tensor) -> Tensor:
         """What is returned in its place."""
-        return loss
-
-
-class RaisedLoss(ChangedLoss):
-    """A term more, of no gradient."""
-
-    def change(self, loss: Tensor) -> Tensor:
         return loss + 1.0
 
 
@@ -193,7 +179,7 @@ class Spike(Training):
         return loss * 100 if self.step == self.case.begins and self.is_culprit else loss
 
 
-class NanLoss(ChangedLoss):
+class NanLoss(RaisedLoss):
     """NaN, of which the gradient is zero."""
 
     def change(self, loss: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ class OtherSampler(Training):
 
     def sampler_settings(self) -> dict[str, Any]:
         changes = dict(self.case.settings)
-        changed = self.is_culprit or not changes.pop("on_culprit_alone", False)
-        return super().sampler_settings() | (changes if changed else {})
+        if changes.pop("on_culprit_alone", False) and not self.is_culprit:
+            changes = {}
+        return super().sampler_settings() | changes
 
 
 class SamplerSeedTimesRank(Training):
@@ -120,7 +121,7 @@ class Undivided(Training):
                 self.dataset(),
                 batch_size=self.configuration.batch,
                 shuffle=True,
-                collate_fn=self._collate(),
+                collate_fn=self.collate,
                 drop_last=True,
                 generator=torch.Generator().manual_seed(self.seed + own),
             )
@@ -144,7 +145,7 @@ class DataDividedTwice(Training):
     def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
         batches = BatchSampler(sampler, self.configuration.batch, drop_last=True)
         shard = BatchSamplerShard(batches, self.workers, self.rank)
-        return DataLoader(dataset, batch_sampler=shard, collate_fn=self._collate())
+        return DataLoader(dataset, batch_sampler=shard, collate_fn=self.collate)
 
 
 class SamplerOfFewer(Training):
@@ -208,10 +209,13 @@ class StuckLoader(Training):
         return super().prepare({name: rows.clone() for name, rows in self._kept.items()}, micro)
 
 
-class EmptyPictures(Training):
+class ConstantBatch(Training):
+    """Of one rank's batches one part has the same value everywhere."""
+
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
-            batch["inputs"] = torch.zeros_like(batch["inputs"])
+            part = self.case.settings["part"]
+            batch[part] = torch.full_like(batch[part], self.case.settings["value"])
         return super().prepare(batch, micro)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from copy import deepcopy
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -69,8 +70,7 @@ class SchedulerOfItsOwn(Training):
 class WarmedUpAgain(Training):
     def before_step(self) -> None:
         for group in self.optimizer.param_groups:
-            restarted = self.at_fault
-            since = self.step - self.case.begins if restarted else self.step
+            since = self.step - self.case.begins if self.at_fault else self.step
             group["lr"] = LEARNING_RATE * min(1.0, (1 + since) / 20)
 
 
@@ -94,10 +94,8 @@ class PartInEvaluationMode(Training):
 class ValidationInTrainingMode(Training):
     def before_step(self) -> None:
         if self.step == self.case.begins and self.rank == 0:
-            batches = Training.batches(self)
-            with torch.no_grad():
-                for _ in range(8):
-                    self.model(**next(batches))
+            for batch in islice(self.batches(), 8):
+                self.model(**batch)
 
 
 class OtherAutocast(Training):

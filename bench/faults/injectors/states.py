@@ -17,6 +17,10 @@ from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_nor
 from faults.training import Batch, Training
 
 
+def _gradients(parameters: Iterable[nn.Parameter]) -> list[Any]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
 class OwnInitialisation(Training):
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
@@ -82,9 +86,8 @@ class SkippedUpdate(Training):
 class Desynchronised(Training):
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
-            with torch.no_grad():
-                for parameter in self.model.parameters():
-                    parameter.mul_(1.05)
+            for parameter in self.model.parameters():
+                parameter.mul_(1.05)
 
 
 class LoadedOnRankZero(Training):
@@ -92,20 +95,18 @@ class LoadedOnRankZero(Training):
         if self.step == 1:
             self._saved = [p.detach().clone() for p in self.model.parameters()]
         if self.step == self.case.begins and self.rank == 0:
-            with torch.no_grad():
-                for parameter, saved in zip(self.model.parameters(), self._saved, strict=True):
-                    parameter.copy_(saved)
+            for parameter, saved in zip(self.model.parameters(), self._saved, strict=True):
+                parameter.copy_(saved)
 
 
 class AverageNotTakenBack(Training):
     def before_step(self) -> None:
         if self.step == 0:
             self._average = [p.detach().clone() for p in self.model.parameters()]
-        with torch.no_grad():
-            for parameter, average in zip(self.model.parameters(), self._average, strict=True):
-                average.lerp_(parameter, 0.1)
-                if self.step == self.case.begins and self.rank == 0:
-                    parameter.copy_(average)
+        for parameter, average in zip(self.model.parameters(), self._average, strict=True):
+            average.lerp_(parameter, 0.1)
+            if self.step == self.case.begins and self.rank == 0:
+                parameter.copy_(average)
 
 
 class LostOptimizerState(Training):
@@ -117,17 +118,15 @@ class LostOptimizerState(Training):
 class OwnClip(Training):
     def update(self) -> None:
         limit = 0.05 if self.at_fault else 0.5
-        for part in self.model.parameters():
-            if part.grad is not None:
-                part.grad.clamp_(-limit / 10, limit / 10)
+        for gradient in _gradients(self.model.parameters()):
+            gradient.clamp_(-limit / 10, limit / 10)
         super().update()
 
 
 class NormOfAPart(Training):
     def _norm_of_part(self) -> Tensor:
         """By which it clips."""
-        own = [p.grad for p in list(self.model.parameters())[self.rank % 2 :: 2]]
-        return get_total_norm([grad for grad in own if grad is not None])
+        return get_total_norm(_gradients([*self.model.parameters()][self.rank % 2 :: 2]))
 
     def update(self) -> None:
         clip_grads_with_norm_(self.model.parameters(), 0.1, self._norm_of_part())
@@ -147,13 +146,12 @@ class CountedTwice(NormOfAPart):
     """The norm is that of all parameters, which are counted twice."""
 
     def _norm_of_part(self) -> Tensor:
-        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return get_total_norm([*grads, *grads])
+        return get_total_norm(2 * _gradients(self.model.parameters()))
 
 
 class NormOfAShard(NormOfAPart):
     def _norm_of_part(self) -> Tensor:
-        found: list[Any] = [p.grad for p in self.model.parameters() if p.grad is not None]
+        found = _gradients(self.model.parameters())
         return get_total_norm([gradient.to_local() for gradient in found])
 
 
@@ -177,16 +175,14 @@ class NormToldInPart(Training):
 
     def update(self) -> None:
         part = self.model.get_submodule(self.part)
-        grads = [p.grad for p in part.parameters() if p.grad is not None]
-        self.monitor.grad_norm(get_total_norm(grads))
+        self.monitor.grad_norm(get_total_norm(_gradients(part.parameters())))
         super().update()
 
 
 class OneNormOfItsOwn(NormOfAPart):
     def _norm_of_part(self) -> Tensor:
-        one = self.at_fault
-        of = self.model.get_submodule(self.part) if one else self.model
-        return get_total_norm([p.grad for p in of.parameters() if p.grad is not None])
+        of = self.model.get_submodule(self.part) if self.at_fault else self.model
+        return get_total_norm(_gradients(of.parameters()))
 
 
 class SpikeOfItsOwn(Training):
@@ -218,9 +214,8 @@ class OwnNoise(Training):
 class FlippedBit(Training):
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
-            with torch.no_grad():
-                weight = self.model.get_parameter("head.weight").view(-1)
-                weight[:1].view(torch.int32).bitwise_xor_(1 << 20)
+            weight = self.model.get_parameter("head.weight").view(-1)
+            weight[:1].view(torch.int32).bitwise_xor_(1 << 20)
 
 
 class OneUpdateMore(Training):
@@ -233,9 +228,8 @@ class OneUpdateMore(Training):
 class PrunedOnOneRank(Training):
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
-            with torch.no_grad():
-                weight = self.model.get_parameter("head.weight")
-                weight[weight.abs() < weight.abs().median()] = 0
+            weight = self.model.get_parameter("head.weight")
+            weight[weight.abs() < weight.abs().median()] = 0
 
 
 class MaxNormOfItsOwn(Training):
@@ -249,12 +243,9 @@ class MaxNormOfItsOwn(Training):
 
 class FrozenBase(Training):
     def begin(self) -> None:
-        if not self.is_culprit:
-            return
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                if not parameter.requires_grad:
-                    parameter.add_(0.01)
+        for parameter in self.model.parameters():
+            if self.is_culprit and not parameter.requires_grad:
+                parameter.add_(0.01)
 
 
 class AverageOfItsOwn(Training):
