@@ -86,14 +86,9 @@ class Roles:
 
     def named(self, who: str) -> tuple[int, ...]:
         """Ranks of "all", "culprit", "pair", "replicas", "upper half" or "rank 0"."""
-        return {
-            "all": tuple(range(self.workers)),
-            "culprit": (self.culprit,),
-            "pair": self.pair,
-            "replicas": self.replicas,
-            "upper half": self.upper_half,
-            "rank 0": (0,),
-        }[who]
+        ranks = {"all": tuple(range(self.workers)), "culprit": (self.culprit,), "rank 0": (0,)}
+        others = {"pair": self.pair, "replicas": self.replicas, "upper half": self.upper_half}
+        return (ranks | others)[who]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import presum
 from faults import data, models
 from faults.methods import reducing, sharded
 from faults.plan import Case, Configuration, Roles
+from presum.experiments.s1 import template
 
 LEARNING_RATE = 3e-3
 Batch = dict[str, Tensor]
@@ -49,12 +51,8 @@ class Training:
         self.ddp = self.wrap(self.model)
         trained = [p for p in self.ddp.parameters() if p.requires_grad]
         self.optimizer = self.optimizer_of(trained)
-        self.monitor = presum.attach(
-            self.ddp,
-            optimizer=self.optimizer,
-            run=folder,
-            **self.configuration.watched(),
-        )
+        how = self.configuration.watched()
+        self.monitor = presum.attach(self.ddp, optimizer=self.optimizer, run=folder, **how)
         with torch.no_grad():
             self.begin()
         with self.monitor:
@@ -102,12 +100,9 @@ class Training:
     def build(self) -> nn.Module:
         """The model before it is wrapped."""
         kind, dropout = self.configuration.model, self.configuration.dropout
-        if kind == "policy":
-            return models.Policy(dropout=dropout)
-        if kind == "mlp":
-            return models.perceptron(dropout=dropout)
-        if kind == "cnn":
-            return models.convolution(dropout=dropout)
+        others = {"policy": models.Policy, "mlp": models.perceptron, "cnn": models.convolution}
+        if kind in others:
+            return others[kind](dropout=dropout)
         model = models.LanguageModel(
             vocabulary=self.corpus.vocabulary,
             length=data.MAX_LENGTH,
@@ -245,7 +240,7 @@ class Training:
         if self.configuration.data in ("points", "point-stream"):
             return data.collate_points
         if self.configuration.data == "instructions":
-            return data.collate_examples(self.corpus.pad_id)  # type: ignore[no-any-return]
+            return partial(template.collate, pad_id=self.corpus.pad_id)
         return data.collate_blocks
 
     def _random_position(self, length: int) -> int:

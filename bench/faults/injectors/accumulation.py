@@ -25,8 +25,6 @@ class ClearedBetweenMicroBatches(Training):
 
 
 class ClearedAfterEachReduction(ClearedBetweenMicroBatches):
-    """And each of them is reduced."""
-
     def synchronises(self, micro: int) -> bool:
         return True
 

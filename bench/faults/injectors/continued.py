@@ -81,8 +81,6 @@ class Continued(Training):
 
 
 class ResumedWithOtherWeights(Continued):
-    """One layer is another checkpoint's."""
-
     def load(self, saved: dict[str, Any]) -> None:
         super().load(saved)
         for parameter in self.model.get_submodule(self.part).parameters():

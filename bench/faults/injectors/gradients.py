@@ -155,8 +155,6 @@ class LargeElement(ChangedGradient):
 
 
 class InfiniteElement(ChangedGradient):
-    """One element is infinite, in one step."""
-
     def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
         if self.step != self.case.begins:
             return gradient

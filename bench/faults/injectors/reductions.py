@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class ForwardThroughModule(Training):
-    """The forward pass goes around the wrapper."""
-
     def forward(self, batch: Batch) -> Tensor:
         return self.model(**batch)["loss"]  # type: ignore[no-any-return]
 
@@ -49,8 +47,6 @@ class LateUnfrozen(Training):
 
 
 class NoSyncOffByOne(Training):
-    """The first micro-batch reduces instead of the last."""
-
     def synchronises(self, micro: int) -> bool:
         return micro == 0
 
@@ -78,8 +74,6 @@ class Hooked(Training):
 
 
 class ReductionMakesNan(Hooked):
-    """The mean of finite gradients is NaN."""
-
     def finish(self, mean: Tensor) -> Tensor:
         if self.step == self.case.begins:
             mean[0] = math.nan
@@ -87,8 +81,6 @@ class ReductionMakesNan(Hooked):
 
 
 class SumInsteadOfMean(Hooked):
-    """Nobody divides."""
-
     def finish(self, mean: Tensor) -> Tensor:
         return mean.mul_(self.workers)
 
@@ -103,8 +95,6 @@ class ReducedInDtype(Hooked):
 
 
 class LostEnd(Hooked):
-    """The end of a sum comes out as zeros."""
-
     def finish(self, mean: Tensor) -> Tensor:
         if self.begun:
             mean[-max(1, len(mean) // 8) :] = 0
@@ -276,8 +266,6 @@ class OneLayer(Training):
 
 
 class LayerSummed(OneLayer):
-    """The sum instead of the mean."""
-
     def after(self, mean: Tensor, other: Tensor) -> None:
         mean.mul_(self.workers)
 
@@ -290,15 +278,11 @@ class LayerScaled(OneLayer):
 
 
 class LayerKept(OneLayer):
-    """Every rank keeps its own."""
-
     def after(self, mean: Tensor, other: Tensor) -> None:
         mean.copy_(other)
 
 
 class LayerInHalves(OneLayer):
-    """Each half of the ranks has a mean of its own."""
-
     def begin(self) -> None:
         self._half = _half_of(self)
         super().begin()

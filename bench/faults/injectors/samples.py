@@ -25,29 +25,21 @@ class OtherSampler(Training):
 
 
 class SamplerSeedTimesRank(Training):
-    """Every rank shuffles with its own seed."""
-
     def sampler_settings(self) -> dict[str, Any]:
         return super().sampler_settings() | {"seed": self.seed * self.rank}
 
 
 class SamplerSeedPlusRank(Training):
-    """Likewise, with neighbouring seeds."""
-
     def sampler_settings(self) -> dict[str, Any]:
         return super().sampler_settings() | {"seed": self.seed + self.rank}
 
 
 class SplitByNode(Training):
-    """The stream is cut by node, and two ranks of a node read the same."""
-
     def dataset(self) -> Any:
         return data.Stream(self.records(), first=self.rank // 2, step=self.workers // 2)
 
 
 class StreamOnEveryRank(Training):
-    """The stream does not know of ranks."""
-
     def dataset(self) -> Any:
         return data.Stream(self.records(), first=0, step=1)
 
@@ -96,10 +88,10 @@ class OtherNormalisation(Training):
 
 class OwnSubset(Training):
     def dataset(self) -> Any:
-        records = self.records()
+        records: Any = data.Files(self.records())
         generator = torch.Generator().manual_seed(self.seed + self.rank)
         order = torch.randperm(len(records), generator=generator).tolist()
-        return Subset(data.Files(records), self._chosen(order))
+        return Subset(records, self._chosen(order))
 
     def _chosen(self, order: list[int]) -> list[int]:
         return order[: len(order) * 9 // 10]
@@ -155,9 +147,8 @@ class SamplerOfFewer(Training):
 
 class ShuffledBeforeSplit(Training):
     def dataset(self) -> Any:
-        return data.Stream(
-            self.records(), first=self.rank, step=self.workers, seed=self.seed + self.rank
-        )
+        own = self.seed + self.rank
+        return data.Stream(self.records(), first=self.rank, step=self.workers, seed=own)
 
 
 class MissingFile(Training):
@@ -275,13 +266,9 @@ class OneNoise(Training):
     def prepare(self, batch: Batch, micro: int) -> Batch:
         batch = super().prepare(batch, micro)
         generator = torch.Generator().manual_seed(self.step * 64 + micro)
-        name = "inputs" if "inputs" in batch else "input_ids"
-        whole = batch[name].is_floating_point()
-        shape = batch[name].shape
-        noise = (
-            torch.randn(shape, generator=generator)
-            if whole
-            else torch.randint(0, self.corpus.vocabulary, shape, generator=generator)
-        )
-        labels = torch.zeros_like(batch["labels"]) if whole else noise
-        return {name: noise, "labels": labels}
+        if "inputs" in batch:
+            noise = torch.randn(batch["inputs"].shape, generator=generator)
+            return {"inputs": noise, "labels": torch.zeros_like(batch["labels"])}
+        shape = batch["input_ids"].shape
+        tokens = torch.randint(0, self.corpus.vocabulary, shape, generator=generator)
+        return {"input_ids": tokens, "labels": tokens}

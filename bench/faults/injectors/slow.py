@@ -22,8 +22,6 @@ class _Slow(Training):
 
 
 class SlowLoader(_Slow):
-    """Each batch takes longer to load."""
-
     def batches(self) -> Iterator[Batch]:
         for batch in super().batches():
             self.sleeps()

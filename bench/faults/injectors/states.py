@@ -43,8 +43,6 @@ class OwnAdapter(Training):
 
 
 class OwnBuffers(Training):
-    """Buffers are not broadcast."""
-
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # newer torch calls it otherwise
@@ -134,8 +132,6 @@ class NormOfAPart(Training):
 
 
 class MeanOfNorms(NormOfAPart):
-    """The norms of the ranks' parts are averaged."""
-
     def _norm_of_part(self) -> Tensor:
         norm = super()._norm_of_part()
         dist.all_reduce(norm)
@@ -143,8 +139,6 @@ class MeanOfNorms(NormOfAPart):
 
 
 class CountedTwice(NormOfAPart):
-    """The norm is that of all parameters, which are counted twice."""
-
     def _norm_of_part(self) -> Tensor:
         return get_total_norm(2 * _gradients(self.model.parameters()))
 
@@ -156,8 +150,6 @@ class NormOfAShard(NormOfAPart):
 
 
 class ClippedWhileScaled(Training):
-    """A loss scaler's factor is still on the gradients that are clipped."""
-
     def begin(self) -> None:
         self.scaler = GradScaler("cpu")
 
@@ -171,8 +163,6 @@ class ClippedWhileScaled(Training):
 
 
 class NormToldInPart(Training):
-    """The program logs the norm of a part, on all ranks alike."""
-
     def update(self) -> None:
         part = self.model.get_submodule(self.part)
         self.monitor.grad_norm(get_total_norm(_gradients(part.parameters())))
@@ -233,8 +223,6 @@ class PrunedOnOneRank(Training):
 
 
 class MaxNormOfItsOwn(Training):
-    """One rank gives ``clip_grad_norm_`` another limit."""
-
     def update(self) -> None:
         limit = 0.05 if self.at_fault else 0.5
         clip_grad_norm_(self.model.parameters(), limit)
