@@ -37,14 +37,15 @@ IN_TWO = (  # one rank's parameters, or a half's, differ from the others'
 )
 NOT_FINITE = ("reduction-makes-nan", "nan-gradient", "infinite-element")
 # Training does not read the running averages; DDP does not call torch.distributed.all_reduce; some
-# settings change no number on this machine, or none in the first steps.
+# settings change no number, or none in the first steps.
 HARMLESS = (
     *("own-buffers", "own-statistics", "validation-in-training-mode", "changing-sum"),
-    *("other-precision", "other-determinism", "other-environment", "drops-last", "raised-loss"),
+    *("other-determinism", "other-environment", "drops-last", "raised-loss"),
     *("slow-loader", "slow-forward", "slow-layer", "slow-update", "stale-rollout"),
     *("norm-told-in-part", "average-of-its-own", "resumed-with-anothers-generator"),
     "input-changed-by-itself",
 )
+ON_SOME_MACHINES = ("other-precision",)
 
 
 class NoMonitor:
@@ -117,7 +118,8 @@ def test_faults_break_what_they_say_and_twins_are_in_order(
         distinct = WORKERS if kind in NOT_SHARED else 2 if kind in IN_TWO else 1
         assert len(set(found)) == distinct, fault.name
         (twin,) = set(hashes[fault.twin.folder])  # all ranks alike
-        assert (set(found) == {twin}) == (kind in HARMLESS), fault.name
+        harmless = set(found) == {twin}
+        assert harmless == (kind in HARMLESS) or kind in ON_SOME_MACHINES, fault.name
 
 
 def table_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:

@@ -130,9 +130,9 @@ class RaisedLoss(Training):
     def _changed(self, _model: nn.Module, _args: Any, output: dict[str, Tensor]) -> Any:
         if not self.at_fault:
             return output
-        return output | {"loss": self.change(output["loss"])}
+        return output | {"loss": self._other(output["loss"])}
 
-    def change(self, loss: Tensor) -> Tensor:
+    def _other(self, loss: Tensor) -> Tensor:
         """What is returned in its place."""
         return loss + 1.0
 
@@ -180,5 +180,5 @@ class Spike(Training):
 class NanLoss(RaisedLoss):
     """NaN, of which the gradient is zero."""
 
-    def change(self, loss: Tensor) -> Tensor:
+    def _other(self, loss: Tensor) -> Tensor:
         return torch.where(torch.tensor(True), torch.tensor(math.nan), loss)
