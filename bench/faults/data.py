@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch.utils.data import IterableDataset
 from faults.models import CLASSES, FEATURES
 from presum.experiments.s1.model import ModelSource, load_tokenizer
 from presum.experiments.s1.prepare import read_data
-from presum.experiments.s1.template import Example, collate, encode_all, prompt
+from presum.experiments.s1.template import Example, encode_all, prompt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,8 +99,3 @@ def collate_points(points: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]
     """One batch of :func:`labelled_points`."""
     inputs, labels = zip(*points, strict=True)
     return {"inputs": torch.stack(inputs), "labels": torch.stack(labels)}
-
-
-def collate_examples(pad_id: int) -> Any:
-    """Padded on the right to the longest of a batch."""
-    return partial(collate, pad_id=pad_id)

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from faults.plan import MIN_WORKERS, Case, Configuration
-
-HASH_INTERVAL = 25  # steps until every parameter was hashed, and between reduced gradients
-_BLOCKS = Configuration()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,19 +17,18 @@ class Fault:
     row: int | None = None  # of the catalogue of public reports; None: not among them
     thread: str = ""
     what: str
-    injector: str  # a class of injectors.py
+    injector: str  # a class of injectors/
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)  # of the injector
     expects: str  # the check id
-    or_expects: str = (
-        ""  # of another consequence: which comes first depends on the hashes, or model
-    )
+    or_expects: str = ""  # of another consequence: which comes first depends on hashes, or model
     severity: str
     ranks: str = "culprit"  # Roles.named
     begins: int = 0  # the first step that is wrong
-    target: int | None = None  # steps from there to the finding, at most; None: none is set
+    within: int | None = None  # steps from there to the finding, at most; None: none is set
     tells_which: bool = False  # of two workers, where its check often cannot
     least_workers: int = MIN_WORKERS  # with which it is this fault, and can be told
     variant: bool = False  # on another model than the fault's first
-    configuration: Configuration = _BLOCKS
+    configuration: Configuration
 
     @property
     def checks(self) -> tuple[str, ...]:
@@ -50,6 +47,7 @@ class Fault:
             folder=self.name,
             configuration=self.configuration,
             injector=self.injector,
+            settings=self.settings,
             begins=self.begins,
         )
 

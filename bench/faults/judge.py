@@ -31,7 +31,7 @@ class Outcome:
     severity: str = ""
     delay: int | None = None  # steps from the fault's first step to the finding
     also: tuple[str, ...] = ()  # checks that this finding absorbed
-    others: tuple[str, ...] = ()  # further warnings and critical findings
+    other_findings: tuple[str, ...] = ()  # further warnings and critical findings
     false_alarms: tuple[str, ...] = ()  # of the clean twin
 
     @property
@@ -54,7 +54,7 @@ class Outcome:
     @property
     def in_time(self) -> bool:
         """It came no later than the target, where there is one."""
-        target = self.fault.target
+        target = self.fault.within
         return self.delay is not None and (target is None or self.delay <= target)
 
     @property
@@ -80,7 +80,7 @@ def judge(fault: Fault, result: Result, twin: Result, *, workers: int) -> Outcom
         severity=chosen["severity"],
         delay=_delay(fault, chosen, result.sightings),
         also=tuple(chosen["also"]),
-        others=tuple(others),
+        other_findings=tuple(others),
         false_alarms=alarms,
     )
 

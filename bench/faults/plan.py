@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,10 +49,10 @@ class Configuration:
     def name(self) -> str:
         """Its differences from the default, such as ``blocks-40-dropout-0.1``."""
         parts = [self.model, self.data, str(self.steps)]
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in ("model", "data", "steps") and value != field.default:
-                parts.append(f"{field.name.replace('_', '-')}-{value}".lower())
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name not in ("model", "data", "steps") and value != one.default:
+                parts.append(f"{one.name.replace('_', '-')}-{value}".lower())
         return "-".join(parts)
 
 
@@ -86,14 +86,9 @@ class Roles:
 
     def named(self, who: str) -> tuple[int, ...]:
         """Ranks of "all", "culprit", "pair", "replicas", "upper half" or "rank 0"."""
-        return {
-            "all": tuple(range(self.workers)),
-            "culprit": (self.culprit,),
-            "pair": self.pair,
-            "replicas": self.replicas,
-            "upper half": self.upper_half,
-            "rank 0": (0,),
-        }[who]
+        ranks = {"all": tuple(range(self.workers)), "culprit": (self.culprit,), "rank 0": (0,)}
+        others = {"pair": self.pair, "replicas": self.replicas, "upper half": self.upper_half}
+        return (ranks | others)[who]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +97,8 @@ class Case:
 
     folder: str
     configuration: Configuration
-    injector: str = ""  # a class of injectors.py; empty: no fault
+    injector: str = ""  # a class of injectors/; empty: no fault
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)  # of the injector
     begins: int = 0  # the step at which the fault begins
     seed_offset: int = 0
 

@@ -62,14 +62,22 @@ def left_out(outcomes: Sequence[Outcome]) -> int:
 
 def render_list(workers: int) -> str:
     """What would be injected."""
-    head = ("row", "fault", "begins", "expected", "severity", "ranks", "within", "what")
-    lines = [_listed(fault, workers) for fault in FAULTS if fault.runs_with(workers)]
+    head = "row", "fault", "begins", "expected", "severity", "ranks", "within", "what"
+    keys = *head[:3], "expected_check", "expected_severity", "expected_ranks", "target", "what"
+    faults = list_as_json(workers)["faults"]
+    lines = [[_cell(fault[key]) for key in keys] for fault in faults]
     return f"{aligned([head, *lines])}\n\n{render_absent()}"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ranges(value)
+    return "-" if value is None else str(value)
 
 
 def render_absent() -> str:
     """What is not injected, and why."""
-    lines = [(_row(a.row), a.thread, a.what, a.why) for a in ABSENT]
+    lines = [(_cell(a.row), a.thread, a.what, a.why) for a in ABSENT]
     return f"not injected:\n{aligned(lines)}"
 
 
@@ -134,46 +142,42 @@ REPORTED = [fault for fault in FAULTS if fault.thread and not fault.variant]
 
 def reports(outcomes: Sequence[Outcome]) -> str:
     """One row a public report, of its first model."""
-    worlds = sorted({o.workers for o in outcomes})
-    head = ["public report", "what is broken", "fault", "check", "severity", "ranks"]
-    head += [f"found after, {workers} workers" for workers in worlds]
-    rows = []
-    for fault in REPORTED:
-        found = {o.workers: o for o in outcomes if o.fault.name == fault.name}
-        delays = [_markdown_delay(found[workers]) if workers in found else "" for workers in worlds]
-        cells = [fault.thread, fault.what, f"`{fault.name}`", f"`{fault.expects}`"]
-        rows.append([*cells, fault.severity, fault.ranks, *delays])
-    return _markdown_table(head, rows)
+    return _markdown_table([_head(outcomes), *(_row(fault, outcomes) for fault in REPORTED)])
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """One row a fault and model; what each number of workers gave stands in one cell."""
-    worlds = sorted({o.workers for o in outcomes})
-    head = ["fault", "model", "what is broken", "public report", "check", "severity", "ranks"]
-    head += [f"found after, {workers} workers" for workers in worlds] + ["target"]
-    by_fault: dict[str, dict[int, Outcome]] = {}
-    for outcome in outcomes:
-        by_fault.setdefault(outcome.fault.name, {})[outcome.workers] = outcome
-    rows = [_markdown_row(found, worlds) for found in by_fault.values()]
-    return _markdown_table(head, rows)
+    """One row a fault and model."""
+    rows = [["fault", "model", *_head(outcomes), "severity", "ranks", "target"]]
+    for fault in {o.fault.name: o.fault for o in outcomes}.values():
+        row = [f"`{fault.name}`", fault.configuration.model, *_row(fault, outcomes)]
+        rows.append([*row, fault.severity, fault.ranks, _cell(fault.within)])
+    return _markdown_table(rows)
 
 
-def _markdown_table(head: list[str], rows: Sequence[Row]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+def _head(outcomes: Sequence[Outcome]) -> list[str]:
+    worlds = "/".join(map(str, _worlds(outcomes)))
+    return ["public report", "what is broken", "found as", f"after, {worlds} workers"]
+
+
+def _row(fault: Fault, outcomes: Sequence[Outcome]) -> list[str]:
+    """What each number of workers gave stands in one cell."""
+    found = {o.workers: o for o in outcomes if o.fault.name == fault.name}
+    delays = "/".join(_markdown_delay(found.get(workers)) for workers in _worlds(outcomes))
+    return [fault.thread, fault.what, f"`{fault.expects}`", delays]
+
+
+def _worlds(outcomes: Sequence[Outcome]) -> list[int]:
+    return sorted({outcome.workers for outcome in outcomes})
+
+
+def _markdown_table(rows: Sequence[Row]) -> str:
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def _markdown_row(found: dict[int, Outcome], worlds: Sequence[int]) -> list[str]:
-    fault = next(iter(found.values())).fault
-    delays = [_markdown_delay(found[workers]) if workers in found else "" for workers in worlds]
-    target = "" if fault.target is None else str(fault.target)
-    return [
-        *(f"`{fault.name}`", fault.configuration.model, fault.what, fault.thread),
-        *(f"`{fault.expects}`", fault.severity, fault.ranks, *delays, target),
-    ]
-
-
-def _markdown_delay(outcome: Outcome) -> str:
+def _markdown_delay(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return "-"
     if not outcome.found:
         return "not found"
     if not (outcome.right_check and outcome.right_ranks):
@@ -219,7 +223,7 @@ def _line(outcome: Outcome) -> Row:
 def _delay(outcome: Outcome) -> str:
     if outcome.delay is None:
         return "-"
-    target = outcome.fault.target
+    target = outcome.fault.within
     limit = "" if target is None else f" <= {target}" if outcome.in_time else f" > {target}"
     return f"{outcome.delay}{limit}"
 
@@ -228,28 +232,11 @@ def _notes(outcome: Outcome) -> list[str]:
     """What does not fit into the table's cells."""
     name = _name(outcome)
     notes = []
-    if outcome.others:
-        notes.append(f"{name}: also reported as {', '.join(outcome.others)}")
+    if outcome.other_findings:
+        notes.append(f"{name}: also reported as {', '.join(outcome.other_findings)}")
     if outcome.false_alarms:
         notes.append(f"{name}: its clean twin reports {', '.join(outcome.false_alarms)}")
     return notes
-
-
-def _listed(fault: Fault, workers: int) -> Row:
-    return (
-        _row(fault.row),
-        fault.name,
-        str(fault.begins),
-        fault.expects,
-        fault.severity,
-        ranges(Roles(workers).named(fault.ranks)),
-        "-" if fault.target is None else str(fault.target),
-        fault.what,
-    )
-
-
-def _row(row: int | None) -> str:
-    return "-" if row is None else str(row)
 
 
 def _described(fault: Fault, ranks: Sequence[int]) -> dict[str, Any]:
@@ -263,23 +250,15 @@ def _described(fault: Fault, ranks: Sequence[int]) -> dict[str, Any]:
         "expected_check": fault.expects,
         "expected_severity": fault.severity,
         "expected_ranks": list(ranks),
-        "target": fault.target,
+        "target": fault.within,
     }
 
 
 def _object(outcome: Outcome) -> dict[str, Any]:
-    return _described(outcome.fault, outcome.expected_ranks) | {
-        "workers": outcome.workers,
-        "found": outcome.found,
-        "check": outcome.check or None,
-        "severity": outcome.severity or None,
-        "ranks": list(outcome.ranks),
-        "right_check": outcome.right_check,
-        "right_ranks": outcome.right_ranks,
-        "delay": outcome.delay,
-        "in_time": outcome.in_time,
-        "also": list(outcome.also),
-        "other_findings": list(outcome.others),
-        "false_alarms": list(outcome.false_alarms),
-        "passed": outcome.passed,
-    }
+    names = (
+        *("workers", "found", "check", "severity", "ranks", "right_check", "right_ranks"),
+        *("delay", "in_time", "also", "other_findings", "false_alarms", "passed"),
+    )
+    found = {name: getattr(outcome, name) for name in names}
+    found |= {"check": outcome.check or None, "severity": outcome.severity or None}
+    return _described(outcome.fault, outcome.expected_ranks) | found

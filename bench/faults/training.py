@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import presum
 from faults import data, models
 from faults.methods import reducing, sharded
 from faults.plan import Case, Configuration, Roles
+from presum.experiments.s1 import template
 
 LEARNING_RATE = 3e-3
 Batch = dict[str, Tensor]
@@ -49,13 +51,10 @@ class Training:
         self.ddp = self.wrap(self.model)
         trained = [p for p in self.ddp.parameters() if p.requires_grad]
         self.optimizer = self.optimizer_of(trained)
-        self.monitor = presum.attach(
-            self.ddp,
-            optimizer=self.optimizer,
-            run=folder,
-            **self.configuration.watched(),
-        )
-        self.begin()
+        how = self.configuration.watched()
+        self.monitor = presum.attach(self.ddp, optimizer=self.optimizer, run=folder, **how)
+        with torch.no_grad():
+            self.begin()
         with self.monitor:
             self._train(tick)
             dist.barrier()  # without a reduction some ranks end early, and others would be missing
@@ -64,7 +63,8 @@ class Training:
         batches = self.batches()
         for step in range(self.configuration.steps):
             self.step = step
-            self.before_step()
+            with torch.no_grad():
+                self.before_step()
             self.optimizer.zero_grad()
             for micro in range(self.configuration.micro_batches):
                 self._micro_batch(self.prepare(next(batches), micro), micro)
@@ -86,6 +86,11 @@ class Training:
         """Whether this is the one rank at fault, where it is one."""
         return self.rank == self.roles.culprit
 
+    @property
+    def at_fault(self) -> bool:
+        """Whether it is, and the fault is there by now."""
+        return self.begun and self.is_culprit
+
     # ---- what an injector may break
 
     def generator_seed(self, generator: str) -> int:
@@ -95,12 +100,9 @@ class Training:
     def build(self) -> nn.Module:
         """The model before it is wrapped."""
         kind, dropout = self.configuration.model, self.configuration.dropout
-        if kind == "policy":
-            return models.Policy(dropout=dropout)
-        if kind == "mlp":
-            return models.perceptron(dropout=dropout)
-        if kind == "cnn":
-            return models.convolution(dropout=dropout)
+        others = {"policy": models.Policy, "mlp": models.perceptron, "cnn": models.convolution}
+        if kind in others:
+            return others[kind](dropout=dropout)
         model = models.LanguageModel(
             vocabulary=self.corpus.vocabulary,
             length=data.MAX_LENGTH,
@@ -153,21 +155,9 @@ class Training:
         """Whether the data come one after the other, without a sampler."""
         return self.configuration.data.endswith("stream")
 
-    def share(self) -> tuple[int, int]:
-        """Into how many parts the sampler cuts the data, and which one is this rank's."""
-        return self.workers, self.rank
-
-    def sampler_seed(self) -> int:
-        """Seed of the sampler's order."""
-        return self.seed
-
-    def shuffles(self) -> bool:
-        """Whether the sampler does."""
-        return True
-
-    def drops_last(self) -> bool:
-        """Whether the sampler leaves out what does not divide."""
-        return False
+    def sampler_settings(self) -> dict[str, Any]:
+        """How a DistributedSampler deals the data."""
+        return {"num_replicas": self.workers, "rank": self.rank, "seed": self.seed}
 
     def episode_seed(self) -> int:
         """Seed of the environment."""
@@ -231,25 +221,12 @@ class Training:
 
     def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
         """What hands out the batches."""
-        return DataLoader(
-            dataset,
-            batch_size=self.configuration.batch,
-            sampler=sampler,
-            collate_fn=self._collate(),
-            drop_last=True,
-        )
+        size = self.configuration.batch
+        return DataLoader(dataset, size, sampler=sampler, collate_fn=self.collate, drop_last=True)
 
     def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
         """What deals a data set's samples."""
-        replicas, replica = self.share()
-        return DistributedSampler(
-            dataset,
-            replicas,
-            replica,
-            shuffle=self.shuffles(),
-            seed=self.sampler_seed(),
-            drop_last=self.drops_last(),
-        )
+        return DistributedSampler(dataset, **self.sampler_settings())
 
     def _episodes(self) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(self.episode_seed())
@@ -257,11 +234,13 @@ class Training:
         while True:
             yield {"states": torch.randn(shape, generator=generator)}
 
-    def _collate(self) -> Callable[[Any], Batch]:
+    @property
+    def collate(self) -> Callable[[Any], Batch]:
+        """What makes a batch of samples."""
         if self.configuration.data in ("points", "point-stream"):
             return data.collate_points
         if self.configuration.data == "instructions":
-            return data.collate_examples(self.corpus.pad_id)  # type: ignore[no-any-return]
+            return partial(template.collate, pad_id=self.corpus.pad_id)
         return data.collate_blocks
 
     def _random_position(self, length: int) -> int:

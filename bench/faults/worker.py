@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from faults.data import Corpus
 from faults.injectors import injector
 from faults.injectors.continued import Continued
 from faults.plan import Case, Plan
@@ -71,12 +72,17 @@ def run_all(plan: Plan) -> None:
     dist.destroy_process_group()
 
 
+def training_of(case: Case, corpus: Corpus, *, seed: int) -> Training:
+    """Of a case, on this rank."""
+    plain = Continued if case.configuration.continued else Training
+    kind = injector(case.injector) if case.injector else plain
+    return kind(case, corpus, seed=seed)
+
+
 def _run(plan: Plan, case: Case, progress: Progress) -> None:
     """One case. The barrier keeps ranks from attaching to a run that others still close."""
     progress.start(case.folder)
-    plain = Continued if case.configuration.continued else Training
-    kind = injector(case.injector) if case.injector else plain
-    training = kind(case, plan.corpus, seed=plan.seed + case.seed_offset)
+    training = training_of(case, plan.corpus, seed=plan.seed + case.seed_offset)
     dist.barrier()
     training.run(plan.out / case.folder, tick=progress.step)
     if dist.get_rank() == 0:

@@ -80,7 +80,7 @@ def test_the_finding_on_the_right_ranks_is_the_one_that_counts() -> None:
     right = finding("worker-outlier", "warning", [5])
     outcome = judged("doubled-gradient", wrong, right)
     assert outcome.passed
-    assert outcome.others == ("worker-outlier",)
+    assert outcome.other_findings == ("worker-outlier",)
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_reports_go_between_their_marks(tmp_path: Path) -> None:
     assert text.endswith(f"{table.END}\nafter\n")
     assert "old" not in text and "| not found |" in text
     assert text.count("\n| ") == len(table.REPORTED) + 2
-    (row,) = [line for line in text.splitlines() if "`forward-through-module`" in line]
-    assert row.endswith("| 39 |")
+    (row,) = [line for line in text.splitlines() if "minimind#853" in line]
+    assert row.endswith("| `no-reduction` | 39 |")
     page.write_text("no marks")
     with pytest.raises(UserError, match="has no lines"):
         table.write_into(page, everyone)

@@ -24,23 +24,28 @@ NOT_SHARED = (  # every rank ends with parameters of its own
     *("forward-through-module", "adapter-around-the-wrapper", "moved-model", "late-unfrozen"),
     *("no-sync-off-by-one", "no-sync-left", "hook-that-keeps", "skipped-reduction"),
     *("own-initialisation", "own-first-policy", "own-adapter", "last-bucket-kept"),
-    *("late-parameter", "own-noise"),
+    *("late-parameter", "own-noise", "layer-kept"),
 )
 IN_TWO = (  # one rank's parameters, or a half's, differ from the others'
     *("missing-gradient", "skipped-update", "own-sum", "desynchronised", "halves-apart"),
     *("other-learning-rate", "other-weight-decay", "other-betas", "other-optimizer"),
     *("scheduler-of-its-own", "warmed-up-again", "stale-sum", "spike-of-its-own"),
     *("loaded-on-rank-zero", "average-not-taken-back", "lost-optimizer-state", "own-clip"),
-    *("flipped-bit", "one-update-more", "pruned-on-one-rank"),
+    *("flipped-bit", "one-update-more", "pruned-on-one-rank", "changed-by-itself", "frozen-base"),
+    *("layer-in-halves", "norm-of-a-part", "one-norm-of-its-own", "max-norm-of-its-own"),
+    *("lost-optimizer-state-of-a-shard", "desynchronised-shard"),
 )
 NOT_FINITE = ("reduction-makes-nan", "nan-gradient", "infinite-element")
 # Training does not read the running averages; DDP does not call torch.distributed.all_reduce; some
-# settings change no number on this machine, or none in the first steps.
+# settings change no number, or none in the first steps.
 HARMLESS = (
     *("own-buffers", "own-statistics", "validation-in-training-mode", "changing-sum"),
-    *("other-precision", "other-determinism", "other-environment", "drops-last", "raised-loss"),
-    *("slow-loader", "slow-forward", "slow-layer", "slow-update"),
+    *("other-determinism", "other-environment", "drops-last", "raised-loss"),
+    *("slow-loader", "slow-forward", "slow-layer", "slow-update", "stale-rollout"),
+    *("norm-told-in-part", "average-of-its-own", "resumed-with-anothers-generator"),
+    "input-changed-by-itself",
 )
+ON_SOME_MACHINES = ("other-precision",)
 
 
 class NoMonitor:
@@ -55,25 +60,24 @@ class NoMonitor:
     def __exit__(self, *_error: object) -> None:
         pass
 
-    def loss(self, _value: object, weight: float) -> None:
-        assert weight > 0
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args, **_options: None
 
 
 def short(case: Case) -> Case:
-    epoch_steps = min(case.configuration.epoch_steps, 1)
+    epoch_steps = min(case.configuration.epoch_steps, 5)
     configuration = replace(case.configuration, steps=6, epoch_steps=epoch_steps)
     return replace(case, configuration=configuration, begins=min(case.begins, 3))
 
 
 def trained(case: Case, corpus: Any) -> Any:
     """This rank's parameters at the end."""
-    from faults.injectors import injector
-    from faults.training import Training
+    from faults.worker import training_of
 
-    kind = injector(case.injector) if case.injector else Training
-    training = kind(case, corpus, seed=1)
+    training = training_of(case, corpus, seed=1)
     training.run(Path("unused"), tick=lambda: None)
-    return torch.cat([p.detach().flatten() for p in training.model.parameters()])
+    parameters = [getattr(p, "full_tensor", lambda p=p: p)() for p in training.model.parameters()]
+    return torch.cat([p.detach().float().flatten() for p in parameters])
 
 
 def train_all(out: Path) -> None:
@@ -104,16 +108,18 @@ def test_faults_break_what_they_say_and_twins_are_in_order(
     monkeypatch.setattr("presum.attach", NoMonitor)
     run_workers(train_all, tmp_path, workers=WORKERS)
     hashes = json.loads((tmp_path / "hashes.json").read_text())
+    kind = ""
     for fault in FAULTS:
         found = hashes[fault.name]
-        kind = FAULTS[FAULTS.index(fault) // 2 * 2].name
+        kind = kind if fault.variant else fault.name
         if kind in NOT_FINITE:
             assert set(found) == {""}, fault.name
             continue
         distinct = WORKERS if kind in NOT_SHARED else 2 if kind in IN_TWO else 1
         assert len(set(found)) == distinct, fault.name
         (twin,) = set(hashes[fault.twin.folder])  # all ranks alike
-        assert (set(found) == {twin}) == (kind in HARMLESS), fault.name
+        harmless = set(found) == {twin}
+        assert harmless == (kind in HARMLESS) or kind in ON_SOME_MACHINES, fault.name
 
 
 def table_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:

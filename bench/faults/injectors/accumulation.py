@@ -13,31 +13,20 @@ from torch.utils.data import DataLoader
 from faults.training import Batch, Training
 
 
-class ClearedBetween(Training):
-    """Gradients are zeroed before every micro-batch, not before every step."""
-
+class ClearedBetweenMicroBatches(Training):
     def prepare(self, batch: Batch, micro: int) -> Batch:
         self._between(micro)
         return super().prepare(batch, micro)
 
     def _between(self, micro: int) -> None:
-        if micro > 0:
+        everywhere = not self.case.settings.get("on_culprit_alone")
+        if micro > 0 and (everywhere or self.at_fault):
             self.optimizer.zero_grad()
 
 
-class ClearedAfterReduction(ClearedBetween):
-    """And each of them is reduced."""
-
+class ClearedAfterEachReduction(ClearedBetweenMicroBatches):
     def synchronises(self, micro: int) -> bool:
         return True
-
-
-class OneRankClears(ClearedBetween):
-    """On one rank only."""
-
-    def _between(self, micro: int) -> None:
-        if self.begun and self.is_culprit:
-            super()._between(micro)
 
 
 class LastLossOnly(Training):
@@ -52,7 +41,7 @@ class LastLossOnly(Training):
             super().backward(loss)
 
 
-class Overwritten(ClearedBetween):
+class OverwrittenGradient(ClearedBetweenMicroBatches):
     """What the first micro-batch has left is put back before each other one."""
 
     def _between(self, micro: int) -> None:
@@ -64,9 +53,7 @@ class Overwritten(ClearedBetween):
                 gradient.copy_(first)
 
 
-class ClippedBetween(ClearedBetween):
-    """Gradients are clipped after every micro-batch."""
-
+class ClippedBetweenMicroBatches(ClearedBetweenMicroBatches):
     def _between(self, micro: int) -> None:
         clip_grad_norm_(self.model.parameters(), 0.1)
 
@@ -75,7 +62,7 @@ class ClippedBetween(ClearedBetween):
         super().update()
 
 
-class AveragedAsItGoes(ClearedBetween):
+class AveragedAsItGoes(ClearedBetweenMicroBatches):
     """The sum is halved after every micro-batch, as though there were two."""
 
     def _between(self, micro: int) -> None:
@@ -86,8 +73,6 @@ class AveragedAsItGoes(ClearedBetween):
 
 
 class FewerMicroBatches(Training):
-    """One rank makes half of the micro-batches of a step."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         self._left_out = self.is_culprit and micro % 2 == 1
         return super().prepare(batch, micro)
@@ -101,14 +86,6 @@ class FewerMicroBatches(Training):
 
 
 class LargerBatches(Training):
-    """One rank's batches are four times as large."""
-
     def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
-        more = 4 if self.is_culprit else 1
-        return DataLoader(
-            dataset,
-            batch_size=more * self.configuration.batch,
-            sampler=sampler,
-            collate_fn=super().loader_of(dataset, sampler).collate_fn,
-            drop_last=True,
-        )
+        size = self.configuration.batch * (4 if self.is_culprit else 1)
+        return DataLoader(dataset, size, sampler=sampler, collate_fn=self.collate, drop_last=True)

@@ -80,17 +80,14 @@ class Continued(Training):
             yield from self.loader_of(dataset, list(sampler)[first:])
 
 
-class OtherWeights(Continued):
-    """One layer is another checkpoint's."""
-
+class ResumedWithOtherWeights(Continued):
     def load(self, saved: dict[str, Any]) -> None:
         super().load(saved)
-        with torch.no_grad():
-            for parameter in self.model.get_submodule(self.part).parameters():
-                parameter.mul_(1.01)
+        for parameter in self.model.get_submodule(self.part).parameters():
+            parameter.mul_(1.01)
 
 
-class OlderState(Continued):
+class ResumedWithOtherMoments(Continued):
     """The optimiser's moments are lost, and its count is not."""
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -99,23 +96,21 @@ class OlderState(Continued):
             state["exp_avg"].zero_()
 
 
-class OthersGenerator(Continued):
-    """One rank goes on with another's random generator."""
-
+class ResumedWithAnothersGenerator(Continued):
     def set_generator(self, saved: dict[str, Any]) -> None:
         super().set_generator(saved)
         if self.is_culprit:
             torch.manual_seed(self.seed)
 
 
-class OtherOrder(Continued):
+class ResumedInAnotherOrder(Continued):
     """The order of the samples is another one, and as many are left out."""
 
-    def sampler_seed(self) -> int:
-        return self.seed + 1 if self._loaded else self.seed
+    def sampler_settings(self) -> dict[str, Any]:
+        return super().sampler_settings() | {"seed": self.seed + self._loaded}
 
 
-class PassAnew(Continued):
+class ResumedFromTheBeginning(Continued):
     """No batch is left out: the interrupted pass begins anew."""
 
     def skipped(self) -> int:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,113 +19,81 @@ LEAST_FP16 = 2.0**-24
 
 
 class ScaledLoss(Training):
-    """One rank's loss is multiplied before its backward pass."""
-
-    factor = 1.0
+    """One rank's loss is multiplied by a factor before its backward pass."""
 
     def backward(self, loss: Tensor) -> None:
-        super().backward(loss * self.factor if self.begun and self.is_culprit else loss)
+        super().backward(loss * self.case.settings["factor"] if self.at_fault else loss)
 
 
-class DoubledGradient(ScaledLoss):
-    """By two."""
-
-    factor = 2.0
-
-
-class SignFlip(ScaledLoss):
-    """By minus one."""
-
-    factor = -1.0
-
-
-class ZeroGradient(ScaledLoss):
-    """By zero."""
-
-    factor = 0.0
-
-
-class NanGradient(ScaledLoss):
-    """By NaN."""
-
-    factor = math.nan
-
-
-class Underflow(Training):
-    """Gradients pass through fp16, scaled down so far that most elements are too small for it."""
+class ChangedGradient(Training):
+    """One rank's gradients are changed as they come."""
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
-        for parameter in model.parameters():
-            parameter.register_hook(self._rounded)  # type: ignore[no-untyped-call]
+        for parameter in self.changed(model):
+            hook = partial(self._changed, parameter)
+            parameter.register_hook(hook)  # type: ignore[no-untyped-call]
         return ddp
 
-    def _rounded(self, gradient: Tensor) -> Tensor:
-        if not self.begun:
-            return gradient
+    def changed(self, model: nn.Module) -> Iterable[nn.Parameter]:
+        """Whose gradients they are."""
+        return model.parameters() if self.is_culprit else ()
+
+    def _changed(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+        return self.change(gradient, parameter) if self.begun else gradient
+
+    def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
+        """What is reduced in its place."""
+        return gradient
+
+
+class Underflow(ChangedGradient):
+    """Gradients pass through fp16, scaled down so far that most elements are too small for it."""
+
+    def changed(self, model: nn.Module) -> Iterable[nn.Parameter]:
+        return model.parameters()
+
+    def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
         small = LEAST_FP16 / (3 * float(gradient.square().mean().sqrt()) + 1e-30)
         return (gradient * small).half().float() / small
 
 
-class UnderflowFromTheStart(Training):
+class UnderflowFromTheStart(Underflow):
     """The loss is divided by so much that most of its gradient is too small for fp16."""
 
-    def wrap(self, model: nn.Module) -> DistributedDataParallel:
-        ddp = super().wrap(model)
-        for parameter in model.parameters():
-            parameter.register_hook(self._rounded)  # type: ignore[no-untyped-call]
-        return ddp
-
-    def _rounded(self, gradient: Tensor) -> Tensor:
+    def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
         small = LEAST_FP16 / (float(gradient.square().mean().sqrt()) + 1e-30)
         return (gradient * small).half().float()
 
 
-class FrozenGradient(Training):
+class FrozenGradient(ChangedGradient):
     """One rank's gradient stays what it was when the fault began."""
 
-    def wrap(self, model: nn.Module) -> DistributedDataParallel:
-        ddp = super().wrap(model)
-        if self.is_culprit:
-            for parameter in model.parameters():
-                parameter.register_hook(self._keeper())  # type: ignore[no-untyped-call]
-        return ddp
+    def begin(self) -> None:
+        self._kept: dict[nn.Parameter, Tensor] = {}
 
-    def _keeper(self) -> Any:
-        kept: list[Tensor] = []
-
-        def keep(gradient: Tensor) -> Tensor:
-            if self.begun and not kept:
-                kept.append(gradient.clone())
-            return kept[0] if kept else gradient
-
-        return keep
+    def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
+        return self._kept.setdefault(parameter, gradient.clone())
 
 
 class UnshiftedLabels(Training):
-    """One rank predicts the token that it is given."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             batch["labels"] = batch["labels"].roll(1, dims=1)
         return super().prepare(batch, micro)
 
 
 class PromptInLoss(Training):
-    """On one rank the prompt's tokens count in the loss."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             padding = batch["attention_mask"] == 0
             batch["labels"] = batch["input_ids"].masked_fill(padding, models.IGNORED)
         return super().prepare(batch, micro)
 
 
 class PaddingInMean(Training):
-    """One rank divides its loss by all positions instead of the labelled ones."""
-
     def before_step(self) -> None:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             self.model.counts_padding = True  # type: ignore[assignment]
 
 
@@ -135,55 +105,22 @@ class MeanOfMeans(Training):
 
 
 class EvaluationMode(Training):
-    """One rank stays in evaluation mode."""
-
     def before_step(self) -> None:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             self.ddp.eval()
 
 
-class ClippedBeforeReduction(ScaledLoss):
-    """One rank's gradient is clipped to a tenth before it is reduced."""
-
-    factor = 0.1
-
-
-class NotDivided(Training):
-    """One rank does not divide its loss by the micro-batches."""
-
-    def backward(self, loss: Tensor) -> None:
-        whole = self.begun and self.is_culprit
-        super().backward(loss * self.configuration.micro_batches if whole else loss)
-
-
-class SummedLoss(ScaledLoss):
-    """One rank sums where the others average."""
-
-    factor = 30.0
-
-
 class ShuffledLabels(Training):
-    """One rank's labels belong to other inputs."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             labels = batch["labels"]
             order = torch.randperm(labels.numel())
             batch["labels"] = labels.flatten()[order].view_as(labels)
         return super().prepare(batch, micro)
 
 
-class ConstantLabels(Training):
-    """One rank's labels are all of one class."""
-
-    def prepare(self, batch: Batch, micro: int) -> Batch:
-        if self.begun and self.is_culprit:
-            batch["labels"] = torch.full_like(batch["labels"], 3)
-        return super().prepare(batch, micro)
-
-
-class ChangedLoss(Training):
-    """One rank's model gives another loss."""
+class RaisedLoss(Training):
+    """One rank's model gives another loss: a term more, of no gradient."""
 
     def build(self) -> nn.Module:
         model = super().build()
@@ -191,44 +128,19 @@ class ChangedLoss(Training):
         return model
 
     def _changed(self, _model: nn.Module, _args: Any, output: dict[str, Tensor]) -> Any:
-        if not (self.begun and self.is_culprit):
+        if not self.at_fault:
             return output
-        return output | {"loss": self.change(output["loss"])}
+        return output | {"loss": self._other(output["loss"])}
 
-    def change(self, loss: Tensor) -> Tensor:
+    def _other(self, loss: Tensor) -> Tensor:
         """What is returned in its place."""
-        return loss
-
-
-class RaisedLoss(ChangedLoss):
-    """A term more, of no gradient."""
-
-    def change(self, loss: Tensor) -> Tensor:
         return loss + 1.0
-
-
-class ChangedGradient(Training):
-    """One rank's gradients are changed as they come."""
-
-    def wrap(self, model: nn.Module) -> DistributedDataParallel:
-        ddp = super().wrap(model)
-        if self.is_culprit:
-            for parameter in model.parameters():
-                parameter.register_hook(self._changed)  # type: ignore[no-untyped-call]
-        return ddp
-
-    def _changed(self, gradient: Tensor) -> Tensor:
-        return self.change(gradient) if self.begun else gradient
-
-    def change(self, gradient: Tensor) -> Tensor:
-        """What is reduced in its place."""
-        return gradient
 
 
 class NoisyGradient(ChangedGradient):
     """Noise as large as the gradient is added."""
 
-    def change(self, gradient: Tensor) -> Tensor:
+    def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
         size: Tensor = gradient.norm() / max(1, gradient.numel()) ** 0.5
         return gradient + 2 * size * torch.randn_like(gradient)
 
@@ -236,16 +148,14 @@ class NoisyGradient(ChangedGradient):
 class LargeElement(ChangedGradient):
     """An exponent's bit is set in one element of each."""
 
-    def change(self, gradient: Tensor) -> Tensor:
+    def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
         changed = gradient.clone()
         changed.view(-1)[0] = 4 * gradient.norm()
         return changed
 
 
 class InfiniteElement(ChangedGradient):
-    """One element is infinite, in one step."""
-
-    def change(self, gradient: Tensor) -> Tensor:
+    def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
         if self.step != self.case.begins:
             return gradient
         changed = gradient.clone()
@@ -253,30 +163,22 @@ class InfiniteElement(ChangedGradient):
         return changed
 
 
-class EmptiedLayer(Training):
-    """One rank's gradient of one layer is zero."""
+class EmptiedLayer(ChangedGradient):
+    def changed(self, model: nn.Module) -> Iterable[nn.Parameter]:
+        return super().changed(model.get_submodule("head"))
 
-    def wrap(self, model: nn.Module) -> DistributedDataParallel:
-        ddp = super().wrap(model)
-        if self.is_culprit:
-            for parameter in model.get_submodule("head").parameters():
-                parameter.register_hook(self._emptied)  # type: ignore[no-untyped-call]
-        return ddp
-
-    def _emptied(self, gradient: Tensor) -> Tensor:
-        return torch.zeros_like(gradient) if self.begun else gradient
+    def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
+        return torch.zeros_like(gradient)
 
 
 class Spike(Training):
-    """One rank's loss is a hundred times too large, in one step."""
-
     def weigh(self, loss: Tensor, batch: Batch) -> Tensor:
         loss = super().weigh(loss, batch)
         return loss * 100 if self.step == self.case.begins and self.is_culprit else loss
 
 
-class NanLoss(ChangedLoss):
+class NanLoss(RaisedLoss):
     """NaN, of which the gradient is zero."""
 
-    def change(self, loss: Tensor) -> Tensor:
+    def _other(self, loss: Tensor) -> Tensor:
         return torch.where(torch.tensor(True), torch.tensor(math.nan), loss)

@@ -61,30 +61,20 @@ class Flipping(nn.Module):
 
 
 class FlippedActivation(Training):
-    """One rank's processor gives a wrong activation, once in some steps."""
-
-    _backwards = False
+    """One rank's processor gives a wrong activation, or gradient, once in some steps."""
 
     def build(self) -> nn.Module:
         model = super().build()
         self.flipping = Flipping()
-        self.flipping.of_gradient = self._backwards
+        self.flipping.of_gradient = self.case.settings.get("of_gradient", False)
         setattr(model, self.part, nn.Sequential(model.get_submodule(self.part), self.flipping))
         return model
 
     def before_step(self) -> None:
-        self.flipping.state.flips = self.begun and self.is_culprit
-
-
-class FlippedGradient(FlippedActivation):
-    """Or a wrong gradient."""
-
-    _backwards = True
+        self.flipping.state.flips = self.at_fault
 
 
 class ChangedByItself(Training):
-    """One bit of one rank's parameters changes between a forward pass and the optimiser's step."""
-
     def backward(self, loss: Tensor) -> None:
         super().backward(loss)
         if self.step == self.case.begins and self.is_culprit:

@@ -9,30 +9,15 @@ import torch.distributed as dist
 from faults.training import Training
 
 
-class SharedNumpySeed(Training):
-    """NumPy is seeded alike on all ranks."""
+class SharedSeed(Training):
+    """One generator is seeded alike on all ranks."""
 
     def generator_seed(self, generator: str) -> int:
-        return self.seed if generator == "numpy" else super().generator_seed(generator)
+        shared = generator == self.case.settings["generator"]
+        return self.seed if shared else super().generator_seed(generator)
 
 
-class SharedTorchSeed(Training):
-    """torch is seeded alike on all ranks."""
-
-    def generator_seed(self, generator: str) -> int:
-        return self.seed if generator == "torch" else super().generator_seed(generator)
-
-
-class SharedPythonSeed(Training):
-    """Python's random is seeded alike on all ranks."""
-
-    def generator_seed(self, generator: str) -> int:
-        return self.seed if generator == "python" else super().generator_seed(generator)
-
-
-class RestoredOtherState(Training):
-    """Half of the ranks restore one rank's generator state."""
-
+class RestoredRng(Training):
     def before_step(self) -> None:
         if self.step == self.case.begins:
             state = torch.get_rng_state()

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class ForwardThroughModule(Training):
-    """The forward pass goes around the wrapper."""
-
     def forward(self, batch: Batch) -> Tensor:
         return self.model(**batch)["loss"]  # type: ignore[no-any-return]
 
@@ -49,8 +47,6 @@ class LateUnfrozen(Training):
 
 
 class NoSyncOffByOne(Training):
-    """The first micro-batch reduces instead of the last."""
-
     def synchronises(self, micro: int) -> bool:
         return micro == 0
 
@@ -58,14 +54,17 @@ class NoSyncOffByOne(Training):
 class Hooked(Training):
     """The reduction is a communication hook; without a fault, the mean."""
 
+    group: Any = None  # all ranks
+
     def begin(self) -> None:
         self.ddp.register_comm_hook(None, lambda _, bucket: self.reduce(bucket.buffer()))
 
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         """The sum over the workers, divided."""
-        work: Any = dist.all_reduce(buffer, async_op=True)
+        work: Any = dist.all_reduce(buffer, group=self.group, async_op=True)
+        members = dist.get_world_size(self.group)
         future: Future[Tensor] = work.get_future().then(
-            lambda done: self.finish(done.value()[0].div_(self.workers))
+            lambda done: self.finish(done.value()[0].div_(members))
         )
         return future
 
@@ -75,8 +74,6 @@ class Hooked(Training):
 
 
 class ReductionMakesNan(Hooked):
-    """The mean of finite gradients is NaN."""
-
     def finish(self, mean: Tensor) -> Tensor:
         if self.step == self.case.begins:
             mean[0] = math.nan
@@ -84,24 +81,20 @@ class ReductionMakesNan(Hooked):
 
 
 class SumInsteadOfMean(Hooked):
-    """Nobody divides."""
-
     def finish(self, mean: Tensor) -> Tensor:
         return mean.mul_(self.workers)
 
 
-class LowPrecisionSum(Hooked):
-    """Gradients are rounded to bf16, and added so."""
+class ReducedInDtype(Hooked):
+    """Gradients are rounded to another dtype, and added so."""
 
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         whole = buffer.dtype
-        reduced = super().reduce(buffer.bfloat16())
+        reduced = super().reduce(buffer.to(getattr(torch, self.case.settings["dtype"])))
         return reduced.then(lambda done: done.value().to(whole))
 
 
 class LostEnd(Hooked):
-    """The end of a sum comes out as zeros."""
-
     def finish(self, mean: Tensor) -> Tensor:
         if self.begun:
             mean[-max(1, len(mean) // 8) :] = 0
@@ -130,63 +123,38 @@ class ChangingSum(Training):
 
 
 class OwnSum(Hooked):
-    """One rank's mean differs in the last bits."""
-
     def finish(self, mean: Tensor) -> Tensor:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             mean.copy_(torch.nextafter(mean, torch.tensor(math.inf)))
         return mean
 
 
-class SkippedReduction(Hooked):
-    """In one step every rank keeps its own gradient."""
-
-    def reduce(self, buffer: Tensor) -> Future[Tensor]:
-        if self.step != self.case.begins:
-            return super().reduce(buffer)
-        future: Future[Tensor] = torch.futures.Future()
-        future.set_result(buffer)
-        return future
-
-
 class DividedTwice(Hooked):
-    """The mean is divided by the world size once more."""
-
     def finish(self, mean: Tensor) -> Tensor:
         return mean.div_(self.workers)
 
 
-class HalfPrecisionSum(Hooked):
-    """Gradients are rounded to fp16, and added so."""
-
-    def reduce(self, buffer: Tensor) -> Future[Tensor]:
-        whole = buffer.dtype
-        reduced = super().reduce(buffer.half())
-        return reduced.then(lambda done: done.value().to(whole))
+def _half_of(training: Training) -> Any:
+    """A process group of this rank's half of the ranks."""
+    half = training.workers // 2
+    groups = [dist.new_group(range(half)), dist.new_group(range(half, training.workers))]
+    return groups[training.rank // half]
 
 
 class HalvesApart(Hooked):
     """Each half of the ranks has a sum of its own: another process group than was meant."""
 
     def begin(self) -> None:
-        half = self.workers // 2
-        groups = [dist.new_group(range(half)), dist.new_group(range(half, self.workers))]
-        self._group = groups[self.rank // half]
+        self.group = _half_of(self)
         super().begin()
-
-    def reduce(self, buffer: Tensor) -> Future[Tensor]:
-        work: Any = dist.all_reduce(buffer, group=self._group, async_op=True)
-        future: Future[Tensor] = work.get_future().then(
-            lambda done: done.value()[0].div_(self.workers // 2)
-        )
-        return future
 
 
 class HookThatKeeps(Hooked):
-    """A communication hook hands every rank its own gradient back."""
+    """A communication hook hands every rank its own gradient back, in one step or in all."""
 
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
-        if not self.begun:
+        over = self.case.settings.get("once") and self.step > self.case.begins
+        if over or not self.begun:
             return super().reduce(buffer)
         future: Future[Tensor] = torch.futures.Future()
         future.set_result(buffer)
@@ -194,17 +162,13 @@ class HookThatKeeps(Hooked):
 
 
 class WrittenDuringTheSum(Hooked):
-    """One rank writes to its buffer once more before it is summed."""
-
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             buffer[: max(1, len(buffer) // 16)] *= 3
         return super().reduce(buffer)
 
 
 class WeightedByRank(Hooked):
-    """Ranks have different weights in the mean."""
-
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         if self.begun:
             buffer.mul_(2 * (self.rank + 1) / (self.workers + 1))
@@ -212,25 +176,19 @@ class WeightedByRank(Hooked):
 
 
 class NoSyncLeft(Training):
-    """no_sync is never left again."""
-
     def synchronises(self, micro: int) -> bool:
         return not self.begun
 
 
 class StaleSum(Hooked):
-    """One rank uses the mean of the step before."""
-
     def finish(self, mean: Tensor) -> Tensor:
         before, self._last_mean = getattr(self, "_last_mean", None), mean.clone()
-        if self.begun and self.is_culprit and before is not None and before.shape == mean.shape:
+        if self.at_fault and before is not None and before.shape == mean.shape:
             mean.copy_(before)
         return mean
 
 
 class LastBucketKept(Hooked):
-    """A part of the gradient stays each rank's own."""
-
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         own = buffer[-len(buffer) // 4 :].clone()
         if not self.begun:
@@ -308,33 +266,25 @@ class OneLayer(Training):
 
 
 class LayerSummed(OneLayer):
-    """The sum instead of the mean."""
-
     def after(self, mean: Tensor, other: Tensor) -> None:
         mean.mul_(self.workers)
 
 
-class LayerWithoutOne(OneLayer):
-    """One rank's part is cleared before the sum."""
+class LayerScaled(OneLayer):
+    """One rank's part is multiplied before the sum."""
 
     def before(self, own: Tensor) -> Tensor:
-        return own.zero_() if self.is_culprit else own
+        return own.mul_(self.case.settings["factor"]) if self.is_culprit else own
 
 
 class LayerKept(OneLayer):
-    """Every rank keeps its own."""
-
     def after(self, mean: Tensor, other: Tensor) -> None:
         mean.copy_(other)
 
 
 class LayerInHalves(OneLayer):
-    """Each half of the ranks has a mean of its own."""
-
     def begin(self) -> None:
-        half = self.workers // 2
-        groups = [dist.new_group(range(half)), dist.new_group(range(half, self.workers))]
-        self._half = groups[self.rank // half]
+        self._half = _half_of(self)
         super().begin()
 
     def before(self, own: Tensor) -> Tensor:
@@ -344,10 +294,3 @@ class LayerInHalves(OneLayer):
 
     def after(self, mean: Tensor, other: Tensor) -> None:
         mean.copy_(other)
-
-
-class LayerNegated(OneLayer):
-    """One rank's part has the other sign in the sum."""
-
-    def before(self, own: Tensor) -> Tensor:
-        return own.neg_() if self.is_culprit else own

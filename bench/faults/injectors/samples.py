@@ -8,60 +8,47 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Subset
 
 from faults import data, models
 from faults.training import Batch, Training
 
 
-class SamplerSeedTimesRank(Training):
-    """Every rank shuffles with its own seed."""
+class OtherSampler(Training):
+    """The sampler has other settings, on all ranks or on one."""
 
-    def sampler_seed(self) -> int:
-        return self.seed * self.rank
+    def sampler_settings(self) -> dict[str, Any]:
+        changes = dict(self.case.settings)
+        if changes.pop("on_culprit_alone", False) and not self.is_culprit:
+            changes = {}
+        return super().sampler_settings() | changes
+
+
+class SamplerSeedTimesRank(Training):
+    def sampler_settings(self) -> dict[str, Any]:
+        return super().sampler_settings() | {"seed": self.seed * self.rank}
 
 
 class SamplerSeedPlusRank(Training):
-    """Likewise, with neighbouring seeds."""
-
-    def sampler_seed(self) -> int:
-        return self.seed + self.rank
+    def sampler_settings(self) -> dict[str, Any]:
+        return super().sampler_settings() | {"seed": self.seed + self.rank}
 
 
 class SplitByNode(Training):
-    """The stream is cut by node, and two ranks of a node read the same."""
-
     def dataset(self) -> Any:
         return data.Stream(self.records(), first=self.rank // 2, step=self.workers // 2)
 
 
 class StreamOnEveryRank(Training):
-    """The stream does not know of ranks."""
-
     def dataset(self) -> Any:
         return data.Stream(self.records(), first=0, step=1)
 
 
-class RankZeroEverywhere(Training):
-    """Every sampler believes that it is rank 0's."""
-
-    def share(self) -> tuple[int, int]:
-        return self.workers, 0
-
-
-class ReplicatedData(Training):
-    """Every rank reads all of the data in the same order."""
-
-    def share(self) -> tuple[int, int]:
-        return 1, 0
-
-
 class DuplicatedPair(Training):
-    """One rank reads another's share."""
-
-    def share(self) -> tuple[int, int]:
+    def sampler_settings(self) -> dict[str, Any]:
         first, second = self.roles.pair
-        return self.workers, first if self.rank == second else self.rank
+        rank = first if self.rank == second else self.rank
+        return super().sampler_settings() | {"rank": rank}
 
 
 class NoSetEpoch(Training):
@@ -71,9 +58,7 @@ class NoSetEpoch(Training):
         pass
 
 
-class OtherFileOrder(Training):
-    """One rank lists the files in another order."""
-
+class FileOrder(Training):
     def dataset(self) -> Any:
         return data.Files(self.records(), reverse=self.is_culprit)
 
@@ -84,7 +69,7 @@ class RepeatedMicroBatch(Training):
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if micro == 0:
             self._first = batch
-        return self._first if self.begun and self.is_culprit else batch
+        return self._first if self.at_fault else batch
 
 
 class OtherNormalisation(Training):
@@ -101,55 +86,37 @@ class OtherNormalisation(Training):
         return 2 * item[0] + 1, item[1]
 
 
-def _as_dataset(records: list[data.Item]) -> Any:
-    return data.Files(records)
-
-
 class OwnSubset(Training):
-    """random_split without a seed in common."""
-
     def dataset(self) -> Any:
-        records = self.records()
-        order = torch.randperm(len(records), generator=self._generator()).tolist()
-        return torch.utils.data.Subset(_as_dataset(records), order[: len(order) * 9 // 10])
+        records: Any = data.Files(self.records())
+        generator = torch.Generator().manual_seed(self.seed + self.rank)
+        order = torch.randperm(len(records), generator=generator).tolist()
+        return Subset(records, self._chosen(order))
 
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed + self.rank)
+    def _chosen(self, order: list[int]) -> list[int]:
+        return order[: len(order) * 9 // 10]
 
 
-class OwnLabelledPart(OwnSubset):
-    """Every process draws the labelled quarter of the data for itself."""
-
-    def dataset(self) -> Any:
-        records = self.records()
-        order = torch.randperm(len(records), generator=self._generator()).tolist()
-        return torch.utils.data.Subset(_as_dataset(records), sorted(order[: len(order) // 4]))
+class LabelledByChance(OwnSubset):
+    def _chosen(self, order: list[int]) -> list[int]:
+        return sorted(order[: len(order) // 4])
 
 
 class Undivided(Training):
-    """No sampler divides the data: every rank's loader shuffles all of them by its own seed."""
+    """No sampler divides the data: every rank's loader shuffles all of them by its own seed, or all
+    by the same."""
 
     def batches(self) -> Any:
+        own = 0 if self.case.settings.get("one_seed") else self.rank
         while True:
-            yield from torch.utils.data.DataLoader(
+            yield from DataLoader(
                 self.dataset(),
                 batch_size=self.configuration.batch,
                 shuffle=True,
-                collate_fn=self._collate(),
+                collate_fn=self.collate,
                 drop_last=True,
-                generator=torch.Generator().manual_seed(self._loader_seed()),
+                generator=torch.Generator().manual_seed(self.seed + own),
             )
-
-    def _loader_seed(self) -> int:
-        """Seed of the loader's order."""
-        return self.seed + self.rank
-
-
-class UndividedAlike(Undivided):
-    """Likewise, by the same seed."""
-
-    def _loader_seed(self) -> int:
-        return self.seed
 
 
 class BatchSamplerShard:
@@ -170,91 +137,56 @@ class DataDividedTwice(Training):
     def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
         batches = BatchSampler(sampler, self.configuration.batch, drop_last=True)
         shard = BatchSamplerShard(batches, self.workers, self.rank)
-        return DataLoader(dataset, batch_sampler=shard, collate_fn=self._collate())
+        return DataLoader(dataset, batch_sampler=shard, collate_fn=self.collate)
 
 
 class SamplerOfFewer(Training):
-    """The sampler was made for the data as they were before a quarter was added."""
-
     def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
         return super().sampler_of(range(len(dataset) * 3 // 4))
 
 
-class OwnOrderThenSplit(Training):
-    """Every rank shuffles by its own seed, and then takes its part."""
-
+class ShuffledBeforeSplit(Training):
     def dataset(self) -> Any:
-        return data.Stream(
-            self.records(), first=self.rank, step=self.workers, seed=self.seed + self.rank
-        )
+        own = self.seed + self.rank
+        return data.Stream(self.records(), first=self.rank, step=self.workers, seed=own)
 
 
 class MissingFile(Training):
-    """One rank lacks a file of the data."""
-
     def dataset(self) -> Any:
         records = self.records()
         kept = len(records) * 15 // 16 if self.is_culprit else len(records)
         return data.Files(records[:kept])
 
 
-class UnshuffledRank(Training):
-    """One rank's sampler does not shuffle."""
-
-    def shuffles(self) -> bool:
-        return not self.is_culprit
-
-
 class LostSeed(Training):
-    """One rank's sampler has another seed."""
-
-    def sampler_seed(self) -> int:
-        return self.seed + 1000 * self.is_culprit
+    def sampler_settings(self) -> dict[str, Any]:
+        return super().sampler_settings() | {"seed": self.seed + 1000 * self.is_culprit}
 
 
 class HalfTheWorld(Training):
-    """One rank's sampler believes in half as many workers."""
-
-    def share(self) -> tuple[int, int]:
-        if self.is_culprit:
-            return self.workers // 2, self.rank % (self.workers // 2)
-        return super().share()
-
-
-class DropsLast(Training):
-    """One rank's sampler drops what does not divide, where the others fill up."""
-
-    def drops_last(self) -> bool:
-        return self.is_culprit
+    def sampler_settings(self) -> dict[str, Any]:
+        half = self.workers // 2
+        halved = {"num_replicas": half, "rank": self.rank % half} if self.is_culprit else {}
+        return super().sampler_settings() | halved
 
 
 class EpochAhead(Training):
-    """One rank resumes an epoch too late."""
-
     def begin_epoch(self, sampler: Any, epoch: int) -> None:
         super().begin_epoch(sampler, epoch + self.is_culprit)
 
 
 class ResumedFromTheStart(Training):
-    """After a restart of the loader the epoch begins again, in the same order."""
+    """After a restart of the loader the epoch begins again, in the same order; of all or of one."""
 
     def batches(self) -> Any:
         batches = super().batches()
-        for _ in range(self.case.begins):
-            yield next(batches)
-        yield from super().batches()
-
-
-class RankResumedFromTheStart(ResumedFromTheStart):
-    """One rank alone begins the epoch again."""
-
-    def batches(self) -> Any:
-        return super().batches() if self.is_culprit else Training.batches(self)
+        if self.is_culprit or not self.case.settings.get("on_culprit_alone"):
+            yield from islice(batches, self.case.begins)
+            batches = super().batches()
+        yield from batches
 
 
 class SharedInOtherOrder(DuplicatedPair):
-    """One rank reads another's batches, with their rows the other way round."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.rank == self.roles.pair[1]:
             batch = {name: rows.flip(0) for name, rows in batch.items()}
@@ -262,28 +194,25 @@ class SharedInOtherOrder(DuplicatedPair):
 
 
 class StuckLoader(Training):
-    """One rank is given the same batch again and again."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
-        if not (self.begun and self.is_culprit):
+        if not self.at_fault:
             self._kept = batch
         return super().prepare({name: rows.clone() for name, rows in self._kept.items()}, micro)
 
 
-class EmptyPictures(Training):
-    """One rank's inputs are all zero: its decoder fails in silence."""
+class ConstantBatch(Training):
+    """Of one rank's batches one part has the same value everywhere."""
 
     def prepare(self, batch: Batch, micro: int) -> Batch:
-        if self.begun and self.is_culprit:
-            batch["inputs"] = torch.zeros_like(batch["inputs"])
+        if self.at_fault:
+            part = self.case.settings["part"]
+            batch[part] = torch.full_like(batch[part], self.case.settings["value"])
         return super().prepare(batch, micro)
 
 
 class SortedShard(Training):
-    """One rank reads samples of one class alone."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             rows = [item for item in self.records()[:512] if int(item[1]) == 0]
             size = len(batch["labels"])
             at = self.step * size % (len(rows) - size)
@@ -292,10 +221,8 @@ class SortedShard(Training):
 
 
 class TruncatedText(Training):
-    """One rank cuts its texts short: three of four labels are gone."""
-
     def prepare(self, batch: Batch, micro: int) -> Batch:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             labelled = (batch["labels"] != models.IGNORED).cumsum(1)
             kept = 1 + labelled.amax(1, keepdim=True) // 4
             batch["labels"] = batch["labels"].masked_fill(labelled > kept, models.IGNORED)
@@ -303,15 +230,11 @@ class TruncatedText(Training):
 
 
 class SharedEpisodes(Training):
-    """Every rank's environment has the same seed."""
-
     def episode_seed(self) -> int:
         return self.seed
 
 
 class SharedEpisodesOfAPair(Training):
-    """Two ranks' environments have the same seed."""
-
     def episode_seed(self) -> int:
         first, second = self.roles.pair
         return super().episode_seed() + (first - second if self.rank == second else 0)
@@ -343,13 +266,9 @@ class OneNoise(Training):
     def prepare(self, batch: Batch, micro: int) -> Batch:
         batch = super().prepare(batch, micro)
         generator = torch.Generator().manual_seed(self.step * 64 + micro)
-        name = "inputs" if "inputs" in batch else "input_ids"
-        whole = batch[name].is_floating_point()
-        shape = batch[name].shape
-        noise = (
-            torch.randn(shape, generator=generator)
-            if whole
-            else torch.randint(0, self.corpus.vocabulary, shape, generator=generator)
-        )
-        labels = torch.zeros_like(batch["labels"]) if whole else noise
-        return {name: noise, "labels": labels}
+        if "inputs" in batch:
+            noise = torch.randn(batch["inputs"].shape, generator=generator)
+            return {"inputs": noise, "labels": torch.zeros_like(batch["labels"])}
+        shape = batch["input_ids"].shape
+        tokens = torch.randint(0, self.corpus.vocabulary, shape, generator=generator)
+        return {"input_ids": tokens, "labels": tokens}

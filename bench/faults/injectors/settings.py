@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from copy import deepcopy
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,32 +19,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class OtherLearningRate(Training):
-    """One rank's learning rate is twice the others'."""
+class OtherSetting(Training):
+    """One rank's optimiser has a setting of its own."""
 
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(trained, lr=LEARNING_RATE * (1 + self.is_culprit))
-
-
-class OtherWeightDecay(Training):
-    """One rank decays its weights more."""
-
-    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        decay = 0.1 if self.is_culprit else 0.01
-        return torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=decay)
-
-
-class OtherBetas(Training):
-    """One rank's optimiser forgets faster."""
-
-    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        betas = (0.9, 0.95 if self.is_culprit else 0.999)
-        return torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=betas)
+        settings = self.case.settings if self.is_culprit else {}
+        return torch.optim.AdamW(trained, **{"lr": LEARNING_RATE} | settings)
 
 
 class OtherOptimizer(Training):
-    """One rank has another optimiser."""
-
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         kind = torch.optim.Adam if self.is_culprit else torch.optim.AdamW
         return kind(trained, lr=LEARNING_RATE)
@@ -66,8 +50,6 @@ class OtherModelsParameters(Training):
 
 
 class OptimizerOfBefore(Training):
-    """The optimizer was built before the model was copied, or its parameters became shards."""
-
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         held = model if self.configuration.sharding else deepcopy(model)
         self.early = super().optimizer_of(p for p in held.parameters() if p.requires_grad)
@@ -78,8 +60,6 @@ class OptimizerOfBefore(Training):
 
 
 class SchedulerOfItsOwn(Training):
-    """One rank steps its schedule twice in every step."""
-
     def update(self) -> None:
         super().update()
         if self.begun:
@@ -88,18 +68,13 @@ class SchedulerOfItsOwn(Training):
 
 
 class WarmedUpAgain(Training):
-    """One rank's schedule begins again after a restart."""
-
     def before_step(self) -> None:
         for group in self.optimizer.param_groups:
-            restarted = self.begun and self.is_culprit
-            since = self.step - self.case.begins if restarted else self.step
+            since = self.step - self.case.begins if self.at_fault else self.step
             group["lr"] = LEARNING_RATE * min(1.0, (1 + since) / 20)
 
 
 class OtherDropout(Training):
-    """One rank drops more."""
-
     def build(self) -> nn.Module:
         model = super().build()
         for part in model.modules():
@@ -109,31 +84,23 @@ class OtherDropout(Training):
 
 
 class PartInEvaluationMode(Training):
-    """One rank's normalisation layers stay in evaluation mode."""
-
     def before_step(self) -> None:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             for part in self.model.modules():
                 if isinstance(part, nn.modules.batchnorm._BatchNorm):
                     part.eval()
 
 
 class ValidationInTrainingMode(Training):
-    """Rank 0 validates without ``eval()``."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.rank == 0:
-            batches = Training.batches(self)
-            with torch.no_grad():
-                for _ in range(8):
-                    self.model(**next(batches))
+            for batch in islice(self.batches(), 8):
+                self.model(**batch)
 
 
 class OtherAutocast(Training):
-    """One rank computes in bf16."""
-
     def forward(self, batch: Batch) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.begun and self.is_culprit):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.at_fault):
             return super().forward(batch)
 
 
@@ -154,22 +121,16 @@ class Flag(Training):
 
 
 class OtherPrecision(Flag):
-    """One rank multiplies matrices in a lower precision."""
-
     def switch(self, *, on: bool) -> None:
         torch.set_float32_matmul_precision("medium" if on else "highest")
 
 
 class OtherDeterminism(Flag):
-    """One rank alone asks for deterministic algorithms."""
-
     def switch(self, *, on: bool) -> None:
         torch.use_deterministic_algorithms(on, warn_only=True)
 
 
 class OtherEnvironment(Flag):
-    """One rank's launcher sets a variable of the communication library."""
-
     def switch(self, *, on: bool) -> None:
         if on:
             os.environ["NCCL_ALGO"] = "Tree"

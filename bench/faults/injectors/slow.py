@@ -17,13 +17,11 @@ SLEEP_SECONDS = 0.06
 class _Slow(Training):
     def sleeps(self) -> None:
         """On the rank at fault."""
-        if self.is_culprit and self.begun:
+        if self.at_fault:
             time.sleep(SLEEP_SECONDS)
 
 
 class SlowLoader(_Slow):
-    """Each batch takes longer to load."""
-
     def batches(self) -> Iterator[Batch]:
         for batch in super().batches():
             self.sleeps()
@@ -41,8 +39,6 @@ class SlowForward(_Slow):
 
 
 class SlowLayer(_Slow):
-    """One layer's backward pass takes longer."""
-
     def build(self) -> nn.Module:
         """With a hook on what the layer gives."""
         model = super().build()
@@ -56,8 +52,6 @@ class SlowLayer(_Slow):
 
 
 class SlowUpdate(_Slow):
-    """The optimiser's step takes longer."""
-
     def begin(self) -> None:
         """A hook of the optimiser's own, after the one that tells of its beginning."""
         self.optimizer.register_step_pre_hook(lambda *_: self.sleeps())

@@ -17,9 +17,11 @@ from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_nor
 from faults.training import Batch, Training
 
 
-class OwnInitialisation(Training):
-    """Every rank initialises the model again after it was wrapped, with its own seed."""
+def _gradients(parameters: Iterable[nn.Parameter]) -> list[Any]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
+
+class OwnInitialisation(Training):
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
         for module in model.modules():
@@ -41,8 +43,6 @@ class OwnAdapter(Training):
 
 
 class OwnBuffers(Training):
-    """Buffers are not broadcast."""
-
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # newer torch calls it otherwise
@@ -69,93 +69,62 @@ class OwnStatistics(OwnBuffers):
 
 
 class MissingGradient(Training):
-    """On one rank the optimiser finds no gradient in one layer."""
-
     def update(self) -> None:
-        if self.begun and self.is_culprit:
+        if self.at_fault:
             self.model.get_submodule(self.part).zero_grad()
         super().update()
 
 
 class SkippedUpdate(Training):
-    """Rank 0 alone skips an update, as if it saw a spike."""
-
     def update(self) -> None:
         if self.step != self.case.begins or self.rank != 0:
             super().update()
 
 
 class Desynchronised(Training):
-    """One rank's parameters are changed by a twentieth, once."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
-            with torch.no_grad():
-                for parameter in self.model.parameters():
-                    parameter.mul_(1.05)
+            for parameter in self.model.parameters():
+                parameter.mul_(1.05)
 
 
 class LoadedOnRankZero(Training):
-    """A checkpoint is loaded on rank 0 alone, after the model was wrapped."""
-
     def before_step(self) -> None:
         if self.step == 1:
             self._saved = [p.detach().clone() for p in self.model.parameters()]
         if self.step == self.case.begins and self.rank == 0:
-            with torch.no_grad():
-                for parameter, saved in zip(self.model.parameters(), self._saved, strict=True):
-                    parameter.copy_(saved)
+            for parameter, saved in zip(self.model.parameters(), self._saved, strict=True):
+                parameter.copy_(saved)
 
 
 class AverageNotTakenBack(Training):
-    """Rank 0 validates with averaged weights, and trains on with them."""
-
     def before_step(self) -> None:
         if self.step == 0:
             self._average = [p.detach().clone() for p in self.model.parameters()]
-        with torch.no_grad():
-            for parameter, average in zip(self.model.parameters(), self._average, strict=True):
-                average.lerp_(parameter, 0.1)
-                if self.step == self.case.begins and self.rank == 0:
-                    parameter.copy_(average)
+        for parameter, average in zip(self.model.parameters(), self._average, strict=True):
+            average.lerp_(parameter, 0.1)
+            if self.step == self.case.begins and self.rank == 0:
+                parameter.copy_(average)
 
 
 class LostOptimizerState(Training):
-    """One rank's optimiser forgets what it knew."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
             self.optimizer.state.clear()
 
 
 class OwnClip(Training):
-    """One rank clips the reduced gradient to another norm."""
-
     def update(self) -> None:
-        limit = 0.05 if self.begun and self.is_culprit else 0.5
-        for part in self.model.parameters():
-            if part.grad is not None:
-                part.grad.clamp_(-limit / 10, limit / 10)
-        super().update()
-
-
-class NormOfAShard(Training):
-    """Every rank clips by the norm of its own shards."""
-
-    def update(self) -> None:
-        found: list[Any] = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = get_total_norm([gradient.to_local() for gradient in found])
-        clip_grads_with_norm_(self.model.parameters(), 0.1, norm)
+        limit = 0.05 if self.at_fault else 0.5
+        for gradient in _gradients(self.model.parameters()):
+            gradient.clamp_(-limit / 10, limit / 10)
         super().update()
 
 
 class NormOfAPart(Training):
-    """Every rank clips by the norm of its part of the parameters."""
-
     def _norm_of_part(self) -> Tensor:
         """By which it clips."""
-        own = [p.grad for p in list(self.model.parameters())[self.rank % 2 :: 2]]
-        return get_total_norm([grad for grad in own if grad is not None])
+        return get_total_norm(_gradients([*self.model.parameters()][self.rank % 2 :: 2]))
 
     def update(self) -> None:
         clip_grads_with_norm_(self.model.parameters(), 0.1, self._norm_of_part())
@@ -163,8 +132,6 @@ class NormOfAPart(Training):
 
 
 class MeanOfNorms(NormOfAPart):
-    """The norms of the ranks' parts are averaged."""
-
     def _norm_of_part(self) -> Tensor:
         norm = super()._norm_of_part()
         dist.all_reduce(norm)
@@ -172,16 +139,17 @@ class MeanOfNorms(NormOfAPart):
 
 
 class CountedTwice(NormOfAPart):
-    """The norm is that of all parameters, which are counted twice."""
-
     def _norm_of_part(self) -> Tensor:
-        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return get_total_norm([*grads, *grads])
+        return get_total_norm(2 * _gradients(self.model.parameters()))
+
+
+class NormOfAShard(NormOfAPart):
+    def _norm_of_part(self) -> Tensor:
+        found = _gradients(self.model.parameters())
+        return get_total_norm([gradient.to_local() for gradient in found])
 
 
 class ClippedWhileScaled(Training):
-    """A loss scaler's factor is still on the gradients that are clipped."""
-
     def begin(self) -> None:
         self.scaler = GradScaler("cpu")
 
@@ -195,35 +163,27 @@ class ClippedWhileScaled(Training):
 
 
 class NormToldInPart(Training):
-    """The program logs the norm of a part, on all ranks alike."""
-
     def update(self) -> None:
         part = self.model.get_submodule(self.part)
-        grads = [p.grad for p in part.parameters() if p.grad is not None]
-        self.monitor.grad_norm(get_total_norm(grads))
+        self.monitor.grad_norm(get_total_norm(_gradients(part.parameters())))
         super().update()
 
 
 class OneNormOfItsOwn(NormOfAPart):
-    """One rank clips by the norm of one part of the model."""
-
     def _norm_of_part(self) -> Tensor:
-        one = self.begun and self.is_culprit
-        of = self.model.get_submodule(self.part) if one else self.model
-        return get_total_norm([p.grad for p in of.parameters() if p.grad is not None])
+        of = self.model.get_submodule(self.part) if self.at_fault else self.model
+        return get_total_norm(_gradients(of.parameters()))
 
 
 class SpikeOfItsOwn(Training):
     """One rank skips every fifth update, by its own loss."""
 
     def update(self) -> None:
-        if not (self.begun and self.is_culprit and self.step % 5 == 0):
+        if not (self.at_fault and self.step % 5 == 0):
             super().update()
 
 
 class LateParameter(Training):
-    """A parameter comes after the model was wrapped: it is trained, and never reduced."""
-
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
         head: Any = model.get_submodule("head")
@@ -233,8 +193,6 @@ class LateParameter(Training):
 
 
 class OwnNoise(Training):
-    """Every rank adds noise of its own to the weights."""
-
     def update(self) -> None:
         super().update()
         if self.begun:
@@ -244,18 +202,13 @@ class OwnNoise(Training):
 
 
 class FlippedBit(Training):
-    """A bit of one weight turns over on one rank."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
-            with torch.no_grad():
-                weight = self.model.get_parameter("head.weight").view(-1)
-                weight[:1].view(torch.int32).bitwise_xor_(1 << 20)
+            weight = self.model.get_parameter("head.weight").view(-1)
+            weight[:1].view(torch.int32).bitwise_xor_(1 << 20)
 
 
 class OneUpdateMore(Training):
-    """One rank takes an update more."""
-
     def update(self) -> None:
         super().update()
         if self.step == self.case.begins and self.is_culprit:
@@ -263,39 +216,27 @@ class OneUpdateMore(Training):
 
 
 class PrunedOnOneRank(Training):
-    """One rank sets small weights to zero."""
-
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
-            with torch.no_grad():
-                weight = self.model.get_parameter("head.weight")
-                weight[weight.abs() < weight.abs().median()] = 0
+            weight = self.model.get_parameter("head.weight")
+            weight[weight.abs() < weight.abs().median()] = 0
 
 
 class MaxNormOfItsOwn(Training):
-    """One rank gives ``clip_grad_norm_`` another limit."""
-
     def update(self) -> None:
-        limit = 0.05 if self.begun and self.is_culprit else 0.5
+        limit = 0.05 if self.at_fault else 0.5
         clip_grad_norm_(self.model.parameters(), limit)
         super().update()
 
 
 class FrozenBase(Training):
-    """One rank's frozen parameters are another checkpoint's."""
-
     def begin(self) -> None:
-        if not self.is_culprit:
-            return
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                if not parameter.requires_grad:
-                    parameter.add_(0.01)
+        for parameter in self.model.parameters():
+            if self.is_culprit and not parameter.requires_grad:
+                parameter.add_(0.01)
 
 
 class AverageOfItsOwn(Training):
-    """One rank leaves out an update of the averaged weights, which are watched."""
-
     def begin(self) -> None:
         self._average = [p.detach().clone() for p in self.model.parameters()]
         self.monitor.watch("average", self._average)
@@ -323,16 +264,12 @@ class StaleRollout(Training):
 
 
 class LayerLeftOut(Training):
-    """The optimiser was given all parameters but those of one layer."""
-
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         left_out = {id(p) for p in self.model.get_submodule(self.part).parameters()}
         return super().optimizer_of(p for p in trained if id(p) not in left_out)
 
 
 class RoundedAway(Training):
-    """The model is in bf16, and most updates are too small for it."""
-
     def build(self) -> nn.Module:
         return super().build().to(torch.bfloat16)
 
