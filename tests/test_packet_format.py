@@ -187,7 +187,7 @@ def test_kinds_of_fingerprints_are_those_of_the_library() -> None:
     assert {name: int(kind) for kind, name, *_ in rows} == KINDS
     assert [int(kind) for kind, *_ in rows] == sorted(KINDS.values())
     source = " ".join(KIND_TABLE.read_text(encoding="utf-8").split())
-    entry = r'FingerprintInfo\{FingerprintKind::k\w+, "(\w+)", k(\w+), (\w+), "([\w-]*)"\}'
+    entry = r'\{k\w+, "(\w+)", k(\w+), (\w+), "([\w-]*)"\}'
     words = {"Match": "must match", "Differ": "must differ", "Noise": "noise"}
     expected = {
         name: (words[expectation], real == "true", check)
