@@ -30,8 +30,8 @@ Steps steps_of(const std::vector<Parameter>& parameters) {
       {.sketch_size = 256, .buffers = {{"frozen.w", 2, ""}, {"frozen.v", 2, ""}}}, parameters, {}));
 }
 
-packet::Step ended(Steps& steps) {
-  return std::get<packet::Step>(*packet::decode(end_step(steps, {}).bytes));
+packet::Step ended(Steps& steps, const StepEnd& how = {}) {
+  return std::get<packet::Step>(*packet::decode(end_step(steps, how).bytes));
 }
 
 TEST(Elsewhere, ThePassOfADeviceIsTakenForItsOwn) {
@@ -84,6 +84,32 @@ TEST(Elsewhere, SketchSeedsDifferByParameterAndStepAndAgreeBetweenWorkers) {
   EXPECT_NE(seed(one, 0, 5), seed(one, 1, 5));
   EXPECT_NE(seed(one, 0, 5), seed(one, 0, 6));
   EXPECT_EQ(seed(one, 0, 5), seed(other, 1, 5)) << "the order does not matter";
+}
+
+// ---- products
+
+TEST(Elsewhere, ProductsAreUnscaledLikeNormsAndCountAsTheirLastForTheirStep) {
+  Steps steps = std::move(*Steps::create({.identity = {.replicas = 2}}, {}, {}));
+  steps.begin_step(1);
+  for (const std::vector<double>& share : {std::vector{1.0, 1.0, 1.0}, {9.0, -3.0, 1.0}}) {
+    ASSERT_TRUE(steps.contents().set_gram(share, 2));
+  }
+  EXPECT_EQ(ended(steps, {.gradient_scale = 4}).gram,
+            (std::vector<double>{9.0 / 16, -3.0 / 16, 1.0 / 16}));
+  steps.begin_step(2);
+  EXPECT_TRUE(ended(steps).gram.empty());
+}
+
+TEST(Elsewhere, AGramMatrixOfAnotherSizeIsRefused) {
+  Contents contents;
+  for (const auto& [workers, size] :
+       {std::pair{3U, 0U}, {3U, 5U}, {3U, 7U}, {3U, 9U}, {65U, 2145U}, {65U, 0U}, {65'536U, 0U}}) {
+    const Status status = contents.set_gram(std::vector<double>(size, 1.0), workers);
+    ASSERT_FALSE(status) << workers << ": " << size;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(contents.gram.empty());
+  }
+  EXPECT_TRUE(contents.set_gram(std::vector<double>(2080, 1.0), 64));
 }
 
 // ---- states
