@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -26,15 +25,16 @@ using testing::FakeClock;
 using testing::TempFolder;
 using testing::write_file;
 
-// A aggregator with a clock of its own, fed by hand.
+// An aggregator with a clock of its own, fed by hand.
 class FedAggregator {
  public:
-  FedAggregator() : aggregator_(open()) {}
+  FedAggregator() : run_(folder_ / "run"), aggregator_(open()) {}
+  explicit FedAggregator(std::filesystem::path run) : run_(std::move(run)), aggregator_(open()) {}
 
   Aggregator& operator*() { return aggregator_; }
   Aggregator* operator->() { return &aggregator_; }
   FakeClock& clock() { return clock_; }
-  std::filesystem::path run() const { return folder_ / "run"; }
+  const std::filesystem::path& run() const { return run_; }
 
   template <class Message>
   void ingest(Message message) {
@@ -54,12 +54,13 @@ class FedAggregator {
 
  private:
   Aggregator open() {
-    auto aggregator = Aggregator::open({.run = folder_ / "run", .clock = clock_.function()});
+    auto aggregator = Aggregator::open({.run = run_, .clock = clock_.function()});
     EXPECT_TRUE(aggregator) << aggregator.error().message;
     return std::move(*aggregator);
   }
 
   TempFolder folder_;
+  std::filesystem::path run_;
   FakeClock clock_;
   Aggregator aggregator_;
 };
@@ -241,18 +242,14 @@ TEST(Aggregator, CommitsWithinASecondOfTicks) {
 
 TEST(Aggregator, ARestartContinuesTheRunInANewSegment) {
   const TempFolder folder;
-  FakeClock clock;
   std::uint64_t first_run = 0;
   for (std::uint32_t segment = 1; segment <= 2; ++segment) {
-    auto aggregator = Aggregator::open({.run = folder / "run", .clock = clock.function()});
-    ASSERT_TRUE(aggregator);
+    FedAggregator aggregator(folder / "run");
     EXPECT_EQ(aggregator->announcement().segment, segment);
     EXPECT_NE(aggregator->announcement().run, first_run);
     first_run = aggregator->announcement().run;
-    Packet packet = packet::encode(step_of(0, 0, 1));
-    packet.stamp(aggregator->announcement(), {});
-    ASSERT_TRUE(aggregator->ingest(packet.bytes));
-    ASSERT_TRUE(aggregator->close());
+    aggregator.ingest(step_of(0, 0, 1));
+    aggregator.close();
   }
   const auto steps = read_steps(folder / "run");
   ASSERT_EQ(steps.size(), 2U);
@@ -329,11 +326,9 @@ TEST(Aggregator, AfterAnErrorTheSegmentIsNotMarkedAsEndedInOrder) {
         db->execute("CREATE TRIGGER planted BEFORE INSERT ON group_step BEGIN "
                     "SELECT RAISE(ABORT, 'planted'); END;"));
   }
-  Packet packet = packet::encode(step_of(20, 0, 1));
-  packet.stamp(aggregator->announcement(), {});
   auto step = step_of(20, 0, 1);
   step.groups.resize(1);
-  packet = packet::encode(step);
+  Packet packet = packet::encode(step);
   packet.stamp(aggregator->announcement(), {});
   ASSERT_FALSE(aggregator->ingest(packet.bytes));
   EXPECT_EQ(aggregator->verdict(), Verdict::kInsufficientEvidence);
@@ -695,22 +690,15 @@ std::uint64_t detector_steps(const std::filesystem::path& run) {
 
 // What is told of a training that is recorded into the folder.
 std::vector<std::string> notices_of(const std::filesystem::path& run, const Training& training) {
-  FakeClock clock;
-  auto aggregator = Aggregator::open({.run = run, .clock = clock.function()});
-  EXPECT_TRUE(aggregator);
+  FedAggregator aggregator(run);
   auto out = aggregator->take_notices();
   EXPECT_LE(out.size(), 1U) << "it is not known yet";
-  const auto send = [&](auto message) {
-    message.header.run = aggregator->announcement().run;
-    message.header.segment = aggregator->announcement().segment;
-    EXPECT_TRUE(aggregator->ingest(packet::encode(message).bytes));
-  };
   for (std::uint32_t r = 0; r < training.workers; ++r) {
     packet::Hello hello = hello_of(r);
     hello.header.identity.replicas = training.workers;
-    send(hello);
+    aggregator.ingest(hello);
     if (training.begins == 0) continue;
-    send(moment_of(Moment::Kind::kBegun, 0, training.begins, r, training.workers));
+    aggregator.ingest(moment_of(Moment::Kind::kBegun, 0, training.begins, r, training.workers));
   }
   for (std::uint64_t s = 0; s < training.steps; ++s) {
     for (std::uint32_t r = 0; r < training.workers; ++r) {
@@ -718,22 +706,22 @@ std::vector<std::string> notices_of(const std::filesystem::path& run, const Trai
       step.header.identity.replicas = training.workers;
       if (s == 0) step.states = hashed(training.first);
       if (training.saved != 0 && s == training.saved_at) {
-        send(moment_of(Moment::Kind::kSaved, s, training.saved, r, training.workers));
+        aggregator.ingest(moment_of(Moment::Kind::kSaved, s, training.saved, r, training.workers));
       }
-      send(step);
+      aggregator.ingest(step);
     }
   }
   for (std::uint32_t r = 0; r < training.workers && training.closes; ++r) {
     packet::Note note = goodbye(r, training.workers);
     note.state.states = hashed(training.last);
-    send(note);
+    aggregator.ingest(note);
   }
   std::ranges::move(aggregator->take_notices(), std::back_inserter(out));
   EXPECT_TRUE(aggregator->take_notices().empty()) << "each is told once";
   if (training.closes) {
-    EXPECT_TRUE(aggregator->close());
+    aggregator.close();
   } else {
-    clock.advance(1.1);
+    aggregator.clock().advance(1.1);
     EXPECT_TRUE(aggregator->tick());
   }
   return out;
@@ -857,17 +845,12 @@ TEST(MonitorRestart, StatisticsAreToldWhatDetectorsSaw) {
 TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
   const TempFolder folder;
   for (std::uint32_t segment = 1; segment <= 2; ++segment) {
-    FakeClock clock;
-    auto aggregator = Aggregator::open({.run = folder / "run", .clock = clock.function()});
-    ASSERT_TRUE(aggregator);
+    FedAggregator aggregator(folder / "run");
     for (std::uint32_t r = 0; r < kWorkers; ++r) {
-      auto step = segment == 1 && r == 1 ? with_nan(healthy(0, r)) : healthy(0, r);
-      step.header.run = aggregator->announcement().run;
-      step.header.segment = aggregator->announcement().segment;
-      ASSERT_TRUE(aggregator->ingest(packet::encode(step).bytes));
+      aggregator.ingest(segment == 1 && r == 1 ? with_nan(healthy(0, r)) : healthy(0, r));
     }
     EXPECT_EQ(aggregator->findings().size(), segment == 1 ? 1U : 0U);
-    ASSERT_TRUE(aggregator->close());
+    aggregator.close();
   }
   const auto findings = findings_in(folder / "run");
   expect_nan_of_worker_1(findings, 0, 0);
@@ -878,15 +861,11 @@ TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
 
 // The row hash 5 as the run log holds it.
 std::uint64_t sample_in(const std::filesystem::path& run) {
-  FakeClock clock;
-  auto aggregator = Aggregator::open({.run = run, .clock = clock.function()});
-  EXPECT_TRUE(aggregator);
+  FedAggregator aggregator(run);
   auto step = step_of(0, 0, 1);
   step.samples = {.rows = 1, .thinned = 0, .hashes = {5}};
-  Packet packet = packet::encode(step);
-  packet.stamp(aggregator->announcement(), {});
-  EXPECT_TRUE(aggregator->ingest(packet.bytes));
-  EXPECT_TRUE(aggregator->close());
+  aggregator.ingest(step);
+  aggregator.close();
   auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
   auto row = db->prepare("SELECT samples FROM worker_step");
   EXPECT_TRUE(*row->next());
