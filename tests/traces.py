@@ -31,7 +31,7 @@ EVENTS = (
     "closed",
     "loss",
 )
-LINES_MAX = 60
+LINES_MAX = 65
 STEP, MICRO_BATCHES = 1, 5
 
 
