@@ -209,14 +209,22 @@ def test_product_vectors_hold_in_the_library() -> None:
         assert decode(end_step(observer, scale=float(scale))).sections[int(kind)] == expected
 
 
+SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f64": 8}
+
+
+def end_of(fields: list[list[str]]) -> int:
+    """Where a table of fields ends, whose offsets must be right."""
+    at = 0
+    for offset, kind, *_ in fields:
+        assert int(offset) == at
+        at += SIZES[kind]
+    return at
+
+
 def test_documented_audit_offsets() -> None:
     fields, codes = tables(section(PACKET_FORMAT, "### 13 audit"))
-    sizes = {"u8": 1, "u64": 8, "f64": 8}
-    at = 0
-    for (offset, kind, name, _), expected in zip(fields, AUDIT_FIELDS, strict=True):
-        assert (int(offset), name) == (at, expected)
-        at += sizes[kind]
-    assert at == AUDIT.size
+    assert [name for _, _, name, _ in fields] == AUDIT_FIELDS
+    assert end_of(fields) == AUDIT.size
     listed = " ".join(section(PACKET_FORMAT, "## Sections").split())
     assert f"record, {AUDIT_WITHOUT_ULPS.size} or {AUDIT.size} bytes" in listed
     assert [name for name, _ in codes] == ["gradient, accumulation", "order", "division", "repeat"]
@@ -311,12 +319,8 @@ def test_the_example_packet_means_what_its_table_says() -> None:
 
 def test_documented_header_offsets() -> None:
     rows = rows_of(PACKET_FORMAT, "## Header")
-    sizes = {"u16": 2, "u32": 4, "u64": 8}
-    at = 0
-    for (offset, kind, name, _), expected in zip(rows, HEADER_FIELDS, strict=True):
-        assert (int(offset), name) == (at, expected)
-        at += sizes[kind]
-    assert at == HEADER.size
+    assert [name for _, _, name, _ in rows] == HEADER_FIELDS
+    assert end_of(rows) == HEADER.size
 
 
 def random_bytes(dtype: str, count: int, source: random.Random) -> bytes:
@@ -546,12 +550,8 @@ TIMES, BEAT, PLACES = 15, 23, 24
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_times_travel_as_documented(micro_batches: int) -> None:
     (fields,) = tables(section(PACKET_FORMAT, "### 15 times"))
-    sizes, at = {"f64": 8, "u32": 4}, 0
-    for offset, kind, *_ in fields:
-        assert int(offset) == at
-        at += sizes[kind]
     body = decode(timed_step(micro_batches)).sections[TIMES]
-    micro = list(struct.iter_unpack("<3f", body[at:]))
+    micro = list(struct.iter_unpack("<3f", body[end_of(fields) :]))
     assert len(micro) == (0 if micro_batches == 1 else micro_batches)
     values = struct.unpack_from("<8dI", body)
     assert all(seconds >= 0 for seconds in values[:6]) and values[8] == 0
@@ -560,16 +560,12 @@ def test_times_travel_as_documented(micro_batches: int) -> None:
 
 def test_a_beat_travels_as_documented() -> None:
     (fields,) = tables(section(PACKET_FORMAT, "### 23 beat"))
-    sizes, at = {"u64": 8, "f64": 8, "u32": 4, "u8": 1}, 0
-    for offset, kind, *_ in fields:
-        assert int(offset) == at
-        at += sizes[kind]
     timed_step()  # an event
     watchdog = Watchdog(rank=3, host="node", period=1.5, stall_seconds=60.0, thread=0)
     packet = decode(watchdog.beat("barrier", "main() of a.py:3", "frames", "last"))
     assert packet.header["rank"] == 3
     beat = packet.sections[BEAT]
-    assert len(beat) == at
+    assert len(beat) == end_of(fields)
     events, _step, _micro, phase, waiting, lock_held = struct.unpack_from("<QQIBBB", beat)
     assert events > 0 and phase <= 5 and waiting == 0 and lock_held == 0
     assert struct.unpack_from("<2d", beat, 56) == (1.5, 60.0)
