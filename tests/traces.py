@@ -31,7 +31,7 @@ EVENTS = (
     "closed",
     "loss",
 )
-LINES_MAX = 120
+LINES_MAX = 65
 STEP, MICRO_BATCHES = 1, 5
 
 

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "presum/audit.h"
 #include "presum/dtype.h"
 #include "presum/fingerprint.h"
 #include "presum/packet.h"
@@ -122,16 +121,6 @@ class Observer {
   // The gradient of one parameter after the reduction and before clipping. Works as `gradient`, but
   // makes no sketch. Report all parameters of a step or none.
   Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
-
-  // This worker's share of the dot products of all pairs of workers, of gradients as they lie in
-  // memory: end_step divides it by gradient_scale^2. The upper triangle of the W x W Gram matrix
-  // with its diagonal, row by row, by replica. The shares of all workers add up to the matrix. NaN
-  // and Inf are sent. A second report replaces the first. Error (kInvalidArgument): not W (W + 1) /
-  // 2 values, or more than 64 workers.
-  Status gram(std::span<const double> share);
-
-  // The result of an audit of the step's reduction.
-  void audit(const AuditRecord& audit);
 
   // Ends the step. REQUIRES: begin_step was called; else the packet is empty.
   Packet end_step(const StepEnd& end);

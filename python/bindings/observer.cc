@@ -368,12 +368,6 @@ void bind_observer(nb::module_& m) {
           "layer_unknown", [](Steps& o, ParameterId id) { o.gradients().layer_unknown(id); },
           nb::arg("parameter"))
       .def(
-          "sketch_seed",
-          [](const Steps& o, ParameterId id, std::uint64_t step) {
-            return o.gradients().seed(id, {.reductions = step});
-          },
-          nb::arg("parameter"), nb::arg("step"))
-      .def(
           "loss",
           [](Steps& o, Number value, double weight, std::uint64_t tokens) {
             o.loss(value, weight, tokens);

@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "bindings.h"
 

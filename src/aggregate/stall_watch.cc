@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -135,12 +136,14 @@ std::string clause(const Some& some, bool capital) {
   return fmt::format("{}{} {} {}", capital ? 'R' : 'r', one ? "ank" : "anks", ranks, where);
 }
 
-// Those of equal phrases together, the largest first.
-std::vector<Some> by_where(const Some& some) {
+// Those of which something is equal together, the largest first.
+template <class Of>
+std::vector<Some> grouped(const Some& some, Of of) {
   std::vector<Some> out;
   for (const StalledRank* r : some) {
-    const auto at = std::ranges::find_if(
-        out, [&](const Some& group) { return group.front()->where == r->where; });
+    const auto at = std::ranges::find_if(out, [&](const Some& group) {
+      return std::invoke(of, *group.front()) == std::invoke(of, *r);
+    });
     at == out.end() ? out.push_back({r}) : at->push_back(r);
   }
   std::ranges::stable_sort(out, std::ranges::greater{}, &Some::size);
@@ -150,7 +153,7 @@ std::vector<Some> by_where(const Some& some) {
 std::string clauses(const Some& some, bool capital) {
   constexpr std::size_t kTold = 4;
   std::string out;
-  const auto groups = by_where(some);
+  const auto groups = grouped(some, &StalledRank::where);
   for (std::size_t i = 0; i < groups.size() && i < kTold; ++i) {
     out += fmt::format("{}{}", i == 0 ? "" : ", ", clause(groups[i], capital && i == 0));
   }
@@ -213,13 +216,7 @@ void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::u
 // All wait. Where it is not for the same, the smaller groups keep the larger one waiting.
 void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uint32_t>& unheard,
                    double limit) {
-  std::vector<Some> groups;
-  for (const StalledRank* r : waiting) {
-    const auto at = std::ranges::find_if(
-        groups, [&](const Some& group) { return place_of(*group.front()) == place_of(*r); });
-    at == groups.end() ? groups.push_back({r}) : at->push_back(r);
-  }
-  std::ranges::stable_sort(groups, std::ranges::greater{}, &Some::size);
+  const auto groups = grouped(waiting, place_of);
   stall.awaited = true;
   if (groups.size() == 1) return judge_one_place(stall, waiting, unheard, limit);
   Some others;

@@ -29,7 +29,6 @@ class StallWatch {
   void heard(std::uint32_t rank, Seconds now);
   // It has said goodbye of a model; `why` may say how the program ended.
   void left(std::uint32_t rank, const std::string& why);
-  bool beats() const { return !ranks_.empty(); }
   // Ranks that sent heartbeats once, and have not lately, with the program's line of the last one.
   std::vector<std::pair<std::uint32_t, std::string>> silent(Seconds now) const;
 

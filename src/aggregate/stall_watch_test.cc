@@ -19,11 +19,13 @@ struct Job {
   std::vector<bool> moves = std::vector<bool>(4, true);
   std::vector<Stall> told;
 
-  Job() {
+  // It has trained for so long.
+  explicit Job(double seconds) {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       ranks[i].host = "node" + std::to_string(i);
       ranks[i].processor = 0.02;
     }
+    run(seconds);
   }
 
   void run(double seconds) {
@@ -41,6 +43,12 @@ struct Job {
       if (auto stall = watch.look(Seconds(now))) told.push_back(*stall);
     }
   }
+  // The only one that was told of once so long has passed.
+  Stall one_stall(double seconds) {
+    run(seconds);
+    EXPECT_EQ(told.size(), 1U);
+    return told.empty() ? Stall() : told.front();
+  }
   void stop(std::initializer_list<std::size_t> which) {
     for (const std::size_t i : which) moves[i] = false;
   }
@@ -55,19 +63,15 @@ struct Job {
 };
 
 TEST(StallWatch, AJobThatGoesOnIsQuiet) {
-  Job job;
-  job.run(1000);
+  Job job(1000);
   EXPECT_TRUE(job.told.empty());
 }
 
 TEST(StallWatch, ARankElsewhereKeepsTheOthersWaiting) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({0, 1, 3}, 1204);
   job.ranks[2].site = "evaluate() of train.py:88";
-  job.run(100);  // rank 2 goes on evaluating
-  ASSERT_EQ(job.told.size(), 1U);
-  const Stall& s = job.told.front();
+  const Stall s = job.one_stall(100);  // rank 2 goes on evaluating
   EXPECT_EQ(s.sentence,
             "Rank 2 is in evaluate() of train.py:88 while ranks 0-1,3 wait in the all-reduce of "
             "step 1204");
@@ -80,8 +84,7 @@ TEST(StallWatch, ARankElsewhereKeepsTheOthersWaiting) {
 }
 
 TEST(StallWatch, ItIsSaidOnceAndThatItWentOn) {
-  Job job;
-  job.run(10);
+  Job job(10);
   job.all_reduce({0, 1, 3}, 5);
   job.stop({2});
   job.run(100);
@@ -95,8 +98,7 @@ TEST(StallWatch, ItIsSaidOnceAndThatItWentOn) {
 }
 
 TEST(StallWatch, ARankThatDiesStopsAnswering) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({0, 1, 2}, 7);
   job.silent[3] = true;
   job.run(80);
@@ -109,37 +111,32 @@ TEST(StallWatch, ARankThatDiesStopsAnswering) {
 }
 
 TEST(StallWatch, ARankThatHasLeftIsNotWaitedForInVain) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({0, 1, 2}, 7);
   job.silent[3] = true;
   job.watch.left(3, "ended by ValueError: bad batch");
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_EQ(job.told.front().sentence,
+  const Stall s = job.one_stall(80);
+  EXPECT_EQ(s.sentence,
             "Rank 3 has left the training (ended by ValueError: bad batch) while ranks 0-2 wait in "
             "the all-reduce of step 7");
 }
 
 TEST(StallWatch, RanksInDifferentCollectivesNeverMeet) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({0, 1, 2}, 7);
   job.stop({3});
   job.ranks[3].collective = "all_gather";
   job.ranks[3].site = "log() of train.py:5";
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_EQ(job.told.front().sentence,
+  const Stall s = job.one_stall(80);
+  EXPECT_EQ(s.sentence,
             "Rank 3 waits in all_gather() in log() of train.py:5 while ranks 0-2 wait in the "
             "all-reduce of step 7");
-  EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{3}));
+  EXPECT_EQ(s.ranks, (std::vector<std::uint32_t>{3}));
 }
 
 // Both sides in one line of the program: that alone tells nobody apart.
 TEST(StallWatch, SidesThatShareTheirOuterFramesAreToldByWhereTheyPart) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.stop({0, 1, 2, 3});
   for (Heartbeat& b : job.ranks) {
     b.collective = "all_reduce";
@@ -149,9 +146,8 @@ TEST(StallWatch, SidesThatShareTheirOuterFramesAreToldByWhereTheyPart) {
   }
   job.ranks[3].collective = "";
   job.ranks[3].stack = "lib/b.py:7 compute_loss\ntrainer.py:2090 training_step\nt.py:1 main";
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_EQ(job.told.front().sentence,
+  const Stall s = job.one_stall(80);
+  EXPECT_EQ(s.sentence,
             "Rank 3 is in training_step() of trainer.py:2090, in compute_loss() of b.py:7 while "
             "ranks 0-2 wait in all_reduce() in training_step() of trainer.py:2090, in backward() "
             "of a.py:5");
@@ -159,8 +155,7 @@ TEST(StallWatch, SidesThatShareTheirOuterFramesAreToldByWhereTheyPart) {
 
 // In one function of the program, which waits for a message: who called it is what differs.
 TEST(StallWatch, RanksInOneCollectiveThatTwoFunctionsCalledNeverMeet) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.stop({0, 1, 2, 3});
   for (Heartbeat& b : job.ranks) {
     b.collective = "all_reduce";
@@ -169,27 +164,24 @@ TEST(StallWatch, RanksInOneCollectiveThatTwoFunctionsCalledNeverMeet) {
   }
   job.ranks[2].stack =
       "dist.py:1 all_reduce\ntrain.py:5 sync\ntrain.py:12 log_grad\ntrain.py:20 main";
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_EQ(job.told.front().sentence,
+  const Stall s = job.one_stall(80);
+  EXPECT_EQ(s.sentence,
             "Rank 2 waits in all_reduce() in sync() of train.py:5, called from log_grad() of "
             "train.py:12 while ranks 0-1,3 wait in all_reduce() in sync() of train.py:5, called "
             "from log_loss() of train.py:8");
-  EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{2}));
+  EXPECT_EQ(s.ranks, (std::vector<std::uint32_t>{2}));
 }
 
 TEST(StallWatch, RanksInOneCollectiveDisagreeAboutIt) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({0, 1, 2, 3}, 7);
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_TRUE(job.told.front().ranks.empty());
-  EXPECT_NE(job.told.front().sentence.find("none is missing"), std::string::npos);
+  const Stall s = job.one_stall(80);
+  EXPECT_TRUE(s.ranks.empty());
+  EXPECT_NE(s.sentence.find("none is missing"), std::string::npos);
 }
 
 TEST(StallWatch, ACallThatHoldsTheLockIsNamed) {
-  Job job;
+  Job job(0);
   job.ranks[1].site = "load() of train.py:9";
   job.ranks[1].stack = "train.py:9 load";
   job.run(100);
@@ -197,17 +189,16 @@ TEST(StallWatch, ACallThatHoldsTheLockIsNamed) {
   job.stop({1});
   job.ranks[1].lock_held = true;
   job.ranks[1].site = job.ranks[1].stack = "";  // it does not answer: the last ones stand
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_NE(job.told.front().sentence.find(
+  const Stall s = job.one_stall(80);
+  EXPECT_NE(s.sentence.find(
                 "Rank 1 is in a call that holds the interpreter's lock, last seen in load() of "),
             std::string::npos)
-      << job.told.front().sentence;
-  EXPECT_EQ(job.told.front().all[1].last.stack, "train.py:9 load");
+      << s.sentence;
+  EXPECT_EQ(s.all[1].last.stack, "train.py:9 load");
 }
 
 TEST(StallWatch, ABackwardPassThatStandsStillNamesTheLayer) {
-  Job job;
+  Job job(0);
   job.watch.hello(1, {{.id = 42, .elements = 10, .name = "h.3"}});
   job.run(100);
   job.all_reduce({0, 2, 3}, 7);
@@ -215,17 +206,14 @@ TEST(StallWatch, ABackwardPassThatStandsStillNamesTheLayer) {
   job.ranks[1].phase = Phase::kBackward;
   job.ranks[1].layer = 42;
   job.ranks[1].step = 7;
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_NE(job.told.front().sentence.find("in the backward pass of step 7 after h.3"),
-            std::string::npos)
-      << job.told.front().sentence;
+  const Stall s = job.one_stall(80);
+  EXPECT_NE(s.sentence.find("in the backward pass of step 7 after h.3"), std::string::npos)
+      << s.sentence;
 }
 
 // A checkpoint of rank 0, which the others await in a barrier.
 TEST(StallWatch, ACheckpointBehindABarrierIsHarmless) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.stop({0, 1, 2, 3});
   for (const std::size_t i : {1, 2, 3}) job.ranks[i].collective = "barrier";
   job.ranks[0].site = "save() of train.py:3";
@@ -238,41 +226,35 @@ TEST(StallWatch, ACheckpointBehindABarrierIsHarmless) {
 }
 
 TEST(StallWatch, WorkBehindABarrierIsHarmlessForAsLongAsItTakes) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.stop({1, 2, 3});
   for (const std::size_t i : {1, 2, 3}) job.ranks[i].collective = "barrier";
-  job.run(3000);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_TRUE(job.told.front().harmless);
+  const Stall s = job.one_stall(3000);
+  EXPECT_TRUE(s.harmless);
 }
 
 TEST(StallWatch, ACompilationInTheFirstStepIsHarmless) {
-  Job job;
+  Job job(0);
   for (Heartbeat& b : job.ranks) b.phase = Phase::kForward;
   job.run(4);
   job.stop({0, 1, 2, 3});
-  job.run(300);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_TRUE(job.told.front().harmless);
+  const Stall s = job.one_stall(300);
+  EXPECT_TRUE(s.harmless);
 }
 
 TEST(StallWatch, RanksThatAllWorkWaitForNobody) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.stop({0, 1, 2, 3});
   for (Heartbeat& b : job.ranks) {
     b.processor = 0.9;
     b.step = 20;
   }
-  job.run(200);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_TRUE(job.told.front().harmless);
+  const Stall s = job.one_stall(200);
+  EXPECT_TRUE(s.harmless);
 }
 
 TEST(StallWatch, RanksThatAllSleepAreToldOfInTheEnd) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.stop({0, 1, 2, 3});
   for (Heartbeat& b : job.ranks) {
     b.site = "next() of loader.py:3";
@@ -288,8 +270,7 @@ TEST(StallWatch, RanksThatAllSleepAreToldOfInTheEnd) {
 }
 
 TEST(StallWatch, AJobOfLongPausesIsGivenTime) {
-  Job job;
-  job.run(20);
+  Job job(20);
   for (Heartbeat& b : job.ranks) b.longest = 50;
   job.all_reduce({0, 1, 3}, 5);
   job.stop({2});
@@ -300,36 +281,32 @@ TEST(StallWatch, AJobOfLongPausesIsGivenTime) {
 }
 
 TEST(StallWatch, WhoNeverTrainedDoesNotStandStill) {
-  Job job;
+  Job job(0);
   job.stop({0, 1, 2, 3});
   job.run(500);
   EXPECT_TRUE(job.told.empty());
 }
 
 TEST(StallWatch, ARankThatIsIdleWhileOthersTrainIsNone) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.stop({2});
   job.run(1000);
   EXPECT_TRUE(job.told.empty());
 }
 
 TEST(StallWatch, ARankThatWorksWhileOthersWaitIsBusy) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({1, 2, 3}, 9);
   job.stop({0});
   job.ranks[0].processor = std::numeric_limits<double>::quiet_NaN();
   job.ranks[0].thread = 'R';  // where the system does not tell of processor time
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_TRUE(job.told.front().busy);
-  EXPECT_TRUE(job.told.front().awaited);
+  const Stall s = job.one_stall(80);
+  EXPECT_TRUE(s.busy);
+  EXPECT_TRUE(s.awaited);
 }
 
 TEST(StallWatch, WhatEndsByAnExceptionDidNotGoOn) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({0, 1, 2}, 9);
   job.stop({3});
   job.run(80);
@@ -342,8 +319,7 @@ TEST(StallWatch, WhatEndsByAnExceptionDidNotGoOn) {
 }
 
 TEST(StallWatch, WhatEndsInOrderWentOn) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({1, 2, 3}, 9);
   job.stop({0});
   job.run(80);
@@ -356,8 +332,7 @@ TEST(StallWatch, WhatEndsInOrderWentOn) {
 }
 
 TEST(StallWatch, ARankThatTrainsAnotherModelHasNotLeft) {
-  Job job;
-  job.run(100);
+  Job job(100);
   for (std::uint32_t i = 0; i < 4; ++i) {
     job.watch.left(i, "");
     job.watch.hello(i, {});
@@ -365,25 +340,23 @@ TEST(StallWatch, ARankThatTrainsAnotherModelHasNotLeft) {
   job.run(20);
   job.all_reduce({0, 1, 2}, 3);
   job.stop({3});
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{3}));
+  const Stall s = job.one_stall(80);
+  EXPECT_EQ(s.ranks, (std::vector<std::uint32_t>{3}));
 }
 
 TEST(StallWatch, RanksThatWereNeverHeardAreNotForgotten) {
-  Job job;
+  Job job(0);
   job.watch = StallWatch(6);
   job.run(100);
   job.all_reduce({0, 1, 2, 3}, 7);
-  job.run(80);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_EQ(job.told.front().sentence,
+  const Stall s = job.one_stall(80);
+  EXPECT_EQ(s.sentence,
             "Ranks 4-5 have not been heard from while ranks 0-3 wait in the all-reduce of step 7");
-  EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{4, 5}));
+  EXPECT_EQ(s.ranks, (std::vector<std::uint32_t>{4, 5}));
 }
 
 TEST(StallWatch, OneProcessAloneIsLeftInPeace) {
-  Job job;
+  Job job(0);
   job.ranks.resize(1);
   job.run(100);
   job.stop({0});
@@ -394,8 +367,7 @@ TEST(StallWatch, OneProcessAloneIsLeftInPeace) {
 // Whatever ranks do, each stall is told twice at most: when it begins or becomes grave, and its
 // end.
 TEST(StallWatch, DoesNotFlap) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.stop({0, 1, 2, 3});
   job.all_reduce({0, 1}, 4);
   for (int i = 0; i < 400; ++i) {
@@ -407,8 +379,7 @@ TEST(StallWatch, DoesNotFlap) {
 }
 
 TEST(StallWatch, ANightLongOneIsToldToBe) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({0, 1, 3}, 9);
   job.stop({2});
   job.run(8 * 3600);
@@ -418,8 +389,7 @@ TEST(StallWatch, ANightLongOneIsToldToBe) {
 }
 
 TEST(StallWatch, WhoSleepsIsNotBusyBetweenTwoHeartbeats) {
-  Job job;
-  job.run(100);
+  Job job(100);
   job.all_reduce({0, 1, 3}, 9);
   job.run(2);
   job.stop({2});  // a moment later than the others
@@ -429,18 +399,16 @@ TEST(StallWatch, WhoSleepsIsNotBusyBetweenTwoHeartbeats) {
 }
 
 TEST(StallWatch, AFirstStepThatSomebodyHasNotComeToIsHarmless) {
-  Job job;
+  Job job(0);
   job.watch = StallWatch(5);
   job.run(4);
   job.all_reduce({0, 1, 2, 3}, 0);
-  job.run(100);
-  ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_TRUE(job.told.front().harmless);
+  const Stall s = job.one_stall(100);
+  EXPECT_TRUE(s.harmless);
 }
 
 TEST(StallWatch, ARunThatEndsIsNoStall) {
-  Job job;
-  job.run(100);
+  Job job(100);
   for (std::uint32_t i = 1; i < 4; ++i) {
     job.watch.left(i, "");
     job.silent[i] = true;

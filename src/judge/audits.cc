@@ -8,7 +8,6 @@
 #include <cmath>
 #include <functional>
 #include <set>
-#include <tuple>
 #include <utility>
 
 namespace presum::judge {

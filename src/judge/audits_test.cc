@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "judge/documents.h"
 #include "judge/testing.h"
 
 namespace presum::judge {

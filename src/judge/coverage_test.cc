@@ -134,11 +134,5 @@ TEST(Coverage, OfSegmentsStatisticsSawWhatTheirDetectorsGoOnWith) {
   EXPECT_TRUE(cover(last, how, {}).statistics_judged());
 }
 
-TEST(Coverage, NeverAddsStepsOfModels) {
-  const std::vector<ModelSteps> few{steps(1, 0, 3, 2), steps(1, 1, 3, 2)};
-  EXPECT_EQ(cover(few, {}, {}).steps_logged, 3U);
-  EXPECT_EQ(cover(few, {}, {}).steps_compared, 3U);
-}
-
 }  // namespace
 }  // namespace presum::judge

@@ -66,15 +66,6 @@ void note_lost_recorder(const RunLog& log, std::span<const StepRecord> steps, Se
   }
 }
 
-struct BySegment {
-  bool operator()(const StepRecord& s, std::uint32_t segment) const {
-    return s.model.segment < segment;
-  }
-  bool operator()(std::uint32_t segment, const StepRecord& s) const {
-    return segment < s.model.segment;
-  }
-};
-
 }  // namespace
 
 std::vector<Finding> one_per_cause(std::vector<Finding> findings) {
@@ -113,8 +104,8 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
     std::erase_if(out.findings, other);
     std::erase_if(out.checks, other);
     std::erase_if(out.audits, other);
-    const auto [first, last] = std::equal_range(steps.begin(), steps.end(), *segment, BySegment());
-    steps = {first, last};
+    const auto segment_of = [](const StepRecord& step) { return step.model.segment; };
+    steps = std::ranges::equal_range(steps, *segment, {}, segment_of);
   }
   if (!out.segments.empty()) note_lost_recorder(log, steps, out.segments.back());
   out.coverage = cover(models_of(steps), out.continuations, count(out.checks));

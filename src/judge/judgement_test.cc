@@ -46,14 +46,6 @@ TEST(Judge, ManyStepsThatPassedAreConsistent) {
   EXPECT_EQ(j.reason, "");
 }
 
-TEST(Judge, AWarningIsInconsistentHoweverFewTheSteps) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  add_steps(run, 1, 2);
-  run.replace({warning()}, kLooked);
-  EXPECT_EQ(judged(run.log()).verdict, Verdict::kInconsistent);
-}
-
 TEST(Judge, SaysWhyTheEvidenceIsInsufficient) {
   TempFolder folder;
   RunOnDisk none(folder / "none", "text", 2);
@@ -154,46 +146,12 @@ TEST(Judge, ARecordThatIsIncompleteIsNotConsistentAndSaysSinceWhen) {
             "incomplete after step 29: the disk is full");
 }
 
-TEST(Judge, FindingsStandInAnIncompleteRecord) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  add_steps(run, 30, 2);
-  run.replace({warning()}, kLooked);
-  run.mark_incomplete("the disk is full");
-  EXPECT_EQ(judged(run.log()).verdict, Verdict::kInconsistent);
-}
-
-TEST(Judge, EveryTenthStepIsAWholeRecord) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  for (std::uint64_t s = 0; s < 100; s += 10) run.add(step_record(run.segment(), s, 2));
-  run.replace({}, kLooked);
-  EXPECT_EQ(judged(run.log()).verdict, Verdict::kConsistent);
-}
-
 TEST(PacketsText, NamesWhatCouldNotBeUsed) {
   EXPECT_EQ(packets_text({}), "");
   EXPECT_EQ(packets_text({.late = 135}), "135 packets arrived late");
   EXPECT_EQ(packets_text({.damaged = 1, .foreign = 2, .duplicate = 1, .late = 1}),
             "1 packet arrived late, 1 packet came twice, 1 packet damaged, 2 packets of another "
             "run");
-}
-
-TEST(Judge, WorkersOfShardsAddUpAndStepsDoNot) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  for (std::uint32_t module = 0; module < 2; ++module) {
-    for (std::uint32_t shard = 0; shard < 3; ++shard) {
-      auto step = step_record(run.segment(), 0, 2);
-      step.model.module = module;
-      step.model.shard = shard;
-      run.add(step);
-    }
-  }
-  const auto c = judged(run.log()).coverage;
-  EXPECT_EQ(c.workers_expected, 6U);
-  EXPECT_EQ(c.workers_seen, 6U);
-  EXPECT_EQ(c.steps_logged, 1U);
 }
 
 TEST(Judge, SegmentsSayWhatAPreflightEndedWith) {

@@ -8,7 +8,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/byte_order.h"
 #include "base/try.h"
@@ -48,6 +52,8 @@ enum class Section : std::uint16_t {
   kPlaces = 24,
 };
 
+using enum Section;
+
 constexpr std::size_t kLengthOffset = 8;
 constexpr std::size_t kChecksumOffset = 12;
 constexpr std::size_t kRunOffset = 16;
@@ -71,560 +77,455 @@ void seal(std::vector<std::byte>& bytes) {
   writer.patch(kChecksumOffset, checksum(bytes));
 }
 
-constexpr std::uint64_t UlpPercentiles::*kUlps[] = {&UlpPercentiles::p50, &UlpPercentiles::p90,
-                                                    &UlpPercentiles::p99, &UlpPercentiles::max};
-
-// ---- encoding
-
-class Encoder {
- public:
-  Encoder(Kind kind, const Header& header) : writer_(packet_.bytes) {
-    writer_.put(kMagic);
-    writer_.put(kVersion);
-    writer_.put(kind);
-    writer_.put(std::uint32_t{0});  // length, sealed at the end
-    writer_.put(std::uint32_t{0});  // checksum, likewise
-    writer_.put(header.run);
-    writer_.put(header.segment);
-    writer_.put(header.identity.module);
-    writer_.put(header.identity.replica);
-    writer_.put(header.identity.shard);
-    writer_.put(header.identity.rank);
-    writer_.put(header.identity.replicas);
-    writer_.put(header.step);
-  }
-
-  template <class WriteBody>
-  void section(Section type, WriteBody&& body) {
-    writer_.put(type);
-    writer_.put(std::uint16_t{0});
-    const std::size_t length_at = writer_.size();
-    writer_.put(std::uint32_t{0});
-    body(writer_);
-    writer_.patch(length_at, static_cast<std::uint32_t>(writer_.size() - length_at - 4));
-  }
-
-  void text_section(Section type, std::string_view text) {
-    section(type, [&](ByteWriter& w) { w.put_bytes(std::as_bytes(std::span(text))); });
-  }
-
-  Packet finish() && {
-    seal(packet_.bytes);
-    return std::move(packet_);
-  }
-
- private:
-  Packet packet_;
-  ByteWriter writer_;
-};
-
-void put_sums(ByteWriter& w, const GradientSums& sums) {
-  w.put(sums.sum_squares);
-  w.put(sums.max_abs);
-  w.put(sums.nonfinite);
-  w.put(sums.fingerprint);
-}
-
-void put_text(ByteWriter& w, std::string_view text) {
-  const auto kept = text.substr(0, 65'535);
-  w.put(static_cast<std::uint16_t>(kept.size()));
-  w.put_bytes(std::as_bytes(std::span(kept)));
-}
-
-void put_states(Encoder& encoder, const std::vector<StateHash>& states) {
-  if (states.empty()) return;
-  encoder.section(Section::kStates, [&](ByteWriter& w) {
-    for (const StateHash& s : states) {
-      w.put(s.group);
-      w.put(s.kind_and_shard());
-      w.put(s.value);
-    }
-  });
-}
-
-void put_fingerprints(Encoder& encoder, std::span<const FingerprintValue> fingerprints) {
-  encoder.section(Section::kFingerprints, [&](ByteWriter& w) {
-    for (const FingerprintValue& f : fingerprints) {
-      w.put(f.kind);
-      w.put(f.value);
-    }
-  });
-}
-
-void put_data(Encoder& encoder, const Step& step) {
-  if (step.samples.rows > 0) {
-    encoder.section(Section::kSamples, [&](ByteWriter& w) {
-      w.put(step.samples.rows);
-      w.put(step.samples.thinned);
-      for (const std::uint64_t hash : step.samples.hashes) w.put(hash);
-    });
-  }
-  if (step.indices.empty()) return;
-  encoder.section(Section::kIndices, [&](ByteWriter& w) {
-    for (const std::uint64_t index : step.indices) w.put(index);
-  });
-}
-
-void put_audit(Encoder& encoder, const std::optional<AuditRecord>& audit) {
-  if (!audit) return;
-  encoder.section(Section::kAudit, [&](ByteWriter& w) {
-    w.put(audit->elements);
-    w.put(audit->differing);
-    w.put(audit->wrong);
-    w.put(audit->relative_l2);
-    w.put(audit->error_max);
-    w.put(audit->gradient);
-    w.put(audit->accumulation);
-    w.put(audit->order);
-    w.put(audit->division);
-    w.put(audit->repeat);
-    if (!audit->ulps) return;
-    for (const auto part : kUlps) w.put((*audit->ulps).*part);
-  });
-}
-
-void put_layers(Encoder& encoder, const std::vector<Layer>& layers) {
-  if (layers.empty()) return;
-  encoder.section(Section::kLayers, [&](ByteWriter& w) {
-    for (const Layer& layer : layers) {
-      w.put(layer.id);
-      w.put(layer.elements);
-      w.put(layer.part);
-      w.put(layer.fingerprint);
-      w.put(layer.squares);
-      w.put(layer.shard);
-      w.put(std::uint32_t{layer.kept});
-      w.put_bytes(std::as_bytes(std::span(layer.own)));
-      w.put_bytes(std::as_bytes(std::span(layer.reduced)));
-    }
-  });
-}
-
-void put_gram(Encoder& encoder, const Step& step) {
-  if (step.gram.empty()) return;
-  encoder.section(Section::kGram,
-                  [&](ByteWriter& w) { w.put_bytes(std::as_bytes(std::span(step.gram))); });
-}
-
-void put_times(Encoder& encoder, const StepTimes& times) {
-  if (!times.known()) return;
-  encoder.section(Section::kTimes, [&](ByteWriter& w) {
-    for (const double seconds : times.seconds) w.put(seconds);
-    w.put(times.processor);
-    w.put(times.queued);
-    w.put(std::uint32_t{times.on_device});
-    for (const MicroBatchTimes& micro : times.micro) {
-      w.put(micro.data);
-      w.put(micro.forward);
-      w.put(micro.backward);
-    }
-  });
-}
-
-// ---- decoding
-
-class SectionReader {
- public:
-  explicit SectionReader(std::span<const std::byte> bytes) : reader_(bytes) {}
-
-  template <class T>
-  T get() {
-    const auto value = reader_.get<T>();
-    ok_ = ok_ && value.has_value();
-    return value.value_or(T{});
-  }
-  std::string text(std::size_t count) {
-    const auto bytes = reader_.take(count);
-    ok_ = ok_ && bytes.has_value();
-    if (!bytes) return {};
-    return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
-  }
-  std::string short_text() { return text(get<std::uint16_t>()); }
-  std::string all_text() { return text(reader_.remaining()); }
-  GradientSums sums() {
-    GradientSums s;
-    s.sum_squares = get<double>();
-    s.max_abs = get<double>();
-    s.nonfinite = get<std::uint64_t>();
-    s.fingerprint = get<std::uint64_t>();
-    return s;
-  }
-  bool more() const { return ok_ && reader_.remaining() > 0; }
-  bool whole() const { return ok_ && reader_.remaining() == 0; }
-  bool valid() const { return ok_; }
-  std::size_t remaining() const { return reader_.remaining(); }
-
- private:
-  ByteReader reader_;
-  bool ok_ = true;
-};
-
-bool read_sketch(std::span<const std::byte> bytes, std::vector<float>& sketch) {
-  const std::size_t size = bytes.size() / sizeof(float);
-  if (bytes.size() % sizeof(float) != 0 || !std::has_single_bit(size)) return false;
-  if (size < kSketchMin || size > kSketchMax) return false;
-  sketch.resize(size);
-  std::memcpy(sketch.data(), bytes.data(), bytes.size());
-  return true;
-}
-
-template <class T, class ReadOne>
-bool read_list(SectionReader& body, std::vector<T>& out, std::size_t max, ReadOne&& read_one) {
-  out.clear();
-  out.reserve(std::min(max, body.remaining() / sizeof(T)));
-  while (body.more() && out.size() < max) out.push_back(read_one());
-  return body.whole();
-}
-
-template <class T, class Key>
-bool distinct(const std::vector<T>& list, Key&& key) {
-  std::vector<std::decay_t<decltype(key(list.front()))>> keys;
-  keys.reserve(list.size());
-  for (const T& item : list) keys.push_back(key(item));
-  std::sort(keys.begin(), keys.end());
-  return std::adjacent_find(keys.begin(), keys.end()) == keys.end();
-}
-
-bool valid_weights(const std::vector<MicroBatch>& micro) {
-  return std::all_of(micro.begin(), micro.end(),
-                     [](const MicroBatch& m) { return std::isfinite(m.weight) && m.weight >= 0; });
-}
-
-bool read_states(SectionReader& body, std::vector<StateHash>& states) {
-  const bool whole = read_list(body, states, std::size_t{2} * kGroupsMax, [&] {
-    const auto group = body.get<std::uint64_t>();
-    const auto kind = body.get<std::uint32_t>();
-    return StateHash::of(group, kind, body.get<std::uint64_t>());
-  });
-  const bool known = std::all_of(states.begin(), states.end(), [](const StateHash& s) {
-    return s.kind >= StateHash::Kind::kParameters && s.kind <= StateHash::Kind::kFrozen;
-  });
-  return whole && known && distinct(states, [](const StateHash& s) {
-           return std::pair(s.group, s.kind_and_shard());
-         });
-}
-
-bool read_fingerprints(SectionReader& body, std::vector<FingerprintValue>& fingerprints) {
-  return read_list(body, fingerprints, kGroupsMax,
-                   [&] {
-                     const auto kind = body.get<std::uint32_t>();
-                     return FingerprintValue{kind, body.get<std::uint64_t>()};
-                   }) &&
-         distinct(fingerprints, [](const FingerprintValue& f) { return f.kind; });
-}
-
-bool read_samples(SectionReader& body, Samples& samples) {
-  samples.rows = body.get<std::uint64_t>();
-  samples.thinned = body.get<std::uint32_t>();
-  const bool whole =
-      read_list(body, samples.hashes, kGroupsMax, [&] { return body.get<std::uint64_t>(); });
-  if (!whole || samples.thinned > kThinnedMax || samples.hashes.size() > samples.rows) return false;
-  const std::uint64_t mask = (std::uint64_t{1} << samples.thinned) - 1;
-  return std::none_of(samples.hashes.begin(), samples.hashes.end(),
-                      [&](std::uint64_t hash) { return (hash & mask) != 0; });
-}
-
-// A number that the enumeration does not have becomes its 0: not known, or not tried.
-template <class Enum>
-Enum read_code(SectionReader& body, Enum last) {
-  const auto code = body.get<Enum>();
-  return code <= last ? code : Enum{};
-}
-
-bool read_audit(SectionReader& body, std::optional<AuditRecord>& out) {
-  AuditRecord& audit = out.emplace();
-  audit.elements = body.get<std::uint64_t>();
-  audit.differing = body.get<std::uint64_t>();
-  audit.wrong = body.get<std::uint64_t>();
-  audit.relative_l2 = body.get<double>();
-  audit.error_max = body.get<double>();
-  audit.gradient = read_code(body, Accumulation::kBF16);
-  audit.accumulation = read_code(body, Accumulation::kBF16);
-  audit.order = read_code(body, SumOrder::kHalving);
-  audit.division = read_code(body, Division::kOnce);
-  audit.repeat = read_code(body, Repeat::kDifferent);
-  if (body.more()) {
-    audit.ulps.emplace();
-    for (const auto part : kUlps) (*audit.ulps).*part = body.get<std::uint64_t>();
-  }
-  return body.valid();
-}
-
-bool read_gram(SectionReader& body, std::uint32_t workers, std::vector<double>& gram) {
-  const std::size_t size = gram_size(workers);
-  return read_list(body, gram, size, [&] { return body.get<double>(); }) && gram.size() == size &&
-         size > 0;
-}
-
-bool read_layers(std::span<const std::byte> bytes, std::vector<Layer>& layers) {
-  SectionReader body(bytes);
-  const auto sketch = [&](std::array<float, kLayerSketch>& out) {
-    for (float& value : out) value = body.get<float>();
-  };
-  return read_list(body, layers, kLayersMax,
-                   [&] {
-                     Layer layer{.id = body.get<std::uint64_t>(),
-                                 .elements = body.get<std::uint64_t>(),
-                                 .part = body.get<std::uint64_t>(),
-                                 .fingerprint = body.get<std::uint64_t>(),
-                                 .squares = body.get<double>(),
-                                 .shard = body.get<std::uint32_t>(),
-                                 .kept = body.get<std::uint32_t>() != 0};
-                     sketch(layer.own);
-                     sketch(layer.reduced);
-                     return layer;
-                   }) &&
-         distinct(layers, [](const Layer& layer) { return layer.id; });
-}
-
 constexpr double kSecondsMax = 1e8;  // three years
 constexpr std::size_t kPlaceBytesMax = 8192;
 
-// Durations are from 0 to kSecondsMax; of what is not nothing is known.
-bool read_times(SectionReader& body, StepTimes& times) {
-  const auto duration = [](auto seconds) {
-    return seconds >= 0 && seconds <= kSecondsMax ? seconds : decltype(seconds)(kNaN);
-  };
-  times = {};
-  auto& phases = times.seconds;
-  for (double& seconds : phases) seconds = duration(body.get<double>());
-  times.processor = duration(body.get<double>());
-  times.queued = duration(body.get<double>());
-  times.on_device = body.get<std::uint32_t>() != 0;
-  if (std::ranges::any_of(phases, [](double s) { return std::isnan(s); })) phases.fill(kNaN);
-  return read_list(body, times.micro, kMicroTimesMax, [&] {
-    MicroBatchTimes micro;
-    micro.data = duration(body.get<float>());
-    micro.forward = duration(body.get<float>());
-    micro.backward = duration(body.get<float>());
-    return micro;
+// ---- sections: one list of fields for both directions
+
+// Appends what a list names.
+class Put {
+ public:
+  static constexpr bool kReads = false;
+  template <class T>
+  using Of = const T;
+
+  explicit Put(std::vector<std::byte>& out) : out_(out) {}
+
+  template <class... T>
+  void operator()(const T&... fields) {
+    (out_.put(fields), ...);
+  }
+  template <class T>
+  void byte(T field) {
+    out_.put(static_cast<std::uint8_t>(field));
+  }
+  template <class T>
+  void wide(T field) {
+    out_.put(static_cast<std::uint32_t>(field));
+  }
+  template <class T, class Each>
+  void list(const std::vector<T>& list, std::size_t /*max*/, Each&& each) {
+    for (const T& one : list) each(*this, one);
+  }
+  template <class T>
+  void values(const std::vector<T>& values, std::size_t /*max*/) {
+    out_.put_bytes(std::as_bytes(std::span(values)));
+  }
+  void short_text(std::string_view text) {
+    const auto kept = text.substr(0, 65'535);
+    out_.put(static_cast<std::uint16_t>(kept.size()));
+    this->text(kept);
+  }
+  void text(std::string_view text) { out_.put_bytes(std::as_bytes(std::span(text))); }
+  // The value is there.
+  template <class T>
+  const T& value(const std::optional<T>& optional) {
+    return *optional;
+  }
+  template <class T>
+  bool goes_on_with(const std::optional<T>& optional) {
+    return optional.has_value();
+  }
+  bool goes_on() const { return true; }
+  template <class Right>
+  void require(Right&& /*right*/) {}
+  template <class Enum>
+  void limit(Enum /*code*/, Enum /*last*/) {}
+
+ private:
+  ByteWriter out_;
+};
+
+// Takes them from a section's body, and says whether that can be.
+class Get {
+ public:
+  static constexpr bool kReads = true;
+  template <class T>
+  using Of = T;
+
+  explicit Get(std::span<const std::byte> body) : body_(body) {}
+  bool valid() const { return valid_; }
+
+  template <class... T>
+  void operator()(T&... fields) {
+    ((fields = get<T>()), ...);
+  }
+  template <class T>
+  void byte(T& field) {
+    field = static_cast<T>(get<std::uint8_t>());
+  }
+  template <class T>
+  void wide(T& field) {
+    field = static_cast<T>(get<std::uint32_t>());
+  }
+  // To the body's end, as are `values` and `text`.
+  template <class T, class Each>
+  void list(std::vector<T>& list, std::size_t max, Each&& each) {
+    list.clear();
+    list.reserve(std::min(max, body_.remaining() / sizeof(T)));
+    while (goes_on() && list.size() < max) each(*this, list.emplace_back());
+    valid_ = valid_ && body_.remaining() == 0;
+  }
+  template <class T>
+  void values(std::vector<T>& values, std::size_t max) {
+    const std::size_t bytes = body_.remaining();
+    valid_ = valid_ && bytes % sizeof(T) == 0 && bytes / sizeof(T) <= max;
+    if (!valid_) return;
+    values.resize(bytes / sizeof(T));
+    if (bytes > 0) std::memcpy(values.data(), body_.take(bytes)->data(), bytes);
+  }
+  void short_text(std::string& text) { text = string(get<std::uint16_t>()); }
+  void text(std::string& text) { text = string(body_.remaining()); }
+  template <class T>
+  T& value(std::optional<T>& optional) {
+    return optional.emplace();
+  }
+  template <class T>
+  bool goes_on_with(std::optional<T>& optional) {
+    if (goes_on()) optional.emplace();
+    return optional.has_value();
+  }
+  bool goes_on() const { return valid_ && body_.remaining() > 0; }
+  template <class Right>
+  void require(Right&& right) {
+    valid_ = valid_ && right();
+  }
+  // A number that the enumeration does not have becomes its 0: not known, or not tried.
+  template <class Enum>
+  void limit(Enum& code, Enum last) {
+    if (code > last) code = Enum{};
+  }
+
+ private:
+  template <class T>
+  T get() {
+    const auto value = body_.get<T>();
+    valid_ = valid_ && value.has_value();
+    return value.value_or(T{});
+  }
+  std::string string(std::size_t count) {
+    const auto bytes = body_.take(count);
+    valid_ = valid_ && bytes.has_value();
+    if (!bytes) return {};
+    return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
+  }
+
+  ByteReader body_;
+  bool valid_ = true;
+};
+
+// What is read into, or written from.
+template <class Io, class T>
+using In = typename Io::template Of<T>;
+
+template <class T, class Key>
+bool distinct(const std::vector<T>& list, Key key) {
+  std::vector<std::decay_t<std::invoke_result_t<Key, const T&>>> keys;
+  keys.reserve(list.size());
+  for (const T& item : list) keys.push_back(std::invoke(key, item));
+  std::ranges::sort(keys);
+  return std::ranges::adjacent_find(keys) == keys.end();
+}
+
+template <class Io>
+void fields(Io& io, In<Io, Header>& h) {
+  io(h.run, h.segment, h.identity.module, h.identity.replica, h.identity.shard, h.identity.rank,
+     h.identity.replicas, h.step);
+}
+
+template <class Io>
+void fields(Io& io, In<Io, GradientSums>& s) {
+  io(s.sum_squares, s.max_abs, s.nonfinite, s.fingerprint);
+}
+
+template <class Io>
+void fields(Io& io, In<Io, StateHash>& s) {
+  std::uint32_t kind = s.kind_and_shard();
+  io(s.group, kind, s.value);
+  if constexpr (Io::kReads) s = StateHash::of(s.group, kind, s.value);
+  io.require(
+      [&] { return s.kind >= StateHash::Kind::kParameters && s.kind <= StateHash::Kind::kFrozen; });
+}
+
+template <class Io>
+void states(Io& io, In<Io, std::vector<StateHash>>& states) {
+  io.list(states, std::size_t{2} * kGroupsMax, [](auto& of, auto& state) { fields(of, state); });
+  io.require([&] {
+    return distinct(states,
+                    [](const StateHash& s) { return std::pair(s.group, s.kind_and_shard()); });
   });
 }
 
-bool read_record(SectionReader& body, Step& step) {
-  step.optimizer_step = body.get<std::uint64_t>();
-  step.micro_batches = body.get<std::uint32_t>();
-  step.skipped_parameters = body.get<std::uint32_t>();
-  step.gradient_scale = body.get<double>();
-  step.dropped = body.get<std::uint64_t>();
-  step.number = {.reductions = step.header.step};
-  if (!body.more()) return body.valid();  // before steps could be unreduced
-  step.number.unreduced = body.get<std::uint64_t>();
-  step.number.window = body.get<std::uint32_t>();
-  const auto use = static_cast<StepUse>(body.get<std::uint32_t>());
-  step.use = use <= StepUse::kKept ? use : StepUse::kUnknown;
-  return body.valid();
+template <class Io>
+void fingerprints(Io& io, In<Io, std::vector<FingerprintValue>>& fingerprints) {
+  io.list(fingerprints, kGroupsMax, [](auto& of, auto& f) { of(f.kind, f.value); });
+  io.require([&] { return distinct(fingerprints, &FingerprintValue::kind); });
 }
 
-bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
-  SectionReader body(bytes);
-  switch (type) {
-    case Section::kStep:
-      return read_record(body, step);
-    case Section::kTotal:
-      step.total = body.sums();
-      step.elements = body.get<std::uint64_t>();
-      return body.valid();
-    case Section::kGroups:
-      return read_list(body, step.groups, kGroupsMax,
-                       [&] {
-                         const auto id = body.get<std::uint64_t>();
-                         return Group{id, body.sums()};
-                       }) &&
-             distinct(step.groups, [](const Group& g) { return g.id; });
-    case Section::kSketch:
-      return read_sketch(bytes, step.sketch);
-    case Section::kMicroBatches:
-      return read_list(body, step.micro, kGroupsMax,
-                       [&] {
-                         MicroBatch m;
-                         m.loss = body.get<double>();
-                         m.weight = body.get<double>();
-                         m.tokens = body.get<std::uint64_t>();
-                         return m;
-                       }) &&
-             valid_weights(step.micro);
-    case Section::kFingerprints:
-      return read_fingerprints(body, step.fingerprints);
-    case Section::kReduced:
-      step.reduced = body.sums();
-      return body.valid();
-    case Section::kLayers:
-      return read_layers(bytes, step.layers);
-    case Section::kStates:
-      return read_states(body, step.states);
-    case Section::kSamples:
-      return read_samples(body, step.samples);
-    case Section::kIndices:
-      return read_list(body, step.indices, kGroupsMax, [&] { return body.get<std::uint64_t>(); });
-    case Section::kAudit:
-      return read_audit(body, step.audit);
-    case Section::kTimes:
-      return read_times(body, step.times);
-    case Section::kGram:
-      return read_gram(body, step.header.identity.replicas, step.gram);
-    default:
-      return true;
-  }
+template <class Io>
+void fields(Io& io, In<Io, Samples>& samples) {
+  io(samples.rows, samples.thinned);
+  io.values(samples.hashes, kGroupsMax);
+  io.require([&] {
+    if (samples.thinned > kThinnedMax || samples.hashes.size() > samples.rows) return false;
+    const std::uint64_t mask = (std::uint64_t{1} << samples.thinned) - 1;
+    return std::ranges::none_of(samples.hashes, [&](auto hash) { return (hash & mask) != 0; });
+  });
 }
 
-bool read_section(Hello& hello, Section type, std::span<const std::byte> bytes) {
-  SectionReader body(bytes);
-  switch (type) {
-    case Section::kHost:
-      hello.facts.host = body.all_text();
-      return true;
-    case Section::kFacts:
-      return read_list(body, hello.facts.facts, kGroupsMax, [&] {
-        auto key = body.short_text();
-        return std::pair(std::move(key), body.short_text());
-      });
-    case Section::kGroupNames:
-      return read_list(body, hello.facts.groups, kGroupsMax, [&] {
-        GroupName g;
-        g.id = body.get<std::uint64_t>();
-        g.elements = body.get<std::uint64_t>();
-        g.name = body.short_text();
-        return g;
-      });
-    default:
-      return true;
-  }
+template <class Io>
+void fields(Io& io, In<Io, AuditRecord>& audit) {
+  io(audit.elements, audit.differing, audit.wrong, audit.relative_l2, audit.error_max);
+  io(audit.gradient, audit.accumulation, audit.order, audit.division, audit.repeat);
+  io.limit(audit.gradient, Accumulation::kBF16);
+  io.limit(audit.accumulation, Accumulation::kBF16);
+  io.limit(audit.order, SumOrder::kHalving);
+  io.limit(audit.division, Division::kOnce);
+  io.limit(audit.repeat, Repeat::kDifferent);
+  if (!io.goes_on_with(audit.ulps)) return;
+  io(audit.ulps->p50, audit.ulps->p90, audit.ulps->p99, audit.ulps->max);
 }
 
-bool read_section(Note& note, Section type, std::span<const std::byte> bytes) {
-  SectionReader body(bytes);
-  switch (type) {
-    case Section::kNote: {
-      const auto what = body.get<std::uint32_t>();
-      note.final = what == kFinalNote;
-      note.broken = what == kBrokenNote;
-      note.sent = body.get<std::uint64_t>();
-      note.dropped = body.get<std::uint64_t>();
-      note.text = body.all_text();
-      return body.valid() && what <= kBrokenNote;
-    }
-    case Section::kClock:
-      note.state.optimizer_steps = body.get<std::uint64_t>();
-      return body.valid();
-    case Section::kFingerprints:
-      return read_fingerprints(body, note.state.fingerprints);
-    case Section::kStates:
-      return read_states(body, note.state.states);
-    default:
-      return true;
-  }
-}
-
-bool read_groups(SectionReader& body, std::vector<MomentGroup>& groups) {
-  return read_list(body, groups, kLayersMax,
-                   [&] {
-                     MomentGroup group{.id = body.get<std::uint64_t>(),
-                                       .elements = body.get<std::uint64_t>(),
-                                       .squares = body.get<double>(),
-                                       .parameters = body.get<std::uint64_t>(),
-                                       .optimizer = body.get<std::uint64_t>(),
-                                       .shard = body.get<std::uint32_t>()};
-                     const bool sketched = body.get<std::uint16_t>() != 0;
-                     group.formats = body.get<std::uint16_t>();
-                     group.sketch.resize(kLayerSketch);
-                     for (float& value : group.sketch) value = body.get<float>();
-                     if (!sketched) group.sketch.clear();
-                     return group;
-                   }) &&
-         distinct(groups, [](const MomentGroup& group) { return group.id; });
-}
-
-bool read_section(MomentOf& out, Section type, std::span<const std::byte> bytes) {
-  SectionReader body(bytes);
-  Moment& moment = out.moment;
-  switch (type) {
-    case Section::kMoment: {
-      const auto kind = body.get<std::uint32_t>();
-      moment.kind = static_cast<Moment::Kind>(kind);
-      moment.step = body.get<std::uint64_t>();
-      moment.optimizer_steps = body.get<double>();
-      moment.learning_rate = body.get<double>();
-      return body.valid() && kind >= 1 && kind <= 2;
-    }
-    case Section::kFingerprints:
-      return read_fingerprints(body, moment.generators);
-    case Section::kMomentGroups:
-      return read_groups(body, moment.groups);
-    default:
-      return true;
-  }
+template <class Io>
+void fields(Io& io, In<Io, Layer>& layer) {
+  io(layer.id, layer.elements, layer.part, layer.fingerprint, layer.squares, layer.shard);
+  io.wide(layer.kept);
+  io(layer.own, layer.reduced);
 }
 
 bool is_duration(double seconds) { return seconds >= 0 && seconds <= kSecondsMax; }
 
-bool read_section(Beat& out, Section type, std::span<const std::byte> bytes) {
-  SectionReader body(bytes);
-  Heartbeat& beat = out.beat;
-  switch (type) {
-    case Section::kBeat:
-      beat.events = body.get<std::uint64_t>();
-      beat.step = body.get<std::uint64_t>();
-      beat.micro_batch = body.get<std::uint32_t>();
-      beat.phase = read_code(body, Phase::kReduction);
-      beat.waiting = body.get<std::uint8_t>() != 0;
-      beat.lock_held = body.get<std::uint8_t>() != 0;
-      beat.thread = static_cast<char>(body.get<std::uint8_t>());
-      beat.layer = body.get<std::uint64_t>();
-      for (double* seconds :
-           {&beat.still, &beat.longest, &beat.processor, &beat.period, &beat.stall_seconds}) {
-        *seconds = body.get<double>();
-      }
-      return body.valid() && is_duration(beat.still) && is_duration(beat.longest) &&
-             is_duration(beat.period) && is_duration(beat.stall_seconds) && beat.period > 0 &&
-             beat.stall_seconds > 0;
-    case Section::kPlaces:
-      for (std::string* text :
-           {&beat.host, &beat.collective, &beat.site, &beat.stack, &beat.recorder}) {
-        *text = body.short_text();
-        text->resize(std::min(text->size(), kPlaceBytesMax));
-      }
-      return body.valid();
-    default:
-      return true;
+// Of what is no duration nothing is known.
+template <class... T>
+void limit_durations(T&... seconds) {
+  ((seconds = is_duration(static_cast<double>(seconds)) ? seconds : static_cast<T>(kNaN)), ...);
+}
+
+template <class Io>
+void fields(Io& io, In<Io, MicroBatchTimes>& micro) {
+  io(micro.data, micro.forward, micro.backward);
+  if constexpr (Io::kReads) limit_durations(micro.data, micro.forward, micro.backward);
+}
+
+template <class Io>
+void fields(Io& io, In<Io, StepTimes>& times) {
+  io(times.seconds, times.processor, times.queued);
+  io.wide(times.on_device);
+  if constexpr (Io::kReads) {
+    limit_durations(times.processor, times.queued);
+    if (!std::ranges::all_of(times.seconds, is_duration)) times.seconds.fill(kNaN);
   }
+  io.list(times.micro, kMicroTimesMax, [](auto& of, auto& micro) { fields(of, micro); });
+}
+
+template <class Io>
+void record(Io& io, In<Io, Step>& step) {
+  io(step.optimizer_step, step.micro_batches, step.skipped_parameters, step.gradient_scale,
+     step.dropped);
+  if constexpr (Io::kReads) step.number = {.reductions = step.header.step};
+  if (!io.goes_on()) return;  // before steps could be unreduced
+  io(step.number.unreduced, step.number.window);
+  io.wide(step.use);
+  io.limit(step.use, StepUse::kKept);
+}
+
+template <class Io>
+void body(Io& io, Section type, In<Io, Step>& step) {
+  switch (type) {
+    case kStep:
+      return record(io, step);
+    case kTotal:
+      fields(io, step.total);
+      return io(step.elements);
+    case kGroups:
+      io.list(step.groups, kGroupsMax, [](auto& of, auto& group) {
+        of(group.id);
+        fields(of, group.sums);
+      });
+      return io.require([&] { return distinct(step.groups, &Group::id); });
+    case kSketch:
+      io.values(step.sketch, kSketchMax);
+      return io.require([&] {
+        return std::has_single_bit(step.sketch.size()) && step.sketch.size() >= kSketchMin;
+      });
+    case kMicroBatches:
+      return io.list(step.micro, kGroupsMax, [](auto& of, auto& m) {
+        of(m.loss, m.weight, m.tokens);
+        of.require([&] { return std::isfinite(m.weight) && m.weight >= 0; });
+      });
+    case kFingerprints:
+      return fingerprints(io, step.fingerprints);
+    case kReduced:
+      return fields(io, io.value(step.reduced));
+    case kLayers:
+      io.list(step.layers, kLayersMax, [](auto& of, auto& layer) { fields(of, layer); });
+      return io.require([&] { return distinct(step.layers, &Layer::id); });
+    case kStates:
+      return states(io, step.states);
+    case kSamples:
+      return fields(io, step.samples);
+    case kIndices:
+      return io.values(step.indices, kGroupsMax);
+    case kAudit:
+      return fields(io, io.value(step.audit));
+    case kTimes:
+      return fields(io, step.times);
+    case kGram: {
+      const std::size_t size = gram_size(step.header.identity.replicas);
+      io.values(step.gram, size);
+      return io.require([&] { return size > 0 && step.gram.size() == size; });
+    }
+    default:
+      return;
+  }
+}
+
+template <class Io>
+void body(Io& io, Section type, In<Io, Hello>& hello) {
+  switch (type) {
+    case kHost:
+      return io.text(hello.facts.host);
+    case kFacts:
+      return io.list(hello.facts.facts, kGroupsMax, [](auto& of, auto& fact) {
+        of.short_text(fact.first);
+        of.short_text(fact.second);
+      });
+    case kGroupNames:
+      return io.list(hello.facts.groups, kGroupsMax, [](auto& of, auto& group) {
+        of(group.id, group.elements);
+        of.short_text(group.name);
+      });
+    default:
+      return;
+  }
+}
+
+template <class Io>
+void words(Io& io, In<Io, Note>& note) {
+  std::uint32_t what = note.final ? kFinalNote : note.broken ? kBrokenNote : 0;
+  io(what, note.sent, note.dropped);
+  io.text(note.text);
+  io.require([&] { return what <= kBrokenNote; });
+  if constexpr (Io::kReads) {
+    note.final = what == kFinalNote;
+    note.broken = what == kBrokenNote;
+  }
+}
+
+template <class Io>
+void body(Io& io, Section type, In<Io, Note>& note) {
+  switch (type) {
+    case kNote:
+      return words(io, note);
+    case kClock:
+      return io(note.state.optimizer_steps);
+    case kFingerprints:
+      return fingerprints(io, note.state.fingerprints);
+    case kStates:
+      return states(io, note.state.states);
+    default:
+      return;
+  }
+}
+
+template <class Io>
+void fields(Io& io, In<Io, MomentGroup>& group) {
+  std::uint16_t sketched = group.sketch.empty() ? 0 : 1;
+  std::array<float, kLayerSketch> sketch{};
+  std::copy_n(group.sketch.begin(), std::min(group.sketch.size(), sketch.size()), sketch.begin());
+  io(group.id, group.elements, group.squares, group.parameters, group.optimizer, group.shard,
+     sketched, group.formats, sketch);
+  if constexpr (Io::kReads) {
+    if (sketched != 0) group.sketch.assign(sketch.begin(), sketch.end());
+  }
+}
+
+template <class Io>
+void body(Io& io, Section type, In<Io, MomentOf>& out) {
+  auto& moment = out.moment;
+  switch (type) {
+    case kMoment:
+      io(moment.kind, moment.step, moment.optimizer_steps, moment.learning_rate);
+      return io.require([&] {
+        return moment.kind == Moment::Kind::kBegun || moment.kind == Moment::Kind::kSaved;
+      });
+    case kFingerprints:
+      return fingerprints(io, moment.generators);
+    case kMomentGroups:
+      io.list(moment.groups, kLayersMax, [](auto& of, auto& group) { fields(of, group); });
+      return io.require([&] { return distinct(moment.groups, &MomentGroup::id); });
+    default:
+      return;
+  }
+}
+
+template <class Io>
+void body(Io& io, Section type, In<Io, Beat>& out) {
+  auto& beat = out.beat;
+  switch (type) {
+    case kBeat:
+      io(beat.events, beat.step, beat.micro_batch, beat.phase);
+      io.limit(beat.phase, Phase::kReduction);
+      io.byte(beat.waiting);
+      io.byte(beat.lock_held);
+      io(beat.thread, beat.layer, beat.still, beat.longest, beat.processor, beat.period,
+         beat.stall_seconds);
+      return io.require([&] {
+        return is_duration(beat.still) && is_duration(beat.longest) && is_duration(beat.period) &&
+               is_duration(beat.stall_seconds) && beat.period > 0 && beat.stall_seconds > 0;
+      });
+    case kPlaces:
+      for (auto* text : {&beat.host, &beat.collective, &beat.site, &beat.stack, &beat.recorder}) {
+        io.short_text(*text);
+        if constexpr (Io::kReads) text->resize(std::min(text->size(), kPlaceBytesMax));
+      }
+      return;
+    default:
+      return;
+  }
+}
+
+// Of the sections that are there.
+template <class M>
+Packet packet_of(Kind kind, const M& message,
+                 std::initializer_list<std::pair<Section, bool>> sections) {
+  Packet packet;
+  std::vector<std::byte>& bytes = packet.bytes;
+  Put put(bytes);
+  put(kMagic, kVersion, kind, std::uint64_t{0});  // length and checksum: sealed
+  fields(put, message.header);
+  for (const auto& [type, is_there] : sections) {
+    if (!is_there) continue;
+    put(type, std::uint16_t{0});
+    const std::size_t length_at = bytes.size();
+    put(std::uint32_t{0});
+    body(put, type, message);
+    ByteWriter(bytes).patch(length_at, static_cast<std::uint32_t>(bytes.size() - length_at - 4));
+  }
+  seal(bytes);
+  return packet;
 }
 
 Error corrupt(const char* what) {
   return fail(ErrorCode::kCorrupt, std::string("not a presum packet: ") + what);
 }
 
-Result<Header> read_header(ByteReader& reader) {
-  SectionReader body(*reader.take(kHeaderBytes - kRunOffset));
-  Header h;
-  h.run = body.get<std::uint64_t>();
-  h.segment = body.get<std::uint32_t>();
-  h.identity.module = body.get<std::uint32_t>();
-  h.identity.replica = body.get<std::uint32_t>();
-  h.identity.shard = body.get<std::uint32_t>();
-  h.identity.rank = body.get<std::uint32_t>();
-  h.identity.replicas = body.get<std::uint32_t>();
-  h.step = body.get<std::uint64_t>();
-  const Identity& id = h.identity;
-  if (id.replicas == 0 || id.replicas > kReplicasMax) return corrupt("bad number of replicas");
-  if (id.replica >= id.replicas) return corrupt("replica is not below the number of replicas");
-  return h;
-}
-
-template <class T>
-Result<Message> read_message(Header header, ByteReader reader) {
-  T message;
+template <class M>
+Result<Message> read_message(const Header& header, ByteReader reader) {
+  M message;
   message.header = header;
   while (reader.remaining() > 0) {
     const auto type = reader.get<Section>();
     const auto reserved = reader.get<std::uint16_t>();
     const auto length = reader.get<std::uint32_t>();
     if (!type || !reserved || !length) return corrupt("a section is cut off");
-    const auto body = reader.take(*length);
-    if (!body) return corrupt("a section is longer than the packet");
-    if (!read_section(message, *type, *body)) return corrupt("a section is malformed");
+    const auto bytes = reader.take(*length);
+    if (!bytes) return corrupt("a section is longer than the packet");
+    Get get(*bytes);
+    body(get, *type, message);
+    if (!get.valid()) return corrupt("a section is malformed");
   }
-  if constexpr (std::is_same_v<T, MomentOf>) {
+  if constexpr (std::is_same_v<M, MomentOf>) {
     if (message.moment.kind == Moment::Kind::kUnknown)
       return corrupt("a moment without its record");
   }
@@ -634,149 +535,58 @@ Result<Message> read_message(Header header, ByteReader reader) {
 }  // namespace
 
 Packet encode(const Hello& hello) {
-  Encoder encoder(Kind::kHello, hello.header);
-  encoder.text_section(Section::kHost, hello.facts.host);
-  encoder.section(Section::kFacts, [&](ByteWriter& w) {
-    for (const auto& [key, value] : hello.facts.facts) {
-      put_text(w, key);
-      put_text(w, value);
-    }
-  });
-  encoder.section(Section::kGroupNames, [&](ByteWriter& w) {
-    for (const GroupName& g : hello.facts.groups) {
-      w.put(g.id);
-      w.put(g.elements);
-      put_text(w, g.name);
-    }
-  });
-  return std::move(encoder).finish();
+  return packet_of(Kind::kHello, hello, {{kHost, true}, {kFacts, true}, {kGroupNames, true}});
 }
 
 Packet encode(const Step& step) {
-  Encoder encoder(Kind::kStep, step.header);
-  encoder.section(Section::kStep, [&](ByteWriter& w) {
-    w.put(step.optimizer_step);
-    w.put(step.micro_batches);
-    w.put(step.skipped_parameters);
-    w.put(step.gradient_scale);
-    w.put(step.dropped);
-    w.put(step.number.unreduced);
-    w.put(step.number.window);
-    w.put(static_cast<std::uint32_t>(step.use));
-  });
-  encoder.section(Section::kTotal, [&](ByteWriter& w) {
-    put_sums(w, step.total);
-    w.put(step.elements);
-  });
-  encoder.section(Section::kGroups, [&](ByteWriter& w) {
-    for (const Group& g : step.groups) {
-      w.put(g.id);
-      put_sums(w, g.sums);
-    }
-  });
-  if (!step.sketch.empty()) {
-    encoder.section(Section::kSketch,
-                    [&](ByteWriter& w) { w.put_bytes(std::as_bytes(std::span(step.sketch))); });
-  }
-  encoder.section(Section::kMicroBatches, [&](ByteWriter& w) {
-    for (const MicroBatch& m : step.micro) {
-      w.put(m.loss);
-      w.put(m.weight);
-      w.put(m.tokens);
-    }
-  });
-  put_fingerprints(encoder, step.fingerprints);
-  if (step.reduced) {
-    encoder.section(Section::kReduced, [&](ByteWriter& w) { put_sums(w, *step.reduced); });
-  }
-  put_layers(encoder, step.layers);
-  put_states(encoder, step.states);
-  put_data(encoder, step);
-  put_gram(encoder, step);
-  put_audit(encoder, step.audit);
-  put_times(encoder, step.times);
-  return std::move(encoder).finish();
+  return packet_of(Kind::kStep, step,
+                   {{kStep, true},
+                    {kTotal, true},
+                    {kGroups, true},
+                    {kSketch, !step.sketch.empty()},
+                    {kMicroBatches, true},
+                    {kFingerprints, true},
+                    {kReduced, step.reduced.has_value()},
+                    {kLayers, !step.layers.empty()},
+                    {kStates, !step.states.empty()},
+                    {kSamples, step.samples.rows > 0},
+                    {kIndices, !step.indices.empty()},
+                    {kGram, !step.gram.empty()},
+                    {kAudit, step.audit.has_value()},
+                    {kTimes, step.times.known()}});
 }
 
 Packet encode(const Note& note) {
-  Encoder encoder(Kind::kNote, note.header);
-  encoder.section(Section::kNote, [&](ByteWriter& w) {
-    w.put(note.final ? kFinalNote : note.broken ? kBrokenNote : 0);
-    w.put(note.sent);
-    w.put(note.dropped);
-    w.put_bytes(std::as_bytes(std::span(note.text)));
-  });
-  if (note.final)
-    encoder.section(Section::kClock, [&](ByteWriter& w) { w.put(note.state.optimizer_steps); });
-  if (!note.state.fingerprints.empty()) put_fingerprints(encoder, note.state.fingerprints);
-  put_states(encoder, note.state.states);
-  return std::move(encoder).finish();
+  return packet_of(Kind::kNote, note,
+                   {{kNote, true},
+                    {kClock, note.final},
+                    {kFingerprints, !note.state.fingerprints.empty()},
+                    {kStates, !note.state.states.empty()}});
 }
 
 Packet encode(const MomentOf& of) {
-  const Moment& moment = of.moment;
-  Encoder encoder(Kind::kMoment, of.header);
-  encoder.section(Section::kMoment, [&](ByteWriter& w) {
-    w.put(static_cast<std::uint32_t>(moment.kind));
-    w.put(moment.step);
-    w.put(moment.optimizer_steps);
-    w.put(moment.learning_rate);
-  });
-  if (!moment.generators.empty()) put_fingerprints(encoder, moment.generators);
-  if (moment.groups.empty()) return std::move(encoder).finish();
-  encoder.section(Section::kMomentGroups, [&](ByteWriter& w) {
-    for (const MomentGroup& group : moment.groups) {
-      w.put(group.id);
-      w.put(group.elements);
-      w.put(group.squares);
-      w.put(group.parameters);
-      w.put(group.optimizer);
-      w.put(group.shard);
-      w.put(std::uint16_t{!group.sketch.empty()});
-      w.put(group.formats);
-      for (std::size_t i = 0; i < kLayerSketch; ++i) {
-        w.put(i < group.sketch.size() ? group.sketch[i] : 0.0F);
-      }
-    }
-  });
-  return std::move(encoder).finish();
+  return packet_of(Kind::kMoment, of,
+                   {{kMoment, true},
+                    {kFingerprints, !of.moment.generators.empty()},
+                    {kMomentGroups, !of.moment.groups.empty()}});
 }
 
 Packet encode(const Beat& of) {
-  const Heartbeat& beat = of.beat;
-  Encoder encoder(Kind::kBeat, of.header);
-  encoder.section(Section::kBeat, [&](ByteWriter& w) {
-    w.put(beat.events);
-    w.put(beat.step);
-    w.put(beat.micro_batch);
-    w.put(beat.phase);
-    w.put(std::uint8_t{beat.waiting});
-    w.put(std::uint8_t{beat.lock_held});
-    w.put(static_cast<std::uint8_t>(beat.thread));
-    w.put(beat.layer);
-    for (const double seconds :
-         {beat.still, beat.longest, beat.processor, beat.period, beat.stall_seconds}) {
-      w.put(seconds);
-    }
-  });
-  encoder.section(Section::kPlaces, [&](ByteWriter& w) {
-    for (const std::string* text :
-         {&beat.host, &beat.collective, &beat.site, &beat.stack, &beat.recorder}) {
-      put_text(w, *text);
-    }
-  });
-  return std::move(encoder).finish();
+  return packet_of(Kind::kBeat, of, {{kBeat, true}, {kPlaces, true}});
 }
 
 Result<Message> decode(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes) return corrupt("shorter than a header");
   if (bytes.size() > kBytesMax) return corrupt("longer than 16 MiB");
-  ByteReader reader(bytes);
-  const auto magic = *reader.get<std::uint32_t>();
-  const auto version = *reader.get<std::uint16_t>();
-  const auto kind = *reader.get<Kind>();
-  const auto length = *reader.get<std::uint32_t>();
-  const auto sum = *reader.get<std::uint32_t>();
+  std::uint32_t magic = 0;
+  std::uint16_t version = 0;
+  Kind kind{};
+  std::uint32_t length = 0;
+  std::uint32_t sum = 0;
+  Header header;
+  Get get(bytes.first(kHeaderBytes));
+  get(magic, version, kind, length, sum);
+  fields(get, header);
   if (magic != kMagic) return corrupt("wrong first four bytes");
   if (version != kVersion) {
     return fail(ErrorCode::kUnsupported, "packet version " + std::to_string(version) +
@@ -784,18 +594,21 @@ Result<Message> decode(std::span<const std::byte> bytes) {
   }
   if (length != bytes.size()) return corrupt("wrong length");
   if (sum != checksum(bytes)) return corrupt("wrong checksum");
-  PRESUM_ASSIGN(const auto header, read_header(reader));
+  const Identity& id = header.identity;
+  if (id.replicas == 0 || id.replicas > kReplicasMax) return corrupt("bad number of replicas");
+  if (id.replica >= id.replicas) return corrupt("replica is not below the number of replicas");
+  const ByteReader sections(bytes.subspan(kHeaderBytes));
   switch (kind) {
     case Kind::kHello:
-      return read_message<Hello>(header, reader);
+      return read_message<Hello>(header, sections);
     case Kind::kStep:
-      return read_message<Step>(header, reader);
+      return read_message<Step>(header, sections);
     case Kind::kNote:
-      return read_message<Note>(header, reader);
+      return read_message<Note>(header, sections);
     case Kind::kMoment:
-      return read_message<MomentOf>(header, reader);
+      return read_message<MomentOf>(header, sections);
     case Kind::kBeat:
-      return read_message<Beat>(header, reader);
+      return read_message<Beat>(header, sections);
   }
   return corrupt("unknown kind");
 }

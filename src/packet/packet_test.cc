@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>
@@ -109,30 +108,14 @@ TEST(Packet, StepSurvivesTheRoundTrip) {
   EXPECT_EQ(d.layers[0].own, s.layers[0].own);
   EXPECT_EQ(d.layers[0].reduced, s.layers[0].reduced);
   EXPECT_EQ(d.gram, s.gram);
-  EXPECT_EQ(encode(d).bytes, encode(s).bytes);
-}
-
-TEST(Packet, AnAuditSurvivesTheRoundTrip) {
-  const Step s = sample_step();
-  const auto decoded = decode(encode(s).bytes);
-  ASSERT_TRUE(decoded);
-  const auto& d = std::get<Step>(*decoded);
-  ASSERT_TRUE(d.audit);
-  EXPECT_EQ(d.audit->elements, s.audit->elements);
-  EXPECT_EQ(d.audit->differing, s.audit->differing);
-  EXPECT_EQ(d.audit->wrong, s.audit->wrong);
-  EXPECT_EQ(d.audit->relative_l2, s.audit->relative_l2);
-  EXPECT_EQ(d.audit->error_max, s.audit->error_max);
-  EXPECT_EQ(d.audit->gradient, s.audit->gradient);
-  EXPECT_EQ(d.audit->accumulation, s.audit->accumulation);
-  EXPECT_EQ(d.audit->order, s.audit->order);
-  EXPECT_EQ(d.audit->division, s.audit->division);
-  EXPECT_EQ(d.audit->repeat, s.audit->repeat);
-  ASSERT_TRUE(d.audit->ulps);
-  EXPECT_EQ(d.audit->ulps->p50, 1U);
-  EXPECT_EQ(d.audit->ulps->p90, 2U);
-  EXPECT_EQ(d.audit->ulps->p99, 30U);
+  ASSERT_TRUE(d.audit && d.audit->ulps);
+  EXPECT_EQ(d.audit->wrong, 3U);
+  EXPECT_EQ(d.audit->error_max, 0x1p-22);
+  EXPECT_EQ(d.audit->accumulation, Accumulation::kBF16);
+  EXPECT_EQ(d.audit->order, SumOrder::kRingDown);
+  EXPECT_EQ(d.audit->repeat, Repeat::kDifferent);
   EXPECT_EQ(d.audit->ulps->max, 4096U);
+  EXPECT_EQ(encode(d).bytes, encode(s).bytes);
 }
 
 TEST(Packet, AnAuditWithoutFiniteElementsHasNoDistances) {
@@ -227,14 +210,6 @@ TEST(Packet, WhatIsAbsentIsEmpty) {
   EXPECT_TRUE(d.gram.empty());
 }
 
-TEST(Packet, ProductsThatAreNotNumbersTravel) {
-  Step s = sample_step();
-  s.gram.assign(36, NAN);
-  const auto decoded = decode(encode(s).bytes);
-  ASSERT_TRUE(decoded);
-  EXPECT_TRUE(std::isnan(std::get<Step>(*decoded).gram.at(35)));
-}
-
 TEST(Packet, AGramSectionIsOfItsWorkers) {
   for (const std::uint32_t workers : {1U, 2U, 64U, 65U, kReplicasMax}) {
     Step s = sample_step();
@@ -253,16 +228,6 @@ TEST(Packet, AGramSectionIsOfItsWorkers) {
     append(empty, 12, {});
     EXPECT_FALSE(decode(empty.bytes)) << workers;
   }
-}
-
-TEST(Packet, TheSizeOfAGramMatrixIsThatOfItsDocument) {
-  Step s;
-  const std::size_t bare = encode(s).bytes.size();
-  s.header.identity.replicas = 64;
-  s.gram.resize(gram_size(64));
-  EXPECT_EQ(encode(s).bytes.size(), bare + 16'648);
-  EXPECT_EQ(gram_size(8) * 8 + 8, 296U);
-  EXPECT_EQ(gram_size(65), 0U);
 }
 
 TEST(Packet, RowsAreKeptWhereNoHashIsLeft) {
@@ -291,28 +256,6 @@ TEST(Packet, AStampChangesRunSegmentAndCountsOnly) {
   p = encode(hello);
   p.stamp({.run = 123, .segment = 9}, {.sent = 5, .dropped = 6});
   EXPECT_EQ(p.bytes, encode(hello).bytes) << "it has no counts";
-}
-
-// docs/packet_format.md, "Limits and sizes".
-TEST(Packet, DefaultSizeIsWithinItsBound) {
-  constexpr std::size_t kGroups = 100;
-  constexpr std::size_t kSamples = 32;
-  Step s = sample_step();
-  s.sketch.assign(4096, 0);
-  s.groups.resize(kGroups);
-  s.micro.resize(31);
-  s.fingerprints.resize(fingerprint_kinds().size());
-  s.states.resize(kGroups);
-  s.samples.hashes.resize(kSamples);
-  s.indices.resize(kSamples);
-  s.gram.clear();
-  s.layers.clear();
-  const std::size_t bound = 16 * 1024 + 64 * kGroups + 2048;
-  EXPECT_LE(encode(s).bytes.size(), bound);
-  s.states.resize(2 * kGroups);
-  s.samples.hashes.resize(kSamplesMax);
-  s.indices.resize(kSamplesMax);
-  EXPECT_LE(encode(s).bytes.size(), bound + 20 * kGroups + 16 * (kSamplesMax - kSamples));
 }
 
 TEST(Packet, UnknownSectionsAreSkipped) {
@@ -353,12 +296,14 @@ TEST(Packet, ReplicaOutsideTheWorldIsAnError) {
   Step s = sample_step();
   s.header.identity.replica = 8;
   EXPECT_FALSE(decode(encode(s).bytes));
-  s.header.identity.replicas = 0;
-  EXPECT_FALSE(decode(encode(s).bytes));
+  for (const std::uint32_t replicas : {0U, kReplicasMax + 1}) {
+    s.header.identity.replicas = replicas;
+    EXPECT_FALSE(decode(encode(s).bytes));
+  }
 }
 
 TEST(Packet, SketchMustBeAPowerOfTwoWithinBounds) {
-  for (const std::size_t size : {1U, 63U, 65U, 100U, 131072U}) {
+  for (const std::size_t size : {1U, 32U, 63U, 65U, 100U, 131072U}) {
     Step s = sample_step();
     s.sketch.assign(size, 1.0F);
     EXPECT_FALSE(decode(encode(s).bytes)) << size;
@@ -455,28 +400,51 @@ TEST(Packet, AsManyAsAllowedAreTaken) {
   EXPECT_EQ(std::get<Step>(*decoded).states.size(), 2 * kGroupsMax);
 }
 
-TEST(Packet, ListsThatDoNotComeOutEvenAreErrors) {
-  Step bare;
-  for (const auto& [section, length] : {std::pair{8, 1},
-                                        {8, 19},
-                                        {8, 21},
-                                        {9, 0},
-                                        {9, 11},
-                                        {9, 13},
-                                        {9, 19},
-                                        {10, 7},
-                                        {10, 9},
-                                        {12, 7},
-                                        {12, 9},
-                                        {12, 12}}) {
-    Packet p = encode(bare);
-    append(p, static_cast<std::uint16_t>(section),
-           std::vector<std::uint8_t>(static_cast<std::size_t>(length), 0));
-    EXPECT_FALSE(decode(p.bytes)) << section << ": " << length;
+TEST(Packet, BodiesThatEndTooEarlyOrDoNotComeOutEvenAreErrors) {
+  const std::vector<std::pair<std::uint16_t, std::vector<std::size_t>>> lengths = {
+      {1, {31}},        {2, {39}},        {3, {39, 41}},        {6, {11, 12 * (kGroupsMax + 1)}},
+      {7, {31}},        {8, {1, 19, 21}}, {9, {0, 11, 13, 19}}, {10, {7, 9}},
+      {12, {7, 9, 12}}, {13, {44, 61}}};
+  for (const auto& [section, all] : lengths) {
+    for (const std::size_t length : all) {
+      Packet p = encode(Step{});
+      append(p, section, std::vector<std::uint8_t>(length, 0));
+      EXPECT_FALSE(decode(p.bytes)) << section << ": " << length;
+    }
   }
   Packet clock = encode(Note{});
   append(clock, 20, std::vector<std::uint8_t>(7, 0));
   EXPECT_FALSE(decode(clock.bytes));
+}
+
+TEST(Packet, RecordsOfALaterVersionMayBeLongerAndComeAgain) {
+  for (const auto& [section, length] : {std::pair{1, 64}, {2, 48}, {7, 40}, {13, 78}, {16, 4}}) {
+    Packet p = encode(sample_step());
+    append(p, static_cast<std::uint16_t>(section),
+           std::vector<std::uint8_t>(static_cast<std::size_t>(length), 0xFF));
+    EXPECT_TRUE(decode(p.bytes)) << section;
+  }
+}
+
+TEST(Packet, WhatComesAfterTheLastSectionIsAnError) {
+  const Packet good = encode(sample_step());
+  for (const std::vector<std::uint8_t>& rest :
+       {std::vector<std::uint8_t>{1}, {200, 0, 0, 0, 4, 0, 0, 0, 1, 2, 3}}) {
+    Packet p = good;
+    for (const std::uint8_t b : rest) p.bytes.push_back(std::byte{b});
+    p.stamp({.run = 1, .segment = 1}, {});
+    EXPECT_FALSE(decode(p.bytes));
+  }
+}
+
+TEST(Packet, AnUnknownKindOrMoreThan16MiBIsAnError) {
+  Packet p = encode(Hello{});
+  p.bytes[6] = std::byte{6};
+  p.stamp({.run = 1, .segment = 1}, {});
+  EXPECT_FALSE(decode(p.bytes));
+  p = encode(Hello{});
+  append(p, 200, std::vector<std::uint8_t>(kBytesMax));
+  EXPECT_FALSE(decode(p.bytes));
 }
 
 TEST(Packet, ALongerClockIsARecordOfALaterVersion) {

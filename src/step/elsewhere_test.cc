@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <random>
 #include <vector>
 
@@ -30,8 +29,8 @@ Steps steps_of(const std::vector<Parameter>& parameters) {
       {.sketch_size = 256, .buffers = {{"frozen.w", 2, ""}, {"frozen.v", 2, ""}}}, parameters, {}));
 }
 
-packet::Step ended(Steps& steps) {
-  return std::get<packet::Step>(*packet::decode(end_step(steps, {}).bytes));
+packet::Step ended(Steps& steps, const StepEnd& how = {}) {
+  return std::get<packet::Step>(*packet::decode(end_step(steps, how).bytes));
 }
 
 TEST(Elsewhere, ThePassOfADeviceIsTakenForItsOwn) {
@@ -76,14 +75,41 @@ TEST(Elsewhere, AnUnknownParameterIsRefused) {
 }
 
 TEST(Elsewhere, SketchSeedsDifferByParameterAndStepAndAgreeBetweenWorkers) {
-  const Steps one = steps_of({{"a", 1, ""}, {"b", 1, ""}});
-  const Steps other = steps_of({{"b", 1, ""}, {"a", 1, ""}});
-  const auto seed = [](const Steps& steps, ParameterId id, std::uint64_t step) {
-    return steps.gradients().seed(id, {.reductions = step});
+  Steps one = steps_of({{"a", 1, ""}, {"b", 1, ""}});
+  Steps other = steps_of({{"b", 1, ""}, {"a", 1, ""}});
+  const auto seed = [](Steps& steps, ParameterId id, std::uint64_t step) {
+    steps.begin_step(step);
+    return steps.gradients().seed(id);
   };
   EXPECT_NE(seed(one, 0, 5), seed(one, 1, 5));
   EXPECT_NE(seed(one, 0, 5), seed(one, 0, 6));
   EXPECT_EQ(seed(one, 0, 5), seed(other, 1, 5)) << "the order does not matter";
+}
+
+// ---- products
+
+TEST(Elsewhere, ProductsAreUnscaledLikeNormsAndCountAsTheirLastForTheirStep) {
+  Steps steps = std::move(*Steps::create({.identity = {.replicas = 2}}, {}, {}));
+  steps.begin_step(1);
+  for (const std::vector<double>& share : {std::vector{1.0, 1.0, 1.0}, {9.0, -3.0, 1.0}}) {
+    ASSERT_TRUE(steps.contents().set_gram(share, 2));
+  }
+  EXPECT_EQ(ended(steps, {.gradient_scale = 4}).gram,
+            (std::vector<double>{9.0 / 16, -3.0 / 16, 1.0 / 16}));
+  steps.begin_step(2);
+  EXPECT_TRUE(ended(steps).gram.empty());
+}
+
+TEST(Elsewhere, AGramMatrixOfAnotherSizeIsRefused) {
+  Contents contents;
+  for (const auto& [workers, size] :
+       {std::pair{3U, 0U}, {3U, 5U}, {3U, 7U}, {3U, 9U}, {65U, 2145U}, {65U, 0U}, {65'536U, 0U}}) {
+    const Status status = contents.set_gram(std::vector<double>(size, 1.0), workers);
+    ASSERT_FALSE(status) << workers << ": " << size;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(contents.gram.empty());
+  }
+  EXPECT_TRUE(contents.set_gram(std::vector<double>(2080, 1.0), 64));
 }
 
 // ---- states
@@ -118,14 +144,6 @@ TEST_P(StateWidth, TheHashIsOfTheBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StateWidth, ::testing::Values(2U, 4U, 8U));
-
-TEST(Elsewhere, UnknownStatesAreRefused) {
-  Steps steps = steps_of({{"w", 1, ""}});
-  steps.contents().begin_states();
-  EXPECT_FALSE(steps.contents().state_sum(steps.layout(), Kind::kBuffers, 2, 1, 0));
-  EXPECT_FALSE(steps.contents().state_sum(steps.layout(), Kind{6}, 0, 1, 0));
-  EXPECT_TRUE(states_of(steps).empty());
-}
 
 TEST(Elsewhere, StatesOfAnOptimiserShardsAndWhatIsWatchedStandApart) {
   Steps steps = steps_of({{"w", 1, ""}});

@@ -51,6 +51,11 @@ struct Contents {
   void fingerprint(std::uint32_t kind, std::uint64_t value);
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);
+  // This worker's share of the dot products of all pairs of workers, of gradients as they lie in
+  // memory: a packet has them over the scale's square. The upper triangle of the W x W Gram matrix
+  // with its diagonal, row by row, by replica. The shares of all workers add up to the matrix. NaN
+  // and Inf are sent. A second report replaces the first. Error (kInvalidArgument): not W (W + 1) /
+  // 2 values, or more than 64 workers.
   Status set_gram(std::span<const double> share, std::uint32_t workers);
   // See Observer::state and Observer::state_sum.
   void begin_states() { report.states.clear(); }

@@ -61,9 +61,8 @@ observe::SketchSpan Gradients::sketch_of(ParameterId id) {
   }
   auto& target = slot.own_sketch.empty() ? sketch_ : slot.own_sketch;
   if (!slot.own_sketch.empty()) std::fill(target.begin(), target.end(), 0.0F);
-  return {.values = target.data(),
-          .size = static_cast<std::uint32_t>(target.size()),
-          .seed = sketch_seed(ids_[id], step_)};
+  return {
+      .values = target.data(), .size = static_cast<std::uint32_t>(target.size()), .seed = seed(id)};
 }
 
 Status Gradients::check(ParameterId id, bool has_data) const {

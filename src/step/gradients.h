@@ -42,10 +42,7 @@ class Gradients {
   bool seen(ParameterId id) const { return slots_[id].seen || slots_[id].marked; }
   std::vector<ParameterId> unseen() const;
   // REQUIRES: a known id.
-  std::uint64_t seed(ParameterId id) const { return seed(id, step_); }
-  std::uint64_t seed(ParameterId id, const StepNumber& step) const {
-    return sketch_seed(ids_[id], step);
-  }
+  std::uint64_t seed(ParameterId id) const { return sketch_seed(ids_[id], step_); }
 
   // Sums by group and in total, elements, sketch and reduced gradient; nothing is unscaled.
   void put_own(const Layout& layout, packet::Step& out);

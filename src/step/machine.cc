@@ -79,10 +79,7 @@ StepNumber Machine::next_reduced() const {
 // skips a step keeps the numbers of the others.
 void Machine::drop() {
   ++windows_left_;
-  if (passes_ > 0) {
-    ++next_.window;
-    ++dropped_;
-  }
+  if (passes_ > 0) ++next_.window;
   forget_window();
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -69,16 +68,13 @@ struct Ended {
 class Machine {
  public:
   State state() const { return state_; }
-  bool in_pass() const { return state_ == State::kPass || state_ == State::kReducing; }
   // Passes have ended since the last reduction or zeroing.
   bool in_window() const { return state_ == State::kWindow; }
   // Passes that have ended in the window.
   std::uint32_t passes() const { return passes_; }
-  bool whole() const { return whole_; }
   // Reduced and unreduced steps so far; the open one counts.
   std::uint64_t steps() const { return next_.reductions + next_.unreduced; }
   std::uint64_t unreduced() const { return next_.unreduced; }
-  std::uint64_t dropped() const { return dropped_; }
   // Windows that were left without a step; those of failed passes alone, too.
   std::uint64_t windows_left() const { return windows_left_; }
   // The number of the step under way or open, once it is known to be reduced; else the number that
@@ -134,7 +130,6 @@ class Machine {
   StepNumber before_;  // next_, before the reduction that was counted last
   std::uint32_t passes_ = 0;
   bool whole_ = true;
-  std::uint64_t dropped_ = 0;
   std::uint64_t windows_left_ = 0;
 };
 

@@ -16,7 +16,6 @@ inline constexpr std::size_t kMicroBatchesMax = 1024;
 class MicroBatches {
  public:
   void add(const MicroBatch& one);
-  void clear() { *this = {}; }
   std::vector<MicroBatch> bounded() const;
 
  private:

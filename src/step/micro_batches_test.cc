@@ -64,11 +64,5 @@ TEST(MicroBatchesTest, WithoutWeightsItIsThePlainMean) {
   EXPECT_EQ(sent[0].weight, 0);
 }
 
-TEST(MicroBatchesTest, ClearForgetsAll) {
-  auto some = with({{1, 1, 1}});
-  some.clear();
-  EXPECT_TRUE(some.bounded().empty());
-}
-
 }  // namespace
 }  // namespace presum::step

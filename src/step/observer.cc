@@ -55,12 +55,6 @@ void Observer::indices(std::span<const std::uint64_t> indices) {
   state_->steps.contents().indices(indices);
 }
 
-Status Observer::gram(std::span<const double> share) {
-  return state_->steps.contents().set_gram(share, state_->steps.identity().replicas);
-}
-
-void Observer::audit(const AuditRecord& audit) { state_->steps.contents().report.audit = audit; }
-
 void Observer::begin_states() { state_->steps.contents().begin_states(); }
 
 Status Observer::state(StateHash::Kind kind, std::uint32_t index, const void* data,

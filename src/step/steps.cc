@@ -166,7 +166,6 @@ Read Steps::pass_begins(const PassBeginning& how) {
   const bool recorded = may_be_a_step && how.readable && cadence_.on_grid(number);
   if (how.reduces) records_ = recorded;
   if (reached_.empty()) reached_.add(0, {});
-  reads_ = recorded;
   contents_.read = recorded;
   if (!recorded) return Read::kNothing;
   begin_reading(number);

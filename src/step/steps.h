@@ -5,7 +5,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -173,7 +172,6 @@ class Steps {
   ForwardsReached reached_;
   std::uint64_t windows_ = 0;
   bool records_ = false;
-  bool reads_ = false;           // the pass under way
   bool begun_ = false;           // the coming step has had a forward pass
   bool wrapped_ = false;         // and through the wrapper
   bool entering_ = false;        // a forward pass is on its way from the wrapper to the module

@@ -37,13 +37,22 @@ class Trained {
     steps_.reached(++forwards_, {.loss = value, .tokens = 1.0, .share = {}});
     const Read read = steps_.pass_begins(
         {.reduces = reduces, .more_follow = more_follow, .readable = true, .held = held});
-    const std::vector<float> gradient(2, value);
-    for (ParameterId id = 0; read != Read::kNothing && id < 2; ++id) {
-      EXPECT_TRUE(steps_.gradients().read(id, gradient.data(), 2, kType));
-    }
+    if (read != Read::kNothing) this->read(value);
     steps_.pass_ends({});
     left_ = 1;
     return read;
+  }
+  void read(float value) {
+    const float gradient[] = {value, value};
+    for (const ParameterId id : {0U, 1U}) {
+      EXPECT_TRUE(steps_.gradients().read(id, gradient, 2, kType));
+    }
+  }
+  void read_reduced(float value) {
+    const float gradient[] = {value, value};
+    for (const ParameterId id : {0U, 1U}) {
+      EXPECT_TRUE(steps_.gradients().read_reduced(id, gradient, 2, kType));
+    }
   }
   void optimizer(std::uint64_t which = 0) {
     steps_.optimizer_begins();
@@ -198,18 +207,11 @@ TEST(Steps, AWindowThatIsZeroedIsDropped) {
   EXPECT_FALSE(model.ended());
 }
 
-void read_reduced(Trained& model, float value) {
-  const std::vector<float> gradient(2, value);
-  for (ParameterId id = 0; id < 2; ++id) {
-    ASSERT_TRUE(model->gradients().read_reduced(id, gradient.data(), 2, kType));
-  }
-}
-
 TEST(Steps, TheReducedGradientOfTheStepBeforeIsNotThatOfAnUnreducedOne) {
   Trained model;
   model.forward();
   model.pass(true, 3);
-  read_reduced(model, 3);
+  model.read_reduced(3);
   model.optimizer();
   EXPECT_TRUE(model.ended()->reduced);
   model.forward();
@@ -250,10 +252,9 @@ TEST(Steps, WithAScaleThatIsNotKnownNeitherAreTheGradients) {
     Trained model;
     model.forward();
     model->pass_begins({.reduces = true});
-    const std::vector<float> gradient(2, 6);
-    ASSERT_TRUE(model->gradients().read(0, gradient.data(), 2, kType));
+    model.read(6);
     model->pass_ends({.scale = scale, .root = 5.0});
-    read_reduced(model, 3);
+    model.read_reduced(3);
     model.optimizer();
     const auto step = model.ended();
     EXPECT_EQ(step->elements, 0U);
@@ -434,33 +435,19 @@ TEST(Steps, AWorkerWithoutInputHasAStepOfItsOwn) {
 }
 
 TEST(Steps, WhatComesLateDecidesToo) {
-  Trained model;
-  model.forward();
-  model.pass(true, 3);
-  model.forward();
-  model.ended();
-  EXPECT_EQ(model->pass_begins({.reduces = true, .held = Late{0}}), Read::kArrivals);
-  model->pass_ends({.scale = Late{1}});
-  EXPECT_TRUE(model->reduced_is_due());
-  const float gradient[2] = {4, 4};
-  for (ParameterId id = 0; id < 2; ++id) {
-    ASSERT_TRUE(model->gradients().read(id, gradient, 2, kType));
-    ASSERT_TRUE(model->gradients().read_reduced(id, gradient, 2, kType));
-  }
-  model.optimizer();
   for (const double held : {0.0, 1.0}) {
-    Trained other;
-    other.forward();
-    other->pass_begins({.reduces = true, .held = Late{0}});
-    for (ParameterId id = 0; id < 2; ++id) {
-      ASSERT_TRUE(other->gradients().read(id, gradient, 2, kType));
-    }
-    other->pass_ends({.scale = Late{1}});
-    for (ParameterId id = 0; id < 2; ++id) {
-      ASSERT_TRUE(other->gradients().read_reduced(id, gradient, 2, kType));
-    }
-    other.optimizer();
-    auto ended = other->take_ended();
+    Trained model;
+    model.forward();
+    model.pass(true, 3);
+    model.forward();
+    model.ended();
+    EXPECT_EQ(model->pass_begins({.reduces = true, .held = Late{0}}), Read::kArrivals);
+    model.read(4);
+    model->pass_ends({.scale = Late{1}});
+    EXPECT_TRUE(model->reduced_is_due());
+    model.read_reduced(4);
+    model.optimizer();
+    auto ended = model->take_ended();
     const std::vector<double> come = {held, 2};
     ended->numbers(come);
     const auto step = std::get<packet::Step>(*packet::decode(ended->packet().bytes));

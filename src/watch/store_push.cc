@@ -6,9 +6,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <memory>
-#include <string_view>
 
 #include "base/byte_order.h"
 

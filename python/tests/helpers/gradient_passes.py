@@ -35,7 +35,7 @@ def both(
     device = observer(tensor.numel(), sketch_size)
     kernels = KernelPass(tensor.device, sketch_size) if by_kernels else None
     step = DeviceStep(tensor.device, sketch_size, kernels=kernels)
-    step.observe(0, tensor, seed=device.sketch_seed(0, 3), reduced=reduced)
+    step.observe(0, tensor, seed=host.seed(0), reduced=reduced)
     fetch = step.fetch([])
     while not fetch.ready():
         time.sleep(0.001)
