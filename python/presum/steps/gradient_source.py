@@ -16,7 +16,7 @@ from presum.steps.gradient_reader import GradientPart
 from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import Gradients, Tensors
 from presum.steps.waiting import Waiting
-from presum.torch_events.hooks import GradientListener, Hook
+from presum.torch_events.hooks import EventListener, Hook
 from presum.torch_events.losses import Scalar
 from presum.torch_events.taps import TAPS
 
@@ -28,12 +28,16 @@ class AuditResult(NamedTuple):
     repeat: bool | None  # whether the same reduction gave the same bits again
 
 
-class Recorder(GradientListener, Protocol):
-    """Who is told of a model's backward passes and gradients."""
+class Recorder(EventListener, Protocol):
+    """Who is told of a model's backward passes and gradients: a :class:`~presum._core.PassFlags`,
+    of which a :class:`~presum._core.ParameterHook` tells."""
 
     setup: RecorderSetup
     observer: Observer
-    reads_arrivals: bool  # what is added to ``.grad`` is to be read
+    in_backward: bool
+    arrivals: int  # gradients that came so far
+    reads_sums: bool  # what ``.grad`` holds is to be read
+    reads_arrivals: bool  # what is added to it
     gathers: bool  # whether read() may wait for more gradients, on a device
     waiting: Waiting
 
@@ -51,6 +55,8 @@ class Recorder(GradientListener, Protocol):
 
     @property
     def layers_due(self) -> bool: ...
+
+    def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None: ...
 
     def read_all(
         self, gradients: Iterable[tuple[int, torch.Tensor | None]], *, reduced: bool
