@@ -360,7 +360,6 @@ LASTING = {
         "handles",
         "listening",
     },
-    "OptimizerSteps": {"listeners"},
     "ReducingPasses": {"reference"},
     "OptimizerTurn": {"clears", "follows", "number", "own_steps", "setup", "source"},
     "Parameters": {"held"},

@@ -8,7 +8,7 @@ they come. A sum that was not zeroed may be taken back: then its leaves are summ
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from presum.parallel.reductions import (
 )
 from presum.steps.gradient_source import in_backward
 from presum.torch_events.hooks import pickled_as_nothing
+from presum.torch_events.optimizers import parameters_of
 from presum.torch_events.taps import TAPS, TappedFunction
 
 Version = tuple[int, int]
@@ -311,7 +312,7 @@ class OptimizerCalls:
         register_optimizer_step_post_hook(self._step)
 
     def _optimizer(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
-        self._forget(_parameters_of(optimizer))
+        self._forget(parameters_of(optimizer))
 
     def _module(self, module: nn.Module, *_: Any, **__: Any) -> None:
         self._forget(module.parameters())
@@ -323,14 +324,10 @@ class OptimizerCalls:
 
     def _step(self, optimizer: Optimizer, *_: Any) -> None:
         for leaves in self._models:
-            leaves.check_step(_parameters_of(optimizer))
+            leaves.check_step(parameters_of(optimizer))
 
 
 OPTIMIZER_CALLS = OptimizerCalls()
-
-
-def _parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
-    return (p for group in optimizer.param_groups for p in group["params"])
 
 
 class _Tap:

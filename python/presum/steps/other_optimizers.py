@@ -6,24 +6,16 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from presum.devices.readable import readable
 from presum.fingerprints.families import KIND, LateValues
 from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import Parameters, ValueSample
-from presum.torch_events.hooks import Handle
-
-StepHook = Callable[..., None]
+from presum.torch_events.optimizers import parameters_of
 
 
 class LocalParameters(Parameters):
@@ -124,45 +116,12 @@ class OtherOptimizers:
 _MODELS: weakref.WeakSet[OtherOptimizers] = weakref.WeakSet()  # that are watched
 
 
-class OptimizerSteps:
-    """Tells listeners of each optimizer's step in this process. Its hooks of torch stay: torch may
-    be walking over them when a model is attached or goes."""
-
-    def __init__(self) -> None:
-        self._listeners: list[tuple[StepHook, StepHook]] = []
-        register_optimizer_step_pre_hook(self._before)
-        register_optimizer_step_post_hook(self._after)
-
-    def listen(self, before: StepHook, after: StepHook) -> Handle:
-        listener = before, after
-        self._listeners = [*self._listeners, listener]
-        return Handle(partial(self._forget, listener))
-
-    def _forget(self, listener: tuple[StepHook, StepHook]) -> None:
-        self._listeners = [one for one in self._listeners if one is not listener]
-
-    def _before(self, *arguments: Any) -> None:
-        for before, _ in self._listeners:
-            before(*arguments)
-
-    def _after(self, *arguments: Any) -> None:
-        for _, after in self._listeners:
-            after(*arguments)
-
-
-OPTIMIZER_STEPS = OptimizerSteps()
-
-
 def _all_optimizers() -> Iterator[Optimizer]:
     return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
 
 
-def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
-
-
 def _has_no_gradient(optimizer: Optimizer) -> bool:
-    return not any(map(_has_gradient, _parameters(optimizer)))
+    return not any(map(_has_gradient, parameters_of(optimizer)))
 
 
 def _has_gradient(parameter: torch.Tensor) -> bool:

@@ -26,7 +26,7 @@ from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientPart, GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
-from presum.steps.other_optimizers import OPTIMIZER_STEPS, OtherOptimizers
+from presum.steps.other_optimizers import OtherOptimizers
 from presum.steps.overhead import Overhead
 from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
@@ -38,6 +38,7 @@ from presum.torch_events.clipping import CLIPS
 from presum.torch_events.divisions import DIVISIONS
 from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
+from presum.torch_events.optimizers import OPTIMIZER_STEPS
 from presum.torch_events.taps import TAPS, EngineRun
 
 ASIDE = (
