@@ -370,7 +370,6 @@ LASTING = {
     "ValueSample": {"places", "values"},
     "Arrivals": {"arrives", "handles"},
     "Waiting": {"open"},
-    "_Arrival": {"arrives", "place"},
     "Overhead": {"first", "flags", "recorded", "setup"},
     "DdpSource": {"arrivals", "passes", "recorder", "views"},
     "JoinListeners": {"sources", "tap"},

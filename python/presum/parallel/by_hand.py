@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from presum.steps.arrivals import held_by
 from presum.steps.gradient_source import GradientSource, in_backward
 from presum.steps.value_sample import Tensors
 from presum.torch_events.hooks import Hook
-from presum.torch_events.losses import Scalar
 
 NamedGradients = Iterable[tuple[str, torch.Tensor | None]]
 
@@ -33,10 +31,6 @@ class ManualSource(GradientSource):
 
     def hook(self) -> list[Any]:
         return []
-
-    def held(self) -> Scalar:
-        setup = self.recorder.setup
-        return held_by(setup.alive(), on_host=setup.on_host)
 
     def accumulated(self) -> Tensors:
         """Not known where gradients may be kept elsewhere."""

@@ -15,10 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
 from presum._core import ParameterHook
-from presum.steps.arrivals import Arrivals, as_parameter, held_by
-from presum.steps.gradient_source import GradientSource, in_backward
+from presum.steps.arrivals import Arrivals, as_parameter
+from presum.steps.gradient_source import GradientSource, in_backward, queue_last
 from presum.torch_events.hooks import Handle, Hook
-from presum.torch_events.losses import Scalar
 from presum.torch_events.taps import TappedFunction
 
 
@@ -125,10 +124,6 @@ class DdpSource(GradientSource):
         assert isinstance(model, DistributedDataParallel)
         return model
 
-    def held(self) -> Scalar:
-        setup = self.recorder.setup
-        return held_by(setup.alive(), on_host=setup.on_host)
-
     def listen_to_arrivals(self) -> None:
         setup = self.recorder.setup
         if len(self._arrivals) < len(setup.parameters):
@@ -193,7 +188,7 @@ class DdpSource(GradientSource):
         if recorder.observer.open:
             recorder.awaits_reduction()
         if recorder.observer.reduced_is_due():
-            self.queue_last(Hook(recorder, self._after_reduction))
+            queue_last(Hook(recorder, self._after_reduction))
 
     def _read_left_out(self) -> None:
         """Parameters that only earlier micro-batches used hold a gradient that is summed too; in

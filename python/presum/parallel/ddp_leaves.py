@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -30,7 +29,7 @@ from presum.parallel.reductions import (
     Contribution,
     divisor_of,
 )
-from presum.steps.gradient_source import in_backward
+from presum.steps.gradient_source import in_backward, queue_last
 from presum.torch_events.hooks import pickled_as_nothing
 from presum.torch_events.optimizers import parameters_of
 from presum.torch_events.taps import TAPS, TappedFunction
@@ -107,7 +106,7 @@ class DdpLeaves:
         if self._flags == TOOK_BACK:
             self._tainted |= TOOK_BACK
             self._take_back = set(self._sums)
-            _after_ddp(self._settle)
+            queue_last(self._settle)
         else:
             self._give_up()
 
@@ -271,7 +270,7 @@ class DdpLeaves:
         else:
             self._leaves.clear()
         if in_backward():
-            _after_ddp(self._finish)
+            queue_last(self._finish)
 
     def _finish(self) -> None:
         """DDP has put the sums in place, but for what no worker used in its last pass: there too
@@ -370,9 +369,3 @@ def _flat(gradient: torch.Tensor) -> torch.Tensor:
 def _version_of(gradient: torch.Tensor) -> Version:
     """By which it is seen whether it was written to, or another one put in its place."""
     return gradient.data_ptr(), gradient._version
-
-
-def _after_ddp(call: Callable[[], None]) -> None:
-    """At the end of the backward pass under way, after what DDP has queued for then."""
-    engine = Variable._execution_engine
-    engine.queue_callback(lambda: engine.queue_callback(call))

@@ -21,7 +21,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from presum._core import canonical_name
 from presum.parallel.fsdp_shards import ShardReader
-from presum.steps.gradient_source import GradientSource
+from presum.steps.gradient_source import GradientSource, queue_last
 from presum.torch_events.hooks import Handle, Hook
 from presum.torch_events.taps import TappedFunction
 
@@ -83,7 +83,7 @@ class FsdpSource(GradientSource):
             self.recorder.tell_layers(self._shards.came_out, held, arguments, named)
 
     def queue(self, hook: Hook) -> None:
-        self.queue_last(hook)
+        queue_last(hook)
 
     def accumulated(self) -> list[torch.Tensor | None]:
         found: list[torch.Tensor | None] = [None] * len(self._places)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.autograd import Variable
 
 from presum._core import AuditRecord, Observer
+from presum.steps.arrivals import held_by
 from presum.steps.gradient_reader import GradientPart
 from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import Gradients, Tensors
@@ -122,20 +123,14 @@ class GradientSource:
         """Have it called at the end of the backward pass under way."""
         Variable._execution_engine.queue_callback(hook)
 
-    def queue_last(self, hook: Hook) -> None:
-        """Likewise, after the framework has reduced. Twice: with a static graph DDP's own first
-        callback queues another one, and FSDP reduces the last groups in one."""
-        Variable._execution_engine.queue_callback(
-            lambda: Variable._execution_engine.queue_callback(hook)
-        )
-
     def accumulated(self) -> Tensors:
         """What passes have left of each parameter's gradient."""
         return Gradients(self.recorder.setup.parameters)
 
     def held(self) -> Scalar:
-        """How large what ``.grad`` holds is at most: 0 where that is nothing, or zeros."""
-        return 0.0
+        """How large what ``.grad`` holds is at most (:func:`held_by`)."""
+        setup = self.recorder.setup
+        return held_by(setup.alive(), on_host=setup.on_host)
 
     def listen_to_arrivals(self) -> None:
         """``.grad`` holds something where a window begins."""
@@ -156,6 +151,14 @@ class GradientSource:
     def take_gram(self) -> torch.Tensor | None:
         """This worker's share of the Gram matrix, where it was taken."""
         return None
+
+
+def queue_last(call: Callable[[], None]) -> None:
+    """Have it called at the end of the backward pass under way, after the framework has reduced.
+    Twice: with a static graph DDP's own first callback queues another one, and FSDP reduces the
+    last groups in one."""
+    engine = Variable._execution_engine
+    engine.queue_callback(lambda: engine.queue_callback(call))
 
 
 def in_backward() -> bool:

@@ -25,7 +25,7 @@ from presum.steps.copies import differing, told
 from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientPart, GradientReader
-from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
+from presum.steps.gradient_source import AuditResult, GradientSource, in_backward, queue_last
 from presum.steps.other_optimizers import OtherOptimizers
 from presum.steps.overhead import Overhead
 from presum.steps.recompute import Recomputation
@@ -508,7 +508,7 @@ class StepRecorder(PassFlags):
             self._recomputation.pass_ended()
         if self._turn.asks_for_the_last:
             keep = partial(self._aside.call, "lost gradients", self._turn.keep)
-            self.source.queue_last(Hook(self, keep))
+            queue_last(Hook(self, keep))
         if self._asks_others:
             self._aside.call("other optimizers", self._others.pass_ends)
         if observer.in_window and not self.setup.optimizers:
@@ -517,7 +517,7 @@ class StepRecorder(PassFlags):
     def awaits_reduction(self) -> None:
         """The pass has ended here; the framework waits for the other workers before it is over."""
         self.waiting.begin()
-        self.source.queue_last(Hook(self, self._reduced))
+        queue_last(Hook(self, self._reduced))
 
     def _reduced(self) -> None:
         self.waiting.end()
