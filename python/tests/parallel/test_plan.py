@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sums go together with what."""
+"""Which sums go together with what, and what is not watched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
@@ -32,3 +33,12 @@ def test_what_does_not_go_together_is_one_clear_line(
     with pytest.raises(ValueError, match=message) as caught:
         presum.attach(model, run=tmp_path, **arguments)
     assert "\n" not in str(caught.value)
+
+
+class FullyShardedDataParallel(nn.Linear):
+    """As FSDP1 is known: by the name of its class."""
+
+
+def test_fsdp1_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(ValueError, match=r"reduces flat shards .* use FSDP2"):
+        presum.attach(FullyShardedDataParallel(2, 1))
