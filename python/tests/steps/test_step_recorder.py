@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import array
-import contextlib
 import gc
 import sys
 import threading
@@ -331,22 +330,6 @@ def test_passes_that_never_synchronise_cost_no_memory(
     weights = [1 + step % 2 for step in range(5000)] + [1]
     assert worker["loss"] == pytest.approx(np.average(losses, weights=weights), rel=1e-9)
     assert worker["weight"] == sum(weights)
-
-
-def test_the_mean_loss_of_many_micro_batches_is_that_of_all(
-    model: DistributedDataParallel, tmp_path: Path
-) -> None:
-    losses = []
-    with presum.attach(model, run=tmp_path):
-        for step in range(3000):
-            context = model.no_sync() if step < 2999 else contextlib.nullcontext()
-            with context:
-                loss = model(torch.full((2, 4), step % 5 + 1.0))["loss"]
-                loss.backward()
-            losses.append(loss.item())
-    (worker,) = presum.load(tmp_path).workers.to_dict("records")
-    assert worker["loss"] == pytest.approx(np.mean(losses), rel=1e-9)
-    assert worker["weight"] == worker["micro_batches"] == 3000
 
 
 class Waits(torch.autograd.Function):
