@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,14 +14,8 @@ from presum.devices.blocks import DTYPES
 from presum.devices.gradient_pass import DeviceStep
 from presum.devices.kernel_pass import KernelPass
 
+pytestmark = pytest.mark.usefixtures("on_host")
 HOST = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def on_host() -> Iterator[None]:
-    _core.cuda_on_host(True)
-    yield
-    _core.cuda_on_host(False)
 
 
 def a_step(sketch_size: int, apart: set[int] | None = None) -> DeviceStep:
