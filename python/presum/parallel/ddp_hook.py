@@ -119,7 +119,6 @@ class HookState:
 
 
 def presum_hook(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-    """The communication hook."""
     return state.reduce(bucket)  # type: ignore[no-any-return]
 
 

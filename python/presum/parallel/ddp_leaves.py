@@ -207,7 +207,6 @@ class DdpLeaves:
         return torch.empty_like(gradient).copy_(whole.view(gradient.shape))
 
     def places(self) -> list[int]:
-        """The parameters that have leaves."""
         return self._leaves.places()
 
     # ---- its reduction
@@ -293,7 +292,8 @@ class OptimizerCalls:
 
     def __init__(self) -> None:
         self._models: weakref.WeakSet[DdpLeaves] = weakref.WeakSet()
-        self._watches = False
+        # After the step: it may run the last backward pass itself, in a closure.
+        register_optimizer_step_post_hook(self._step)
         self._replacements = [
             TappedFunction(Optimizer, "zero_grad", before=self._optimizer),
             TappedFunction(nn.Module, "zero_grad", before=self._module),
@@ -302,13 +302,8 @@ class OptimizerCalls:
     def watch(self, leaves: DdpLeaves) -> None:
         """For as long as it lives."""
         self._models.add(leaves)
-        if self._watches:
-            return
-        self._watches = True
         for replacement in self._replacements:
             replacement.apply()
-        # After the step: it may run the last backward pass itself, in a closure.
-        register_optimizer_step_post_hook(self._step)
 
     def _optimizer(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         self._forget(parameters_of(optimizer))

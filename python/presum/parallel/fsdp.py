@@ -78,7 +78,6 @@ class FsdpSource(GradientSource):
             self.recorder.tell_layers(self._shards.goes_in, held, gradients)
 
     def reduced(self, held: list[Any], *arguments: Any, **named: Any) -> None:
-        """It has been."""
         if self._shards is not None:
             self.recorder.tell_layers(self._shards.came_out, held, arguments, named)
 
@@ -162,7 +161,6 @@ class ReduceScatterStandIn(_ReduceScatter if CAN_STAND_IN else object):  # type:
 
 
 def parameter_groups(model: nn.Module) -> Iterator[Any]:
-    """FSDP's parameter groups in a module."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state = module._get_fsdp_state()

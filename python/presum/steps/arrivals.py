@@ -33,7 +33,6 @@ class Arrivals:
         self._handles: dict[int, Any] = {}
 
     def __len__(self) -> int:
-        """How many parameters are listened to."""
         return len(self._handles)
 
     def listen(self, parameters: Iterable[tuple[int, nn.Parameter]]) -> None:
@@ -48,7 +47,6 @@ class Arrivals:
                 self._handles[place] = node.register_prehook(tell)
 
     def remove(self) -> None:
-        """Take the hooks off again."""
         for handle in self._handles.values():
             handle.remove()
         self._handles.clear()

@@ -175,7 +175,6 @@ class StepRecorder(PassFlags):
 
     @property
     def hooked(self) -> bool:
-        """Whether hooks are on."""
         return bool(self._handles)
 
     def unhook(self) -> None:
