@@ -130,11 +130,11 @@ class StepRecorder(PassFlags):
                 self._handles += self._hooks_of(optimizer, number)
         self._asks_others = bool(self.setup.parameters) and self._others.concern
         if self._asks_others:
-            tells = (
+            before, after = (
                 Hook(self, self._told_of_others, tell)
                 for tell in (self._others.begins, self._others.ends)
             )
-            self._handles.append(OPTIMIZER_STEPS.listen(*tells))
+            self._handles.append(OPTIMIZER_STEPS.add((before, after)))
         self._listen()
 
     def _hooks_of(self, optimizer: Optimizer, number: int) -> list[Any]:
