@@ -337,11 +337,3 @@ def test_several_forwards_in_one_pass_are_refused(packets: Packets, tmp_path: Pa
             optimizer.step()
             optimizer.zero_grad()
     expect_refused(packets, "several forward passes")
-
-
-def test_bad_use_is_an_error(model: DistributedDataParallel, tmp_path: Path) -> None:
-    for wrong in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="verify_every"):
-            presum.attach(model, run=tmp_path, record=presum.Record(verify_every=wrong))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="verify_every needs the optimiser"):
-        presum.attach(model, run=tmp_path, record=presum.Record(verify_every=5))

@@ -24,19 +24,14 @@ def sample_of(held: Sequence[torch.Tensor | None]) -> ValueSample:
     return found
 
 
-def test_what_is_as_it_was_has_a_factor_of_one() -> None:
-    held = tensors()
-    assert sample_of(held).factor_to(held) == 1.0
-
-
-@pytest.mark.parametrize("factor", [0.25, 2.0, 1e-6])
+@pytest.mark.parametrize("factor", [0.25, 1.0, 2.0, 1e-6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_factor_is_found(factor: float, dtype: torch.dtype) -> None:
     held = [x.to(dtype) for x in tensors() if x is not None]
     sample = sample_of(held)
     for tensor in held:
         tensor.mul_(factor)
-    assert sample.factor_to(held) == pytest.approx(factor, rel=4e-3)
+    assert sample.factor_to(held) == pytest.approx(factor, rel=4e-3 * (factor != 1))
 
 
 def test_other_values_have_none() -> None:
