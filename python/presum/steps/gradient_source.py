@@ -83,20 +83,14 @@ class GradientSource:
     sees_zeroing = True  # ``held`` tells whether what passes have accumulated was zeroed since
 
     def __init__(self, wrapper: nn.Module, inner: nn.Module) -> None:
-        self._wrapper = weakref.ref(wrapper)
-        self._inner = weakref.ref(inner)
+        self.wrapper = weakref.ref(wrapper)
+        self.inner = weakref.ref(inner)
         self._recorder: Recorder | None = None
 
     @property
     def recorder(self) -> Recorder:
         assert self._recorder is not None
         return self._recorder
-
-    def wrapper(self) -> nn.Module | None:
-        return self._wrapper()
-
-    def inner(self) -> nn.Module | None:
-        return self._inner()
 
     def start(self, recorder: Recorder) -> list[Any]:
         """Have gradients come in; the handles are what is to be undone."""

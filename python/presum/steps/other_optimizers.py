@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 
 import torch
 from torch.optim import Optimizer
@@ -108,16 +107,13 @@ class OtherOptimizers:
         self._astray += 1
         if self._astray & (self._astray - 1):
             return False
-        holder = next(filter(self.is_held_by, _all_optimizers()), None)
+        found = (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
+        holder = next(filter(self.is_held_by, found), None)
         self._holder = None if holder is None else weakref.ref(holder)
         return holder is not None
 
 
 _MODELS: weakref.WeakSet[OtherOptimizers] = weakref.WeakSet()  # that are watched
-
-
-def _all_optimizers() -> Iterator[Optimizer]:
-    return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
 
 
 def _has_no_gradient(optimizer: Optimizer) -> bool:
