@@ -54,7 +54,7 @@ class Divisions:
             for tap in self._taps.values():
                 tap.undo()
 
-    def _before(self, divisor: Any, *args: Any, **kwargs: Any) -> None:
+    def _before(self, divisor: Any, /, *args: Any, **kwargs: Any) -> None:
         try:
             self.divisor = divisor(*args, **kwargs)
         except Exception:  # of another version: nothing is known

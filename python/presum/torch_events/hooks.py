@@ -90,7 +90,9 @@ class Hook:
         return pickled_as_nothing()
 
 
-def _tell(listener: EventListener, method: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+def _tell(
+    listener: EventListener, method: Callable[..., None], /, *args: Any, **kwargs: Any
+) -> None:
     if listener.off:
         return
     with listener:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.autograd import backward as imported_backward
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -352,13 +351,6 @@ def test_models_copy_and_pickle(summed: DistributedDataParallel) -> None:
 def test_no_other_hook_may_follow(summed: DistributedDataParallel) -> None:
     with pytest.raises(RuntimeError, match="register_comm_hook"):
         summed.register_comm_hook(None, fp16_compress_hook)
-
-
-def test_a_backward_that_was_imported_by_name_counts(summed: DistributedDataParallel) -> None:
-    for value in PARTS:
-        summed.require_backward_grad_sync = value < 0
-        imported_backward(summed(torch.full((1, 3), value)).sum())
-    expect(summed, 1)
 
 
 def test_leaves_go_where_ddp_puts_a_gradient_whose_memory_format_changed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.autograd import backward
 
 from presum._core import Tap
 from presum.torch_events.taps import TAPS, TappedFunction
@@ -166,10 +167,11 @@ def test_runs_within_one_another_are_one_with_the_outer_root() -> None:
 
 
 def root_loss_of(tensors: Any, gradients: Any = None) -> Any:
-    """While torch goes back from these; the first is made of ``LEAF``."""
+    """While torch goes back from these, by a name that was imported before; the first is made of
+    ``LEAF``."""
     seen: list[Any] = []
     handle = LEAF.register_hook(lambda _: seen.append(root_loss()))
-    torch.autograd.backward(tensors, gradients)
+    backward(tensors, gradients)
     handle.remove()
     (value,) = seen
     return value
