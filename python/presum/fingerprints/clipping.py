@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from presum.devices.readable import readable
-from presum.fingerprints.families import KIND, LateValues, late_bits, real_bits
+from presum.fingerprints.families import KIND, LateValues, real_bits
 
 
 def norm_values(name: str, norm: object, device: torch.device) -> LateValues:
@@ -24,9 +24,11 @@ def norm_values(name: str, norm: object, device: torch.device) -> LateValues:
     plain = readable(norm.detach())
     if plain is None:
         return []
-    if not plain.is_cpu and (plain.device != device or device.type == "mps"):
+    if plain.is_cpu:
+        return [(KIND[name], real_bits(float(plain)))]
+    if plain.device != device or device.type == "mps":
         return []
-    return [(KIND[name], late_bits(plain.double()))]
+    return [(KIND[name], plain.reshape(1).to(torch.float64).view(torch.int64))]
 
 
 def norm_of(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor | None:

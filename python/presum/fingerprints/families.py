@@ -47,13 +47,6 @@ def real_bits(value: float) -> int:
     return int.from_bytes(struct.pack("<d", value), "little")
 
 
-def late_bits(value: float | torch.Tensor) -> int | torch.Tensor:
-    """Likewise; of a float64 on a device they stay there."""
-    if isinstance(value, torch.Tensor) and not value.is_cpu:
-        return value.reshape(1).view(torch.int64)
-    return real_bits(float(value))
-
-
 class Families:
     """The families that are on. ``say`` gets one line when one fails, and only that one ends."""
 

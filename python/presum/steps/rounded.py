@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from presum.devices.blocks import dense
 from presum.devices.readable import readable
-from presum.fingerprints.families import KIND, LateValues, late_bits
+from presum.fingerprints.families import KIND, LateValues, real_bits
 
 EVERY = 10  # optimiser steps
 PARAMETERS = 8
@@ -70,9 +70,10 @@ class RoundedUpdates:
             return []
         total = torch.stack(moving).sum().double()
         share = torch.stack(still).sum() / total
-        if share.is_cpu and total == 0:  # on a device: no number, and no share is above it
-            return []
-        return [(KIND["unchanged_share"], late_bits(share))]
+        if not share.is_cpu:
+            # Of no element: no number, and no share is above it.
+            return [(KIND["unchanged_share"], share.reshape(1).view(torch.int64))]
+        return [(KIND["unchanged_share"], real_bits(float(share)))] if total > 0 else []
 
 
 def _halves(optimizer: Optimizer) -> Iterator[torch.Tensor]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch.optim import Optimizer
 
-from presum.fingerprints.families import KIND, LateValues, late_bits
+from presum.fingerprints.families import KIND, LateValues, real_bits
 from presum.steps.rounded import EVERY, some_values
 from presum.torch_events.losses import Scalar
 from presum.torch_events.optimizers import parameters_of
@@ -41,7 +41,9 @@ class SmallGradients:
         if not parts or len({part.device for part in parts}) > 1:
             return []
         share = self._share(torch.cat(parts).double().abs() * (self._replicas / QUANTUM))
-        return [(KIND["below_fp16"], late_bits(share))]
+        if not share.is_cpu:
+            return [(KIND["below_fp16"], share.reshape(1).view(torch.int64))]
+        return [(KIND["below_fp16"], real_bits(float(share)))]
 
     def _share(self, multiples: torch.Tensor) -> torch.Tensor:
         """Of elements of which nothing or next to nothing is left, where that is the format's doing

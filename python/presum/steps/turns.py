@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch.optim import Optimizer
 
-from presum.fingerprints.families import KIND, LateValues, late_bits
+from presum.fingerprints.families import KIND, LateValues, real_bits
 from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.gradient_source import GradientSource
 from presum.steps.setup import RecorderSetup
@@ -184,7 +184,7 @@ class OptimizerTurn:
         self.hands_over(scale)
         found = self._found
         if self._factor is not None and self._emptied is None:
-            found.append((KIND["grad_changed"], late_bits(self._factor)))
+            found.append((KIND["grad_changed"], _bits(self._factor)))
         if self._steps_of_others() == self._others:
             found += _counted("forwards_detached", self._detached())
         self._number += 1
@@ -232,7 +232,7 @@ class OptimizerTurn:
         left = torch.where(gone, 0.0, 1.0).double() if isinstance(gone, torch.Tensor) else 0.0
         return [
             *_counted("passes_cleared", gone * emptied.passes),
-            (KIND["grad_changed"], late_bits(left)),
+            (KIND["grad_changed"], _bits(left)),
         ]
 
     def _holds_some(self) -> bool:
@@ -320,3 +320,9 @@ def _and(*conditions: bool | torch.Tensor) -> bool | torch.Tensor:
     late = [one for one in conditions if isinstance(one, torch.Tensor)]
     known = all(one for one in conditions if not isinstance(one, torch.Tensor))
     return torch.stack([one.reshape(()) for one in late]).all() & known if late else known
+
+
+def _bits(factor: Scalar) -> int | torch.Tensor:
+    if isinstance(factor, torch.Tensor):
+        return factor.reshape(1).view(torch.int64)
+    return real_bits(factor)
