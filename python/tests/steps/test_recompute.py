@@ -228,46 +228,33 @@ class Queue(NamedTuple):
 class Writes(Net):
     """To what it holds."""
 
-    def __init__(self, held: Any) -> None:
+    def __init__(self, held: Any, write: Callable[[Any], object]) -> None:
         super().__init__()
-        self.held = held
+        self.held, self.write = held, write
 
     def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> dict[str, torch.Tensor]:
         found = super().forward(x, scale=scale)
-        held = self.held[0] if isinstance(self.held, list) else self.held
-        if isinstance(held, Queue):
-            held.entries.append(1.0)
-        elif isinstance(held, deque):
-            held.append(1.0)
-        elif isinstance(held, SimpleNamespace):
-            held.calls += 1
-        elif isinstance(held, dict):
-            held[len(held)] = x
-        elif isinstance(held, int):
-            self.held = held + 1
-        else:
-            held += 1
+        self.write(self)
         return found
 
 
 @pytest.mark.parametrize(
-    "held",
+    ("held", "write"),
     [
-        torch.ones(()),
-        [torch.ones(3)],
-        np.ones(3),
-        deque([1.0]),
-        Queue(deque([1.0])),
-        SimpleNamespace(calls=0),
-        {},
-        3,
+        (torch.ones(()), lambda net: net.held.add_(1)),
+        ([torch.ones(3)], lambda net: net.held[0].add_(1)),
+        (np.ones(3), lambda net: np.add(net.held, 1, net.held)),
+        (deque([1.0]), lambda net: net.held.append(1.0)),
+        (Queue(deque([1.0])), lambda net: net.held.entries.append(1.0)),
+        (SimpleNamespace(calls=0), lambda net: vars(net.held).update(calls=net.held.calls + 1)),
+        ({}, lambda net: net.held.update({len(net.held): 1})),
+        (3, lambda net: setattr(net, "held", net.held + 1)),
     ],
 )
 def test_a_forward_that_writes_to_what_it_holds_is_refused(
-    held: Any, packets: Packets, tmp_path: Path
+    held: Any, write: Any, packets: Packets, tmp_path: Path
 ) -> None:
-    torch.manual_seed(1)
-    model = DistributedDataParallel(Writes(held))
+    model = DistributedDataParallel(Writes(held, write))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     with attach(model, optimizer, tmp_path):
         train(model, optimizer, 2)
