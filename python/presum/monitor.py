@@ -108,7 +108,7 @@ class Monitor:
             raise ValueError(f"presum: watch needs a name of 1 to {NAME_MAX} characters")
         recorder = self._recorder
         if recorder is not None and not self._closed:
-            recorder.watch(name, watched)
+            recorder.setup.fingerprints.watch(name, watched)
 
     def compare(
         self, name: str, named_tensors: Mapping[str, torch.Tensor] | NamedTensors

@@ -34,8 +34,10 @@ def _batches(queue: list[Queued]) -> list[list[Queued]]:
     return [[*batch] for _, batch in groupby(sorted(queue, key=kind), key=kind)]
 
 
+Read = tuple[int, int, bool]
+"""Place, elements, whether reduced."""
 FoundGradient = tuple[int, int, bool, float, float, int, int, int]
-"""Place, elements, whether reduced; sum of squares, maximum; non-finite, fingerprint, zeros."""
+"""Likewise; sum of squares, maximum; non-finite, fingerprint, zeros."""
 
 
 class StreamOrder:
@@ -72,17 +74,10 @@ class Queued:
     seed: int
     reduced: bool
 
-
-class Read(NamedTuple):
-    """One that was: its memory is the program's again."""
-
-    place: int
-    elements: int
-    reduced: bool
-
-    @classmethod
-    def of(cls, one: Queued) -> Read:
-        return cls(one.index, one.flat.numel(), one.reduced)
+    @property
+    def read(self) -> Read:
+        """What is kept of it once it was: its memory is the program's again."""
+        return self.index, self.flat.numel(), self.reduced
 
 
 class DeviceStep:
@@ -168,7 +163,7 @@ class DeviceStep:
         size = 0 if batch[0].reduced else self._sketch_size
         flat, seeds = [one.flat for one in batch], [one.seed for one in batch]
         sums = sums_of(flat, seeds, self._real, size)
-        self._by_torch += map(Read.of, batch)
+        self._by_torch += [one.read for one in batch]
         self._reals.append(sums.reals)
         self._integers.append(sums.integers)
         return sums.sketch
@@ -177,7 +172,7 @@ class DeviceStep:
         assert self._kernels is not None
         sketched = not batch[0].reduced and self._sketch_size > 0
         self._kernels.read([(one.flat, one.seed) for one in batch], sketched=sketched)
-        self._by_kernels += map(Read.of, batch)
+        self._by_kernels += [one.read for one in batch]
 
     def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> HostCopy:
         """Start the one copy to the host. ``extra`` are numbers on the device that travel
@@ -209,25 +204,16 @@ class DeviceStep:
     def gradients_of(self, reals: torch.Tensor, integers: torch.Tensor) -> list[FoundGradient]:
         """What the first of the numbers on the host say of each gradient, in the order of
         reading."""
-        count = len(self._by_kernels)
-        words = integers[: WORDS * count].view(count, WORDS)
-        numbers = words[:, :2].contiguous().view(torch.float64).tolist()
-        found = [
-            (*one, *real, *integer)
-            for one, real, integer in zip(
-                self._by_kernels, numbers, words[:, 2:].tolist(), strict=True
-            )
-        ]
-        of_torch = len(self._by_torch)
-        pairs = reals[: 2 * of_torch].view(of_torch, 2).tolist()
-        counts = integers[WORDS * count :][: 3 * of_torch].view(of_torch, 3).tolist()
-        found += [
-            (*one, *real, *integer)
-            for one, real, integer in zip(self._by_torch, pairs, counts, strict=True)
-        ]
+        of_kernels, of_torch = len(self._by_kernels), len(self._by_torch)
+        words = integers[: WORDS * of_kernels].view(of_kernels, WORDS)
+        pairs = words[:, :2].contiguous().view(torch.float64).tolist()
+        pairs += reals[: 2 * of_torch].view(of_torch, 2).tolist()
+        counts = words[:, 2:].tolist()
+        counts += integers[WORDS * of_kernels :][: 3 * of_torch].view(of_torch, 3).tolist()
+        read = [*self._by_kernels, *self._by_torch]
         return [
-            (*rest, nonfinite, print_ % (1 << 64), zeros)
-            for *rest, nonfinite, print_, zeros in found
+            (*one, *pair, nonfinite, print_ % (1 << 64), zeros)
+            for one, pair, (nonfinite, print_, zeros) in zip(read, pairs, counts, strict=True)
         ]
 
     @property
@@ -280,7 +266,16 @@ class HostCopy:
         """The numbers. Requires ``ready()``. Raises what went wrong on the device."""
         if self._failed is not None:
             raise self._failed
-        return FetchedStep(self._step, self._reals, self._integers, self._extra, self._words)
+        first, integer = self._step.numbers
+        last = first + self._extra
+        words = torch.split(self._integers[integer:], self._words)
+        return FetchedStep(
+            gradients=self._step.gradients_of(self._reals, self._integers),
+            repeated=self._step.repeated,
+            words=[[word % (1 << 64) for word in part.tolist()] for part in words],
+            extra=self._reals[first:last].tolist(),
+            sketch=self._reals[last:].float(),
+        )
 
 
 _on_their_way: deque[tuple[HostCopy, torch.cuda.Event]] = deque()  # of this process
@@ -306,21 +301,11 @@ def poll_host_copies() -> None:
         _polled.release()
 
 
-class FetchedStep:
+class FetchedStep(NamedTuple):
     """The numbers of one step on the host: what ``Observer`` takes."""
 
-    def __init__(
-        self,
-        step: DeviceStep,
-        reals: torch.Tensor,
-        integers: torch.Tensor,
-        extra: int,
-        words: list[int],
-    ) -> None:
-        first, integer = step.numbers
-        parts = torch.split(integers[integer:], words)
-        self.words = [[word % (1 << 64) for word in part.tolist()] for part in parts]
-        self.gradients = step.gradients_of(reals, integers)
-        self.repeated = step.repeated
-        self.extra: list[float] = reals[first : first + extra].tolist()
-        self.sketch = reals[first + extra :].float()
+    gradients: list[FoundGradient]
+    repeated: bool
+    words: list[list[int]]
+    extra: list[float]
+    sketch: torch.Tensor

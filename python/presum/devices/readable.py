@@ -55,7 +55,6 @@ def in_host_memory(device: torch.device) -> bool:
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a DTensor."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 

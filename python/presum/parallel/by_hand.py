@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from presum.steps.arrivals import held_by
 from presum.steps.gradient_source import GradientSource, in_backward
 from presum.steps.value_sample import Tensors
 from presum.torch_events.hooks import Hook
-from presum.torch_events.losses import Scalar
 
 NamedGradients = Iterable[tuple[str, torch.Tensor | None]]
 
@@ -33,10 +31,6 @@ class ManualSource(GradientSource):
 
     def hook(self) -> list[Any]:
         return []
-
-    def held(self) -> Scalar:
-        setup = self.recorder.setup
-        return held_by(setup.alive(), on_host=setup.on_host)
 
     def accumulated(self) -> Tensors:
         """Not known where gradients may be kept elsewhere."""
@@ -72,22 +66,16 @@ class ManualSource(GradientSource):
         with self.recorder:
             found = self._checked(named_gradients)
         if not self.recorder.off and self._reading_reduced:
-            Hook(self.recorder, self._read)(found, reduced=True)
+            Hook(self.recorder, self.recorder.read_all)(found, reduced=True)
 
     def _begin(self, found: list[tuple[int, torch.Tensor]]) -> None:
         self.sees_zeroing = all(self._is_grad(place, gradient) for place, gradient in found)
         observer = self.recorder.observer
         if not observer.open or any(observer.seen(place) for place, _ in found):
-            self._next_step()
+            self.recorder.reduction()
+            self._reading_reduced = observer.reduced_is_due()
         if observer.records:
-            self._read(found, reduced=False)
-
-    def _next_step(self) -> None:
-        self.recorder.reduction()
-        self._reading_reduced = self.recorder.observer.reduced_is_due()
-
-    def _read(self, found: list[tuple[int, torch.Tensor]], *, reduced: bool) -> None:
-        self.recorder.read_all(found, reduced=reduced)
+            self.recorder.read_all(found, reduced=False)
 
     def _checked(self, named_gradients: NamedGradients) -> list[tuple[int, torch.Tensor]]:
         named = {name: x for name, x in dict(named_gradients).items() if x is not None}
@@ -97,13 +85,12 @@ class ManualSource(GradientSource):
             frozen = unknown & {name for name, _ in model.named_parameters()}  # when attached
             named = {name: x for name, x in named.items() if name not in frozen}
         for name, gradient in named.items():
-            place = self._places.get(name)
-            if place is None:
+            if name not in self._places:
                 raise ValueError(
                     f"presum: {name!r} is not a parameter of the attached module; "
                     "give names as module.named_parameters() does"
                 )
-            expected = self._sizes[place]
+            expected = self._sizes[self._places[name]]
             if gradient.numel() != expected:
                 raise ValueError(
                     f"presum: the gradient of {name!r} has {gradient.numel()} elements, "

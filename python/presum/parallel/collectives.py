@@ -1,22 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives that torch 2.13 renamed; memory that several streams use."""
+"""A collective that torch 2.13 renamed; memory that several streams use."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
-
-def _either(new: str, old: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(dist, new, None) or getattr(dist, old)
-    return found
-
-
-all_gather = _either("all_gather_single", "all_gather_into_tensor")
-reduce_scatter = _either("reduce_scatter_single", "reduce_scatter_tensor")
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 def used_here(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,6 @@ Gradients are read in post-accumulate hooks, where they are still this worker's 
 from __future__ import annotations
 
 import weakref
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
 from presum._core import ParameterHook
-from presum.steps.arrivals import Arrivals, as_parameter, held_by
-from presum.steps.gradient_source import GradientSource, in_backward
-from presum.torch_events.hooks import Handle, Hook
-from presum.torch_events.losses import Scalar
-from presum.torch_events.taps import TappedFunction
+from presum.steps.arrivals import Arrivals, as_parameter
+from presum.steps.gradient_source import GradientSource, in_backward, queue_last
+from presum.torch_events.hooks import Hook
+from presum.torch_events.taps import Listeners, TappedFunction
 
 
 class ReducingPasses:
@@ -117,17 +115,12 @@ class DdpSource(GradientSource):
         for place, parameter in setup.alive():
             hook = ParameterHook(self.recorder, place, direct)
             handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
-        JOIN_LISTENERS.add(self.model(), self)
-        return [*handles, Handle(partial(JOIN_LISTENERS.remove, self))]
+        return [*handles, JOIN_LISTENERS.add(self)]
 
     def model(self) -> DistributedDataParallel:
         model = self.wrapper()
         assert isinstance(model, DistributedDataParallel)
         return model
-
-    def held(self) -> Scalar:
-        setup = self.recorder.setup
-        return held_by(setup.alive(), on_host=setup.on_host)
 
     def listen_to_arrivals(self) -> None:
         setup = self.recorder.setup
@@ -193,7 +186,7 @@ class DdpSource(GradientSource):
         if recorder.observer.open:
             recorder.awaits_reduction()
         if recorder.observer.reduced_is_due():
-            self.queue_last(Hook(recorder, self._after_reduction))
+            queue_last(Hook(recorder, self._after_reduction))
 
     def _read_left_out(self) -> None:
         """Parameters that only earlier micro-batches used hold a gradient that is summed too; in
@@ -220,29 +213,13 @@ class DdpSource(GradientSource):
             self.recorder.shadow()
 
 
-class JoinListeners:
-    """Which recordings are to be told of steps that their worker shadows under ``join()``."""
-
-    def __init__(self) -> None:
-        self._sources: weakref.WeakKeyDictionary[DistributedDataParallel, DdpSource] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._tap = TappedFunction(_DDPJoinHook, "main_hook", after=self._main_hook)
-
-    def add(self, model: DistributedDataParallel, source: DdpSource) -> None:
-        self._tap.apply()
-        self._sources[model] = source
-
-    def remove(self, source: DdpSource) -> None:
-        for model in [model for model, its in self._sources.items() if its is source]:
-            del self._sources[model]
-        if not self._sources:
-            self._tap.undo()
-
-    def _main_hook(self, _result: None, hook: Any) -> None:
-        source = self._sources.get(hook.ddp)
-        if source is not None:
+def _main_hook(_result: None, hook: Any) -> None:
+    for source in JOIN_LISTENERS:
+        if source.wrapper() is hook.ddp:
             Hook(source.recorder, source.step_without_input)()
 
 
-JOIN_LISTENERS = JoinListeners()
+# Those whose workers may shadow steps under ``join()``.
+JOIN_LISTENERS: Listeners[DdpSource] = Listeners(
+    TappedFunction(_DDPJoinHook, "main_hook", after=_main_hook)
+)

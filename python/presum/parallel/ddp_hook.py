@@ -119,7 +119,6 @@ class HookState:
 
 
 def presum_hook(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
-    """The communication hook."""
     return state.reduce(bucket)  # type: ignore[no-any-return]
 
 
@@ -149,7 +148,7 @@ class CommHooks:
 
 def installed(model: DistributedDataParallel) -> HookState | None:
     """The state of our hook on a model; a copy of a model has none."""
-    held = (state for _, state in getattr(model, "_comm_hooks", []))
+    held = (state for _, state in model._comm_hooks)
     ours = (state for state in held if isinstance(state, HookState) and state.group is not None)
     return next(ours, None)
 

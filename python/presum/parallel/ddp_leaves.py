@@ -8,12 +8,11 @@ they come. A sum that was not zeroed may be taken back: then its leaves are summ
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -30,8 +29,9 @@ from presum.parallel.reductions import (
     Contribution,
     divisor_of,
 )
-from presum.steps.gradient_source import in_backward
+from presum.steps.gradient_source import in_backward, queue_last
 from presum.torch_events.hooks import pickled_as_nothing
+from presum.torch_events.optimizers import parameters_of
 from presum.torch_events.taps import TAPS, TappedFunction
 
 Version = tuple[int, int]
@@ -106,7 +106,7 @@ class DdpLeaves:
         if self._flags == TOOK_BACK:
             self._tainted |= TOOK_BACK
             self._take_back = set(self._sums)
-            _after_ddp(self._settle)
+            queue_last(self._settle)
         else:
             self._give_up()
 
@@ -207,7 +207,6 @@ class DdpLeaves:
         return torch.empty_like(gradient).copy_(whole.view(gradient.shape))
 
     def places(self) -> list[int]:
-        """The parameters that have leaves."""
         return self._leaves.places()
 
     # ---- its reduction
@@ -270,7 +269,7 @@ class DdpLeaves:
         else:
             self._leaves.clear()
         if in_backward():
-            _after_ddp(self._finish)
+            queue_last(self._finish)
 
     def _finish(self) -> None:
         """DDP has put the sums in place, but for what no worker used in its last pass: there too
@@ -293,7 +292,8 @@ class OptimizerCalls:
 
     def __init__(self) -> None:
         self._models: weakref.WeakSet[DdpLeaves] = weakref.WeakSet()
-        self._watches = False
+        # After the step: it may run the last backward pass itself, in a closure.
+        register_optimizer_step_post_hook(self._step)
         self._replacements = [
             TappedFunction(Optimizer, "zero_grad", before=self._optimizer),
             TappedFunction(nn.Module, "zero_grad", before=self._module),
@@ -302,16 +302,11 @@ class OptimizerCalls:
     def watch(self, leaves: DdpLeaves) -> None:
         """For as long as it lives."""
         self._models.add(leaves)
-        if self._watches:
-            return
-        self._watches = True
         for replacement in self._replacements:
             replacement.apply()
-        # After the step: it may run the last backward pass itself, in a closure.
-        register_optimizer_step_post_hook(self._step)
 
     def _optimizer(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
-        self._forget(_parameters_of(optimizer))
+        self._forget(parameters_of(optimizer))
 
     def _module(self, module: nn.Module, *_: Any, **__: Any) -> None:
         self._forget(module.parameters())
@@ -323,14 +318,10 @@ class OptimizerCalls:
 
     def _step(self, optimizer: Optimizer, *_: Any) -> None:
         for leaves in self._models:
-            leaves.check_step(_parameters_of(optimizer))
+            leaves.check_step(parameters_of(optimizer))
 
 
 OPTIMIZER_CALLS = OptimizerCalls()
-
-
-def _parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
-    return (p for group in optimizer.param_groups for p in group["params"])
 
 
 class _Tap:
@@ -373,9 +364,3 @@ def _flat(gradient: torch.Tensor) -> torch.Tensor:
 def _version_of(gradient: torch.Tensor) -> Version:
     """By which it is seen whether it was written to, or another one put in its place."""
     return gradient.data_ptr(), gradient._version
-
-
-def _after_ddp(call: Callable[[], None]) -> None:
-    """At the end of the backward pass under way, after what DDP has queued for then."""
-    engine = Variable._execution_engine
-    engine.queue_callback(lambda: engine.queue_callback(call))

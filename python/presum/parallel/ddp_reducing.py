@@ -187,9 +187,8 @@ class ReducingState(HookState):
 
     def _proceed(self) -> None:
         pending, self._pending = self._pending, None
-        if pending is None:
-            return
-        hand_over(pending.sum, pending.buffer, pending.future)
+        if pending is not None:
+            hand_over(*pending)
 
     def _sum(self, bucket: GradBucket) -> ExactSum:
         assert self.group is not None

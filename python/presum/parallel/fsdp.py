@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,9 +20,9 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from presum._core import canonical_name
 from presum.parallel.fsdp_shards import ShardReader
-from presum.steps.gradient_source import GradientSource
-from presum.torch_events.hooks import Handle, Hook
-from presum.torch_events.taps import TappedFunction
+from presum.steps.gradient_source import GradientSource, queue_last
+from presum.torch_events.hooks import Hook
+from presum.torch_events.taps import Listeners, TappedFunction
 
 
 class FsdpSource(GradientSource):
@@ -53,8 +52,7 @@ class FsdpSource(GradientSource):
         if len(self._places) < len(places):
             missed = len(places) - len(self._places)
             setup.note(f"parameters outside every group of fully_shard, not read: {missed}")
-        REDUCTION_LISTENERS.add(self)
-        return [Handle(partial(REDUCTION_LISTENERS.remove, self))]
+        return [REDUCTION_LISTENERS.add(self)]
 
     def model(self) -> nn.Module:
         model = self.wrapper()
@@ -78,12 +76,11 @@ class FsdpSource(GradientSource):
             self.recorder.tell_layers(self._shards.goes_in, held, gradients)
 
     def reduced(self, held: list[Any], *arguments: Any, **named: Any) -> None:
-        """It has been."""
         if self._shards is not None:
             self.recorder.tell_layers(self._shards.came_out, held, arguments, named)
 
     def queue(self, hook: Hook) -> None:
-        self.queue_last(hook)
+        queue_last(hook)
 
     def accumulated(self) -> list[torch.Tensor | None]:
         found: list[torch.Tensor | None] = [None] * len(self._places)
@@ -115,36 +112,21 @@ def _name_of(held: Any, modules: dict[int, str]) -> str:
     return canonical_name(f"{prefix}.{home.param_name}" if prefix else str(home.param_name))
 
 
-class ReductionListeners:
-    """Which recordings are to be told when FSDP reduces."""
-
-    def __init__(self) -> None:
-        self._sources: weakref.WeakSet[FsdpSource] = weakref.WeakSet()
-        self._tap = TappedFunction(
-            _fsdp_param_group, "foreach_reduce", before=self._reduce, after=self._reduced
-        )
-
-    def add(self, source: FsdpSource) -> None:
-        self._tap.apply()
-        self._sources.add(source)
-
-    def remove(self, source: FsdpSource) -> None:
-        self._sources.discard(source)
-        if not self._sources:
-            self._tap.undo()
-
-    def _reduce(self, held: list[Any], gradients: list[torch.Tensor], *_: Any, **__: Any) -> None:
-        for source in self._sources:
-            if held and source.owns(held[0]):
-                Hook(source.recorder, source.reducing)(held, gradients)
-
-    def _reduced(self, _result: Any, held: list[Any], *arguments: Any, **named: Any) -> None:
-        for source in self._sources:
-            if held and source.owns(held[0]):
-                Hook(source.recorder, source.reduced)(held, *arguments, **named)
+def _reduce(held: list[Any], gradients: list[torch.Tensor], *_: Any, **__: Any) -> None:
+    for source in REDUCTION_LISTENERS:
+        if held and source.owns(held[0]):
+            Hook(source.recorder, source.reducing)(held, gradients)
 
 
-REDUCTION_LISTENERS = ReductionListeners()
+def _reduced(_result: Any, held: list[Any], *arguments: Any, **named: Any) -> None:
+    for source in REDUCTION_LISTENERS:
+        if held and source.owns(held[0]):
+            Hook(source.recorder, source.reduced)(held, *arguments, **named)
+
+
+REDUCTION_LISTENERS: Listeners[FsdpSource] = Listeners(
+    TappedFunction(_fsdp_param_group, "foreach_reduce", before=_reduce, after=_reduced)
+)
 
 
 _ReduceScatter: Any = getattr(_fsdp_param_group, "ReduceScatter", None)
@@ -162,7 +144,6 @@ class ReduceScatterStandIn(_ReduceScatter if CAN_STAND_IN else object):  # type:
 
 
 def parameter_groups(model: nn.Module) -> Iterator[Any]:
-    """FSDP's parameter groups in a module."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state = module._get_fsdp_state()

@@ -190,11 +190,8 @@ class FsdpReducer:
         if self._leaves.passes == 0 or self.places[one] in self._summed:
             return gradient
         last = _last_leaf(one, gradient)
-        whole = self._leaves.with_last(self.places[one], last, self._divisor_of_one())
-        return whole.view(gradient.shape)
-
-    def _divisor_of_one(self) -> int:
-        return divisor_of(self._reduction, 1, self._leaves.passes + 1)
+        divisor = divisor_of(self._reduction, 1, self._leaves.passes + 1)
+        return self._leaves.with_last(self.places[one], last, divisor).view(gradient.shape)
 
     def prepare(
         self, held: Sequence[Any], gradients: list[torch.Tensor], group: dist.ProcessGroup | None
@@ -214,15 +211,12 @@ class FsdpReducer:
 
     def _agree(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         self._agreed, leaves = self._pass, self._leaves.passes + 1
-        flags = LOST * self._adds_up()
+        # Whether sums of an earlier pass are still there, as they were.
+        flags = LOST * any(_version_of(one) == v for one, v in self._versions.items())
         contribution = Contribution(leaves, leaves, flags, self._reduction.microbatch_mean)
         contributions = [contribution] if group is None else agree(group, contribution, device)
         self._sums_of_sums.check(contributions)
         self._counts = [one.leaves for one in contributions]
-
-    def _adds_up(self) -> bool:
-        """Whether sums of an earlier pass are still there, as they were."""
-        return any(_version_of(one) == version for one, version in self._versions.items())
 
     def _check(self, held: Sequence[Any]) -> None:
         if any(_divides_otherwise(self._groups[one]) for one in held):
@@ -236,10 +230,7 @@ class FsdpReducer:
         self._done |= places
 
     def _of_passes(
-        self,
-        held: Sequence[Any],
-        gradients: Sequence[torch.Tensor],
-        world: int,
+        self, held: Sequence[Any], gradients: Sequence[torch.Tensor], world: int
     ) -> list[torch.Tensor]:
         """The leaves of earlier passes, laid out as FSDP2 lays out the last."""
         of_each = [self._leaves.of(self.places[one]) for one in held]
@@ -305,12 +296,7 @@ class ReducingReduceScatter(ReduceScatterStandIn):
         self._reducer = reducer
 
     def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        op: Any,
-        async_op: bool = False,
+        self, output_tensor: Any, input_tensor: Any, group: Any, *_: Any, **__: Any
     ) -> None:
         self._reducer.scatter(output_tensor, input_tensor, group)
 

@@ -56,11 +56,9 @@ class Leaves:
             held.append((self.passes, gradient))
 
     def places(self) -> list[int]:
-        """The parameters that have leaves."""
         return list(self._held)
 
     def discard(self, parameter: int) -> None:
-        """Forget a parameter's leaves."""
         self._held.pop(parameter, None)
 
     def with_last(self, parameter: int, gradient: torch.Tensor, divisor: int) -> torch.Tensor:
@@ -70,7 +68,6 @@ class Leaves:
         return out
 
     def of(self, parameter: int) -> list[torch.Tensor]:
-        """A parameter's leaves."""
         return [leaf for _, leaf in self._held.get(parameter, [])]
 
     def take(

@@ -56,17 +56,14 @@ class Scratch:
     def __init__(self) -> None:
         self._held: dict[str, torch.Tensor] = {}
 
-    def take(
-        self, name: str, like: torch.Tensor, *shape: int, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        """Not initialised, on the device of ``like``, of its dtype unless another is given. On
-        devices new each time: there torch keeps memory, and knows which stream still reads it."""
+    def take(self, name: str, like: torch.Tensor, *shape: int) -> torch.Tensor:
+        """Not initialised, of the device and dtype of ``like``. On devices new each time: there
+        torch keeps memory, and knows which stream still reads it."""
         if not like.is_cpu:
-            return like.new_empty(shape, dtype=dtype)
-        kind = (shape, dtype or like.dtype, like.device)
+            return like.new_empty(shape)
         held = self._held.get(name)
-        if held is None or (held.shape, held.dtype, held.device) != kind:
-            held = self._held[name] = like.new_empty(shape, dtype=dtype)
+        if held is None or held.shape != shape or held.dtype != like.dtype:
+            held = self._held[name] = like.new_empty(shape)
         return held
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from presum.options import Reduction
+from presum.parallel.auditing import Audits
+from presum.parallel.by_hand import ManualSource
+from presum.parallel.ddp import DdpSource
+from presum.parallel.ddp_hook import DdpAuditingSource, HookState, installed
+from presum.parallel.ddp_reducing import DdpReducingSource
+from presum.parallel.reductions import check_dtypes
 from presum.steps.gradient_source import GradientSource
 from presum.torch_events.hooks import Hook
-
-if TYPE_CHECKING:
-    from presum.parallel.auditing import Audits
 
 MODES = ("passive", "manual")
 
@@ -85,8 +89,6 @@ def _target(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOpt
 
 def is_fsdp(model: nn.Module) -> bool:
     """Whether ``fully_shard`` was applied to a module itself."""
-    from torch.distributed.fsdp import FSDPModule
-
     return isinstance(model, FSDPModule)
 
 
@@ -114,13 +116,11 @@ def _why_not(model: nn.Module) -> str:
 def _ddp(
     model: DistributedDataParallel, group: dist.ProcessGroup | None, options: WatchOptions
 ) -> Target:
-    from presum.parallel.reductions import check_dtypes
-
     ignored = model.parameters_to_ignore
     parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
     if options.reduction is not None:
         _check_unhooked(model)
-        if getattr(model, "_delay_all_reduce_params", None):
+        if model._delay_all_reduce_params:
             raise ValueError(
                 "presum.attach: reduction does not go with delay_all_reduce_named_params, whose "
                 "parameters DDP reduces by itself"
@@ -143,10 +143,6 @@ def _ddp(
 def _ddp_source(
     model: DistributedDataParallel, options: WatchOptions, every: int
 ) -> GradientSource:
-    from presum.parallel.ddp import DdpSource
-    from presum.parallel.ddp_hook import DdpAuditingSource
-    from presum.parallel.ddp_reducing import DdpReducingSource
-
     audits = _audits(options, every)
     if options.reduction is not None:
         return DdpReducingSource(model, options.reduction, audits)
@@ -156,15 +152,9 @@ def _ddp_source(
 
 
 def _audits(options: WatchOptions, every: int) -> Audits | None:
-    from presum.parallel.auditing import Audits
-
     if options.audit_every is None:
         return None
     return Audits(options.audit_every * every, options.audit_elements)
-
-
-def hooks_of(model: DistributedDataParallel) -> list[tuple[Any, Any]]:
-    return list(getattr(model, "_comm_hooks", []))
 
 
 def _check_hookable(model: DistributedDataParallel) -> None:
@@ -178,15 +168,13 @@ def _check_hookable(model: DistributedDataParallel) -> None:
 
 
 def _check_unhooked(model: DistributedDataParallel) -> None:
-    from presum.parallel.ddp_hook import HookState, installed
-
     if installed(model) is not None:
         raise ValueError(
             "presum.attach: presum is in this model's communication hook already, from an earlier "
             "attach; it stays there as long as the model lives"
         )
-    copied = any(isinstance(s, HookState) and s.group is None for _, s in hooks_of(model))
-    if hooks_of(model) and not copied:
+    states = [state for _, state in model._comm_hooks]
+    if states and not any(isinstance(one, HookState) and one.group is None for one in states):
         raise ValueError(
             "presum.attach: the model has a communication hook already; attach first, and register "
             "it afterwards: it will run inside (with reduction= leave it out: that replaces hooks)"
@@ -250,8 +238,6 @@ def _fsdp_source(model: nn.Module, options: WatchOptions, every: int) -> Gradien
 
 
 def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
-    from presum.parallel.by_hand import ManualSource
-
     if isinstance(model, DistributedDataParallel) or is_fsdp(model):
         raise ValueError('presum.attach: mode="manual" is for a module that nobody else reduces')
     if not dist.is_initialized():

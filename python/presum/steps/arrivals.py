@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from presum.devices.readable import readable
-from presum.torch_events.hooks import pickled_as_nothing
 from presum.torch_events.losses import Scalar
 
 Arrives = Callable[[int, torch.Tensor], None]
@@ -33,7 +33,6 @@ class Arrivals:
         self._handles: dict[int, Any] = {}
 
     def __len__(self) -> int:
-        """How many parameters are listened to."""
         return len(self._handles)
 
     def listen(self, parameters: Iterable[tuple[int, nn.Parameter]]) -> None:
@@ -44,29 +43,21 @@ class Arrivals:
                 # DDP keeps it. Of a parameter that it does not reduce (frozen when it was wrapped)
                 # it dies with its graph, and what comes there later is not known.
                 node = get_gradient_edge(parameter).node
-                self._handles[place] = node.register_prehook(_Arrival(self._arrives, place))
+                tell = partial(_tell, self._arrives, place)
+                self._handles[place] = node.register_prehook(tell)
 
     def remove(self) -> None:
-        """Take the hooks off again."""
         for handle in self._handles.values():
             handle.remove()
         self._handles.clear()
 
 
-class _Arrival:
-    """The hook of one node; copies and pickles as nothing."""
-
-    def __init__(self, arrives: Callable[[], Arrives | None], place: int) -> None:
-        self._arrives = arrives
-        self._place = place
-
-    def __call__(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
-        arrives = self._arrives()
-        if arrives is not None and gradients[0] is not None:
-            arrives(self._place, gradients[0])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pickled_as_nothing()
+def _tell(
+    listener: Callable[[], Arrives | None], place: int, gradients: tuple[torch.Tensor | None, ...]
+) -> None:
+    arrives = listener()
+    if arrives is not None and gradients[0] is not None:
+        arrives(place, gradients[0])
 
 
 def held_by(parameters: Iterable[tuple[int, nn.Parameter]], *, on_host: bool) -> Scalar:

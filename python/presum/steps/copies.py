@@ -10,6 +10,7 @@ import torch
 
 from presum._core import canonical_name
 from presum.devices.readable import is_distributed
+from presum.devices.torch_pass import INTEGERS
 
 NAMES_TOLD = 8
 
@@ -60,6 +61,6 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """But any NaN for another: a cast may change which."""
     if a.is_complex():
         a, b = torch.view_as_real(a), torch.view_as_real(b)
-    word = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    word = INTEGERS[a.element_size()]
     equal = a.contiguous().view(word) == b.contiguous().view(word)
     return bool((equal | (a.isnan() & b.isnan())).all())

@@ -13,6 +13,7 @@ import torch
 from presum._core import EndedStep
 from presum.devices.gradient_pass import DeviceStep, FetchedStep, poll_host_copies
 from presum.devices.marks import Marks, seconds_of
+from presum.devices.torch_pass import signed
 from presum.fingerprints import TakenFingerprints
 from presum.fingerprints.step import StepSamples
 from presum.steps.late import LateNumbers
@@ -71,15 +72,9 @@ class EndedSteps:
         if not final.states:
             return
         fetch = DeviceStep(self._setup.device, 0).fetch([], final.tensors())
-        deadline = time.monotonic() + LAST_NUMBERS_SECONDS
-        while not fetch.ready():
-            if time.monotonic() > deadline:
-                return
-            time.sleep(0.001)
-            poll_host_copies()
-        self._setup.fingerprints.report_states(
-            final.with_numbers(fetch().words).states, self._setup.observer
-        )
+        if _waited_for(fetch.ready):
+            states = final.with_numbers(fetch().words).states
+            self._setup.fingerprints.report_states(states, self._setup.observer)
 
     def _late_packet(self, extras: StepExtras, number: int, fetched: FetchedStep) -> bytes:
         """On the background thread: the numbers have left the device."""
@@ -107,10 +102,16 @@ class EndedSteps:
 
     def await_numbers(self) -> None:
         """Of steps that are still on a device: after the end nobody looks for them any more."""
-        deadline = time.monotonic() + LAST_NUMBERS_SECONDS
-        while self._late_steps and time.monotonic() < deadline:
-            poll_host_copies()
-            time.sleep(0.001)
+        _waited_for(lambda: not self._late_steps)
+
+
+def _waited_for(done: Callable[[], bool]) -> bool:
+    """Whether it is, within the time that the end of a recording has."""
+    deadline = time.monotonic() + LAST_NUMBERS_SECONDS
+    while not done() and time.monotonic() < deadline:
+        poll_host_copies()
+        time.sleep(0.001)
+    return done()
 
 
 class StepExtras(NamedTuple):
@@ -134,5 +135,4 @@ class StepExtras(NamedTuple):
 
 
 def _doubles(words: Sequence[int]) -> torch.Tensor:
-    signed = [word - (1 << 64) if word >= 1 << 63 else word for word in words]
-    return torch.tensor(signed, dtype=torch.int64).view(torch.float64)
+    return torch.tensor([*map(signed, words)], dtype=torch.int64).view(torch.float64)

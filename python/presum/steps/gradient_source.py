@@ -12,11 +12,12 @@ from torch import nn
 from torch.autograd import Variable
 
 from presum._core import AuditRecord, Observer
+from presum.steps.arrivals import held_by
 from presum.steps.gradient_reader import GradientPart
 from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import Gradients, Tensors
 from presum.steps.waiting import Waiting
-from presum.torch_events.hooks import GradientListener, Hook
+from presum.torch_events.hooks import EventListener, Hook
 from presum.torch_events.losses import Scalar
 from presum.torch_events.taps import TAPS
 
@@ -28,12 +29,16 @@ class AuditResult(NamedTuple):
     repeat: bool | None  # whether the same reduction gave the same bits again
 
 
-class Recorder(GradientListener, Protocol):
-    """Who is told of a model's backward passes and gradients."""
+class Recorder(EventListener, Protocol):
+    """Who is told of a model's backward passes and gradients: a :class:`~presum._core.PassFlags`,
+    of which a :class:`~presum._core.ParameterHook` tells."""
 
     setup: RecorderSetup
     observer: Observer
-    reads_arrivals: bool  # what is added to ``.grad`` is to be read
+    in_backward: bool
+    arrivals: int  # gradients that came so far
+    reads_sums: bool  # what ``.grad`` holds is to be read
+    reads_arrivals: bool  # what is added to it
     gathers: bool  # whether read() may wait for more gradients, on a device
     waiting: Waiting
 
@@ -51,6 +56,8 @@ class Recorder(GradientListener, Protocol):
 
     @property
     def layers_due(self) -> bool: ...
+
+    def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None: ...
 
     def read_all(
         self, gradients: Iterable[tuple[int, torch.Tensor | None]], *, reduced: bool
@@ -76,20 +83,14 @@ class GradientSource:
     sees_zeroing = True  # ``held`` tells whether what passes have accumulated was zeroed since
 
     def __init__(self, wrapper: nn.Module, inner: nn.Module) -> None:
-        self._wrapper = weakref.ref(wrapper)
-        self._inner = weakref.ref(inner)
+        self.wrapper = weakref.ref(wrapper)
+        self.inner = weakref.ref(inner)
         self._recorder: Recorder | None = None
 
     @property
     def recorder(self) -> Recorder:
         assert self._recorder is not None
         return self._recorder
-
-    def wrapper(self) -> nn.Module | None:
-        return self._wrapper()
-
-    def inner(self) -> nn.Module | None:
-        return self._inner()
 
     def start(self, recorder: Recorder) -> list[Any]:
         """Have gradients come in; the handles are what is to be undone."""
@@ -116,20 +117,14 @@ class GradientSource:
         """Have it called at the end of the backward pass under way."""
         Variable._execution_engine.queue_callback(hook)
 
-    def queue_last(self, hook: Hook) -> None:
-        """Likewise, after the framework has reduced. Twice: with a static graph DDP's own first
-        callback queues another one, and FSDP reduces the last groups in one."""
-        Variable._execution_engine.queue_callback(
-            lambda: Variable._execution_engine.queue_callback(hook)
-        )
-
     def accumulated(self) -> Tensors:
         """What passes have left of each parameter's gradient."""
         return Gradients(self.recorder.setup.parameters)
 
     def held(self) -> Scalar:
-        """How large what ``.grad`` holds is at most: 0 where that is nothing, or zeros."""
-        return 0.0
+        """How large what ``.grad`` holds is at most (:func:`held_by`)."""
+        setup = self.recorder.setup
+        return held_by(setup.alive(), on_host=setup.on_host)
 
     def listen_to_arrivals(self) -> None:
         """``.grad`` holds something where a window begins."""
@@ -150,6 +145,14 @@ class GradientSource:
     def take_gram(self) -> torch.Tensor | None:
         """This worker's share of the Gram matrix, where it was taken."""
         return None
+
+
+def queue_last(call: Callable[[], None]) -> None:
+    """Have it called at the end of the backward pass under way, after the framework has reduced.
+    Twice: with a static graph DDP's own first callback queues another one, and FSDP reduces the
+    last groups in one."""
+    engine = Variable._execution_engine
+    engine.queue_callback(lambda: engine.queue_callback(call))
 
 
 def in_backward() -> bool:

@@ -28,7 +28,9 @@ class LateNumbers:
             return float("nan")
         self._scalars.append(value.detach().reshape(()))
         if len(self._scalars) == CHUNK:
-            self._chunks.append(self._together())
+            device = self._scalars[0].device
+            wide = torch.float32 if device.type == "mps" else torch.float64
+            self._chunks.append(torch.stack([x.to(device, wide) for x in self._scalars]))
             self._scalars = []
         self._count += 1
         return Late(self._count - 1)
@@ -36,7 +38,3 @@ class LateNumbers:
     def tensors(self) -> list[torch.Tensor]:
         """All, in the order of their places."""
         return [*self._chunks, *self._scalars]
-
-    def _together(self) -> torch.Tensor:
-        wide = torch.float32 if self._scalars[0].device.type == "mps" else torch.float64
-        return torch.stack([x.to(self._scalars[0].device, wide) for x in self._scalars])

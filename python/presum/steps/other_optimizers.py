@@ -6,24 +6,15 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from presum.devices.readable import readable
 from presum.fingerprints.families import KIND, LateValues
 from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import Parameters, ValueSample
-from presum.torch_events.hooks import Handle
-
-StepHook = Callable[..., None]
+from presum.torch_events.optimizers import parameters_of
 
 
 class LocalParameters(Parameters):
@@ -116,7 +107,8 @@ class OtherOptimizers:
         self._astray += 1
         if self._astray & (self._astray - 1):
             return False
-        holder = next(filter(self.is_held_by, _all_optimizers()), None)
+        found = (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
+        holder = next(filter(self.is_held_by, found), None)
         self._holder = None if holder is None else weakref.ref(holder)
         return holder is not None
 
@@ -124,45 +116,8 @@ class OtherOptimizers:
 _MODELS: weakref.WeakSet[OtherOptimizers] = weakref.WeakSet()  # that are watched
 
 
-class OptimizerSteps:
-    """Tells listeners of each optimizer's step in this process. Its hooks of torch stay: torch may
-    be walking over them when a model is attached or goes."""
-
-    def __init__(self) -> None:
-        self._listeners: list[tuple[StepHook, StepHook]] = []
-        register_optimizer_step_pre_hook(self._before)
-        register_optimizer_step_post_hook(self._after)
-
-    def listen(self, before: StepHook, after: StepHook) -> Handle:
-        listener = before, after
-        self._listeners = [*self._listeners, listener]
-        return Handle(partial(self._forget, listener))
-
-    def _forget(self, listener: tuple[StepHook, StepHook]) -> None:
-        self._listeners = [one for one in self._listeners if one is not listener]
-
-    def _before(self, *arguments: Any) -> None:
-        for before, _ in self._listeners:
-            before(*arguments)
-
-    def _after(self, *arguments: Any) -> None:
-        for _, after in self._listeners:
-            after(*arguments)
-
-
-OPTIMIZER_STEPS = OptimizerSteps()
-
-
-def _all_optimizers() -> Iterator[Optimizer]:
-    return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
-
-
-def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
-
-
 def _has_no_gradient(optimizer: Optimizer) -> bool:
-    return not any(map(_has_gradient, _parameters(optimizer)))
+    return not any(map(_has_gradient, parameters_of(optimizer)))
 
 
 def _has_gradient(parameter: torch.Tensor) -> bool:

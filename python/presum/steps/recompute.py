@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from presum.devices.readable import is_distributed, readable
-from presum.devices.torch_pass import fingerprint
+from presum.devices.torch_pass import INTEGERS, fingerprint
 from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 from presum.steps.arrivals import Arrivals
@@ -105,11 +105,15 @@ class Recomputation:
 
     def drop(self) -> None:
         """What was kept, if anything was."""
-        kept, self._kept = self._kept, None
-        for handle in kept.handles if kept else ():
+        self._ignore()
+        self._kept = None
+        self._passes = self._forwards = 0
+
+    def _ignore(self) -> None:
+        """What comes from now on."""
+        for handle in self._kept.handles if self._kept else ():
             handle.remove()
         self._arrivals.remove()
-        self._passes = self._forwards = 0
 
     def _refuse(self, reason: object) -> None:
         self._setup.fingerprints.note_once(f"no micro-batch is computed once more: {reason}")
@@ -153,34 +157,28 @@ class Recomputation:
         self._arrivals.listen(self._setup.alive())
 
     def _arrives(self, place: int, gradient: torch.Tensor) -> None:
-        kept = self._kept
-        if kept is None:
-            return
         try:
-            if place in kept.arrived:
+            if self._kept is not None and place in self._kept.arrived:
                 raise RefusedError("a parameter got two gradients in one backward pass")
-            kept.arrived[place] = gradient.detach().clone()
+            if self._kept is not None:
+                self._kept.arrived[place] = gradient.detach().clone()
         except Exception as error:
             self._refuse(error)
 
     def _comes(self, place: int, gradient: torch.Tensor) -> None:
         """To one of the outputs."""
-        if self._kept is None:
-            return
         try:
-            own = gradient if gradient.requires_grad else _as_it_lies(gradient)
-            self._kept.wanted[place] = own
+            if self._kept is not None:
+                own = gradient if gradient.requires_grad else _as_it_lies(gradient)
+                self._kept.wanted[place] = own
         except Exception as error:
             self._refuse(error)
 
     def pass_ended(self) -> None:
         """A backward pass of the model has: the first is that of the forward that was kept."""
-        if self._kept is None or self._passes > 0:
-            return
-        self._passes = 1
-        for handle in self._kept.handles if self._kept else ():
-            handle.remove()
-        self._arrivals.remove()
+        if self._kept is not None and self._passes == 0:
+            self._passes = 1
+            self._ignore()
 
     # ---- and the second
 
@@ -191,8 +189,6 @@ class Recomputation:
         if kept is None or self._passes == 0:
             return None
         try:
-            if self._forwards > 1:
-                raise RefusedError("several forward passes go into one backward pass")
             return self._judge(module, kept)
         except RefusedError as refused:
             self._refuse(refused)
@@ -203,6 +199,8 @@ class Recomputation:
         return None
 
     def _judge(self, module: nn.Module, kept: KeptForward) -> Verdict:
+        if self._forwards > 1:
+            raise RefusedError("several forward passes go into one backward pass")
         if not kept.wanted or any(gradient.requires_grad for gradient in kept.wanted.values()):
             raise RefusedError(
                 "no gradient, or one with a graph of its own, came to the model's output"
@@ -235,16 +233,10 @@ class Recomputation:
 
     def _again(self, module: nn.Module, kept: KeptForward) -> dict[int, torch.Tensor]:
         """The gradients of all parameters that get one."""
-        aliases = {
-            name: parameter.detach().requires_grad_(parameter.requires_grad)
-            for name, parameter in module.named_parameters()
-        }
+        named = dict(module.named_parameters())
+        aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in named.items()}
         places = {id(parameter): place for place, parameter in self._setup.alive()}
-        wanted = [
-            (places[id(parameter)], aliases[name])
-            for name, parameter in module.named_parameters()
-            if id(parameter) in places
-        ]
+        wanted = [(places[id(p)], aliases[n]) for n, p in named.items() if id(p) in places]
         with _as_it_was(module, kept):
             state = {**aliases, **{name: _as_it_lies(b) for name, b in kept.buffers.items()}}
             args, kwargs = _copied(kept.args), _copied(kept.kwargs)
@@ -272,7 +264,7 @@ def _refusal(module: nn.Module) -> str:
     """Why a module's forward cannot be computed once more; nothing where it can, as far as can be
     told beforehand."""
     everywhere = vars(torch.nn.modules.module)
-    if any(not isinstance(h, (Hook, bool)) for kind in HOOKS for h in _global(everywhere, kind)):
+    if _has_hooks_of_others(everywhere.get(f"_global{kind}", {}) for kind in HOOKS):
         return "hooks of all modules are registered, and what they do is not known"
     for name, part in module.named_modules():
         where = name or "the model"
@@ -282,8 +274,7 @@ def _refusal(module: nn.Module) -> str:
             return "FSDP2 gathers parameters in every forward pass"
         if getattr(part, "_compiled_call_impl", None) is not None or hasattr(part, "_orig_mod"):
             return f"{where} is compiled"
-        hooks = (hook for kind in HOOKS for hook in getattr(part, kind, {}).values())
-        if any(not isinstance(hook, (Hook, bool)) for hook in hooks):
+        if _has_hooks_of_others(getattr(part, kind, {}) for kind in HOOKS):
             return f"{where} has hooks, and what they do is not known"
     for name, parameter in module.named_parameters():
         if is_distributed(parameter):
@@ -291,6 +282,10 @@ def _refusal(module: nn.Module) -> str:
         if parameter._backward_hooks:
             return f"{name} has a hook on its gradient"
     return ""
+
+
+def _has_hooks_of_others(kinds: Iterable[dict[int, object]]) -> bool:
+    return any(not isinstance(hook, (Hook, bool)) for hooks in kinds for hook in hooks.values())
 
 
 def _draws(value: object) -> bool:
@@ -365,10 +360,6 @@ def _as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
     return room.as_strided(tensor.shape, tensor.stride(), first)
 
 
-def _global(module: dict[str, Any], kind: str) -> list[Any]:
-    return list(module.get(f"_global{kind}", {}).values())
-
-
 def _parameters(module: nn.Module) -> dict[str, Content]:
     return {name: _content(parameter) for name, parameter in module.named_parameters()}
 
@@ -377,8 +368,7 @@ def _content(tensor: torch.Tensor) -> Content:
     block = elements(tensor)
     if block is None or block.numel() == 0:
         return Content(tensor._version, 0, 0)
-    words = block.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[block.element_size()])
-    total = int(words.sum(dtype=torch.int64)) & WORD
+    total = int(block.view(INTEGERS[block.element_size()]).sum(dtype=torch.int64)) & WORD
     return Content(tensor._version, int(fingerprint(block)) & WORD, total)
 
 
@@ -388,11 +378,10 @@ def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
         return a is b
     if a.is_sparse or b.is_sparse:
         raise RefusedError("a gradient is sparse")
-    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     a, b = a.detach().contiguous(), b.detach().contiguous()
     if a.is_complex():
         a, b = torch.view_as_real(a), torch.view_as_real(b)
-    word = words[a.element_size()]
+    word = INTEGERS[a.element_size()]
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.view(word), b.view(word))
 
 

@@ -99,8 +99,8 @@ class Recording:
         session, optimizer_steps = self.session, 0
         values: Values = []
         if self.recorder is not None:
-            optimizer_steps = self.recorder.optimizer_steps
-            values = self.recorder.final_values()
+            optimizer_steps = self.recorder.observer.optimizer_steps_done
+            values = self.recorder.setup.fingerprints.final_values()
         self.recorder = None
         self._process_group = None
         session.forget(self)

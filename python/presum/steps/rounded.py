@@ -57,7 +57,7 @@ class RoundedUpdates:
         before, self._before = self._before, []
         if not before or _rounds_by_chance(optimizer):
             return []
-        if any(_keeps_more(optimizer, one.parameter) for one in before):
+        if any(not optimizer.state.get(x.parameter, {}).keys() <= MOMENTS for x in before):
             return []
         still, moving = [], []
         for one in before:
@@ -107,7 +107,3 @@ def _rounds_by_chance(optimizer: Optimizer) -> bool:
     settings = {**vars(optimizer), **optimizer.defaults}
     named = [name for name, value in settings.items() if value is True]
     return any("stochastic" in name.lower() for name in (*named, type(optimizer).__name__))
-
-
-def _keeps_more(optimizer: Optimizer, parameter: torch.Tensor) -> bool:
-    return not optimizer.state.get(parameter, {}).keys() <= MOMENTS

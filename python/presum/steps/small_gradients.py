@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from presum.fingerprints.families import KIND, LateValues, real_bits
 from presum.steps.rounded import EVERY, some_values
 from presum.torch_events.losses import Scalar
+from presum.torch_events.optimizers import parameters_of
 
 FIRST = range(2, 5)  # optimizer steps, then one in EVERY: not those in which RoundedUpdates looks
 GRADIENTS = 8
@@ -33,7 +34,7 @@ class SmallGradients:
         scaled = isinstance(scale, torch.Tensor) or scale != 1
         if scaled or not (steps in FIRST or steps % EVERY == 2):
             return []
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        gradients = [parameter.grad for parameter in parameters_of(optimizer)]
         held = [one for one in gradients if one is not None and one.dtype in DTYPES]
         found = (some_values(one) for one in held[:: max(1, len(held) // GRADIENTS)])
         parts = [part for part in found if part is not None]

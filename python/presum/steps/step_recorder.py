@@ -19,14 +19,14 @@ from presum._core import Mark, PassFlags, Read, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
 from presum.devices.marks import marks_of
 from presum.devices.queue import capturing
-from presum.fingerprints.families import KIND, Families, Values
+from presum.fingerprints.families import KIND, Families, LateValues
 from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.copies import differing, told
 from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientPart, GradientReader
-from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
-from presum.steps.other_optimizers import OPTIMIZER_STEPS, OtherOptimizers
+from presum.steps.gradient_source import AuditResult, GradientSource, in_backward, queue_last
+from presum.steps.other_optimizers import OtherOptimizers
 from presum.steps.overhead import Overhead
 from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
@@ -38,6 +38,7 @@ from presum.torch_events.clipping import CLIPS
 from presum.torch_events.divisions import DIVISIONS
 from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
+from presum.torch_events.optimizers import OPTIMIZER_STEPS
 from presum.torch_events.taps import TAPS, EngineRun
 
 ASIDE = (
@@ -129,15 +130,12 @@ class StepRecorder(PassFlags):
                 self._handles += self._hooks_of(optimizer, number)
         self._asks_others = bool(self.setup.parameters) and self._others.concern
         if self._asks_others:
-            tells = (
+            before, after = (
                 Hook(self, self._told_of_others, tell)
                 for tell in (self._others.begins, self._others.ends)
             )
-            self._handles.append(OPTIMIZER_STEPS.listen(*tells))
+            self._handles.append(OPTIMIZER_STEPS.add((before, after)))
         self._listen()
-
-    def _told_of_others(self, tell: Callable[..., None], *arguments: Any) -> None:
-        self._aside.call("other optimizers", tell, *arguments)
 
     def _hooks_of(self, optimizer: Optimizer, number: int) -> list[Any]:
         before = Hook(self, self._before_optimizer_step)
@@ -153,13 +151,22 @@ class StepRecorder(PassFlags):
         """What a reduction makes of each layer, by names of torch's own that may change."""
         self._aside.call("reduced layers", call, *args)
 
+    def _told_of_others(self, tell: Callable[..., None], *arguments: Any) -> None:
+        self._aside.call("other optimizers", tell, *arguments)
+
+    def _tell(self, family: str, look: Callable[..., LateValues], *args: Any) -> None:
+        """What a look at the step under way has found."""
+        self._fingerprints.tell(self._aside.call(family, look, *args) or [])
+
     def _saves(self, optimizer: Optimizer) -> None:
         """The program takes the state of its optimiser."""
         mine = self._thread == threading.get_ident()  # not before the first forward pass, either
         if not mine or in_backward() or in_optimizer_step() or self.observer.in_window:
             return
         if self._moments is not None:
-            self._tell_moment(partial(self._moments.saved, self.optimizer_steps, optimizer))
+            self._tell_moment(
+                partial(self._moments.saved, self.observer.optimizer_steps_done, optimizer)
+            )
 
     def _tell_moment(self, take: Callable[[], bytes | None]) -> None:
         packet = self._aside.call("moments", take)
@@ -168,7 +175,6 @@ class StepRecorder(PassFlags):
 
     @property
     def hooked(self) -> bool:
-        """Whether hooks are on."""
         return bool(self._handles)
 
     def unhook(self) -> None:
@@ -205,18 +211,6 @@ class StepRecorder(PassFlags):
         """Report a micro-batch's loss; replaces what the model's output says in this step."""
         if not self.off:
             self.observer.loss(self._ended.late.number(value), weight, 0)
-
-    @property
-    def optimizer_steps(self) -> int:
-        return self.observer.optimizer_steps_done
-
-    def final_values(self) -> Values:
-        """Fingerprints of what ended after the last step."""
-        return self._fingerprints.final_values()
-
-    def watch(self, name: str, watched: object) -> None:
-        """Something else that must be equal on all ranks. Raises ValueError."""
-        self._fingerprints.watch(name, watched)
 
     def compare(self, name: str, copies: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
         """Copies of parameters, now. Raises ValueError."""
@@ -332,7 +326,7 @@ class StepRecorder(PassFlags):
         if takes:
             self._fingerprints.before_step(self.observer.turn, on_host=self.setup.on_host)
         if takes and self._asks_others:
-            self._fingerprints.tell(self._aside.call("other optimizers", self._others.told) or [])
+            self._tell("other optimizers", self._others.told)
 
     def _after_forward(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -370,10 +364,8 @@ class StepRecorder(PassFlags):
             self._end_queued = True
             self._run = TAPS.run()
             self._scale_of_pass = self._scale_now()
-            TAPS.in_outermost(Hook(self, self._queue_in_outermost))
-
-    def _queue_in_outermost(self) -> None:
-        self.source.queue(Hook(self, self._after_backward))
+            end = Hook(self, self._after_backward)
+            TAPS.in_outermost(Hook(self, self.source.queue, end))
 
     def _enter_engine(self, *, reached_first: bool) -> None:
         """Where nobody has looked at ``.grad``, because threads train at the same time, or because
@@ -506,8 +498,7 @@ class StepRecorder(PassFlags):
         if self._recomputation is not None:
             self._recomputation.pass_ended()
         if self._turn.asks_for_the_last:
-            keep = partial(self._aside.call, "lost gradients", self._turn.keep)
-            self.source.queue_last(Hook(self, keep))
+            queue_last(Hook(self, self._aside.call, "lost gradients", self._turn.keep))
         if self._asks_others:
             self._aside.call("other optimizers", self._others.pass_ends)
         if observer.in_window and not self.setup.optimizers:
@@ -516,7 +507,7 @@ class StepRecorder(PassFlags):
     def awaits_reduction(self) -> None:
         """The pass has ended here; the framework waits for the other workers before it is over."""
         self.waiting.begin()
-        self.source.queue_last(Hook(self, self._reduced))
+        queue_last(Hook(self, self._reduced))
 
     def _reduced(self) -> None:
         self.waiting.end()
@@ -569,19 +560,16 @@ class StepRecorder(PassFlags):
         try:
             poll_host_copies()
             self.observer.optimizer_steps(0)
-            self.setup.stepped(self.optimizer_steps)
+            self.setup.stepped(self.observer.optimizer_steps_done)
         except Exception:
             log.debug("presum: after a step", exc_info=True)
 
     def _before_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
         if self.observer.in_window or self.observer.open:
-            ends = self._turn.optimizer_begins
-            lost = self._aside.call("lost gradients", ends, self._scale_of_pass, optimizer)
-            self._fingerprints.tell(lost or [])
+            scale = self._scale_of_pass
+            self._tell("lost gradients", self._turn.optimizer_begins, scale, optimizer)
             self._aside.call("rounded updates", self._rounded.before, optimizer)
-            look = self._small.look
-            small = self._aside.call("small gradients", look, optimizer, self._scale_of_pass)
-            self._fingerprints.tell(small or [])
+            self._tell("small gradients", self._small.look, optimizer, scale)
             self._verify()
         self.waiting.end()
         self.observer.optimizer_begins()
@@ -659,10 +647,8 @@ class StepRecorder(PassFlags):
             self._recomputation.gave(output)
 
     def _after_optimizer_step(self, which: int, optimizer: Optimizer, *_: object) -> None:
-        lost = self._aside.call("lost gradients", self._turn.stepped)
-        self._fingerprints.tell(lost or [])
-        rounded = self._aside.call("rounded updates", self._rounded.after, optimizer)
-        self._fingerprints.tell(rounded or [])
+        self._tell("lost gradients", self._turn.stepped)
+        self._tell("rounded updates", self._rounded.after, optimizer)
         self._mark(Mark.OPTIMIZER_ENDS)
         self.observer.optimizer_steps(which)
         self._send_ended()

@@ -17,7 +17,7 @@ from presum.steps.gradient_source import GradientSource
 from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import Parameters, Tensors, ValueSample
 from presum.torch_events.losses import Scalar
-from presum.torch_events.optimizers import OPTIMIZER_STEPS
+from presum.torch_events.optimizers import OPTIMIZER_STEPS, parameters_of
 
 FORWARDS_MAX = 1024  # that are followed between two steps of the optimiser
 SAMPLED_FIRST, SAMPLED_EVERY = 3, 10  # turns in which sums are held against what they were
@@ -80,7 +80,6 @@ class OptimizerTurn:
         self._follows = bool(setup.optimizers)
         self._clears = False  # has ever cleared something
         self._emptied: EmptiedPasses | None = None
-        OPTIMIZER_STEPS.watch()
         self._own_steps = OPTIMIZER_STEPS.total
         self._begin()
 
@@ -213,7 +212,7 @@ class OptimizerTurn:
 
     def _is_of(self, optimizer: Optimizer) -> bool:
         """Whether it holds the model's parameters: master weights get their gradients otherwise."""
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        held = {id(parameter) for parameter in parameters_of(optimizer)}
         return any(id(parameter()) in held for parameter in self._setup.parameters)
 
     def stepped(self) -> LateValues:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.utils import clip_grad
 
-from presum.torch_events.hooks import Handle
-from presum.torch_events.taps import TappedFunction
+from presum.torch_events.taps import Listeners, TappedFunction
 
 Listener = Callable[[list[torch.Tensor], Any, Any, float | None], None]
 NORMS_KEPT = 64  # that torch took since the last clipping
@@ -44,33 +43,19 @@ class TakenNorm(NamedTuple):
     tensors: float  # of how many; infinite where that is unknown
 
 
-class ClipTaps:
-    """Shared by all recorders of a process."""
+class ClipTaps(Listeners[Listener]):
+    """Shared by all recorders of a process. A listener, who must not raise, is told of parameters,
+    their norm, its limit and its type (None: unknown) before their gradients are clipped."""
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
         self._norms: deque[TakenNorm] = deque(maxlen=NORMS_KEPT)
         taps: dict[str, dict[str, Any]] = {
             "_clip_grads_with_norm_": {"before": self._about_to_clip},
             "_get_total_norm": {"after": self._has_taken_norm},
         }
-        self._taps = [
-            Inside(clip_grad, name, **told) for name, told in taps.items() if Inside.there(name)
-        ]
-
-    def add(self, listener: Listener) -> Handle:
-        """Have someone, who must not raise, told of parameters, their norm, its limit and its type
-        (None: unknown) before their gradients are clipped."""
-        self._listeners.append(listener)
-        for tap in self._taps:
-            tap.apply()
-        return Handle(lambda: self._remove(listener))
-
-    def _remove(self, listener: Listener) -> None:
-        self._listeners.remove(listener)
-        if not self._listeners:
-            for tap in self._taps:
-                tap.undo()
+        super().__init__(
+            *(Inside(clip_grad, name, **told) for name, told in taps.items() if Inside.there(name))
+        )
 
     def _about_to_clip(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Parameters may come from a generator: it is used up here, and a list is handed on."""
@@ -82,7 +67,7 @@ class ClipTaps:
         norm = given.get("total_norm")
         kind = self._kind_of(norm, listed)
         self._norms.clear()
-        for listener in list(self._listeners):
+        for listener in self:
             listener(listed, norm, given.get("max_norm"), kind)
         if args:
             return (listed, *args[1:]), kwargs

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 from presum.torch_events.taps import TappedFunction
@@ -42,7 +43,7 @@ class Divisions:
             kind = getattr(sys.modules.get(module), name, None)
             if kind is not None and kind not in self._taps:
                 self._taps[kind] = TappedFunction(
-                    kind, "backward", before=self._before(divisor), always=self._over
+                    kind, "backward", before=partial(self._before, divisor), always=self._over
                 )
         for tap in self._taps.values():
             tap.apply()
@@ -53,14 +54,11 @@ class Divisions:
             for tap in self._taps.values():
                 tap.undo()
 
-    def _before(self, divisor: Any) -> Any:
-        def begin(*args: Any, **kwargs: Any) -> None:
-            try:
-                self.divisor = divisor(*args, **kwargs)
-            except Exception:  # of another version: nothing is known
-                self.divisor = 1.0
-
-        return begin
+    def _before(self, divisor: Any, /, *args: Any, **kwargs: Any) -> None:
+        try:
+            self.divisor = divisor(*args, **kwargs)
+        except Exception:  # of another version: nothing is known
+            self.divisor = 1.0
 
     def _over(self) -> None:
         self.divisor = 1.0

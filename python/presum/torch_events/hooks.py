@@ -35,22 +35,6 @@ class EventListener(Protocol):
     def count_optimizer_step(self) -> None: ...
 
 
-class GradientListener(EventListener, Protocol):
-    """Likewise of each parameter's gradient: a :class:`~presum._core.PassFlags`, of which a
-    :class:`~presum._core.ParameterHook` tells."""
-
-    in_backward: bool
-    arrivals: int  # gradients that came so far
-    reads_sums: bool  # what ``.grad`` holds is to be read
-    reads_arrivals: bool  # what is added to it
-
-    def before_backward(self) -> None: ...
-
-    def accumulated(self, index: int) -> None: ...
-
-    def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None: ...
-
-
 _STEP = Optimizer.profile_hook_step(lambda *_: None).__code__
 
 
@@ -95,17 +79,8 @@ class Hook:
 
     @_disable_dynamo  # a compiled wrapper calls it as it is
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        listener = self._listener
-        if listener is None or listener.off:
-            return
-        with listener:
-            try:
-                if listener.is_captured():
-                    return
-                assert self._method is not None
-                self._method(*self._bound, *args, **kwargs)
-            except Exception as error:
-                listener.fail(error)
+        if self._listener is not None and self._method is not None:
+            _tell(self._listener, self._method, *self._bound, *args, **kwargs)
 
     def is_of_a_recording(self) -> bool:
         """Whether its listener has not ended."""
@@ -115,33 +90,39 @@ class Hook:
         return pickled_as_nothing()
 
 
+def _tell(
+    listener: EventListener, method: Callable[..., None], /, *args: Any, **kwargs: Any
+) -> None:
+    if listener.off:
+        return
+    with listener:
+        try:
+            if not listener.is_captured():
+                method(*args, **kwargs)
+        except Exception as error:
+            listener.fail(error)
+
+
 class OutputHook(Hook):
     """The hook on what a forward pass gave. A program may keep that, and its graph, longer than the
     model: it must not hold the listener, which holds the model."""
 
-    def __init__(self, listener: EventListener | None = None, micro_batch: object = None) -> None:
+    def __init__(self, listener: EventListener, micro_batch: object) -> None:
         super().__init__()
-        self._weak = None if listener is None else weakref.ref(listener)
+        self._weak = weakref.ref(listener)
         self._micro_batch = micro_batch
 
     @_disable_dynamo
     def __call__(self, grad: torch.Tensor | None = None, *_args: Any, **_kwargs: Any) -> None:
         """Without a gradient where the pass goes through another output of the same node."""
-        listener = None if self._weak is None or grad is None else self._weak()
-        if listener is None or listener.off or self._micro_batch is None:
-            return
-        with listener:
-            try:
-                if listener.is_captured():
-                    return
-                listener.output_reached(self._micro_batch)
-            except Exception as error:
-                listener.fail(error)
+        listener = self._weak()
+        if listener is not None and grad is not None:
+            _tell(listener, listener.output_reached, self._micro_batch)
 
 
 def belongs_to(hook: object, listener: EventListener) -> bool:
     """Whether a hook on an output is a listener's."""
-    return isinstance(hook, OutputHook) and hook._weak is not None and hook._weak() is listener
+    return isinstance(hook, OutputHook) and hook._weak() is listener
 
 
 class OptimizerHook(Hook):

@@ -3,25 +3,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from presum.torch_events.taps import Listeners
+
+StepHook = Callable[..., None]
 
 
-class OptimizerSteps:
-    """Counts them, whoever's they are, once somebody has asked."""
+def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
+    """All that it holds."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+class OptimizerSteps(Listeners[tuple[StepHook, StepHook]]):
+    """Counts them, whoever's they are, and tells listeners before and after each. Its hooks of
+    torch stay: torch may be walking over them when a model is attached or goes."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.total = 0
-        self._handle: Any = None
+        register_optimizer_step_pre_hook(self._before)
+        register_optimizer_step_post_hook(self._after)
 
-    def watch(self) -> None:
-        """From now on, for good."""
-        if self._handle is None:
-            self._handle = register_optimizer_step_post_hook(self._stepped)
+    def _before(self, *arguments: Any) -> None:
+        for before, _ in self:
+            before(*arguments)
 
-    def _stepped(self, *_: Any) -> None:
+    def _after(self, *arguments: Any) -> None:
         self.total += 1
+        for _, after in self:
+            after(*arguments)
 
 
 OPTIMIZER_STEPS = OptimizerSteps()

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.autograd
@@ -36,13 +36,11 @@ class ReplacedFunction:
 
     def apply(self) -> None:
         """A second call does nothing."""
+        if self._replacement is None:
+            self._original = self._look()
+            self._replacement = functools.update_wrapper(self._made(self._original), self._original)
+            self._put(self._replacement)
         self._activate(True)
-        if self._replacement is not None:
-            return
-        self._original = self._look()
-        self._replacement = functools.update_wrapper(self._made(self._original), self._original)
-        self._activate(True)
-        self._put(self._replacement)
 
     def undo(self) -> None:
         """Where someone else has replaced it since, ours stays inside and does nothing."""
@@ -93,6 +91,32 @@ class TappedFunction(ReplacedFunction):
     def _activate(self, active: bool) -> None:
         if self._replacement is not None:
             self._replacement.active = active
+
+
+L = TypeVar("L")
+
+
+class Listeners(Generic[L]):
+    """Who is told of something: functions are replaced for as long as there is somebody."""
+
+    def __init__(self, *replaced: ReplacedFunction) -> None:
+        self._replaced = replaced
+        self._listening: list[L] = []
+
+    def __iter__(self) -> Iterator[L]:
+        return iter(self._listening)
+
+    def add(self, listener: L) -> Handle:
+        self._listening = [*self._listening, listener]
+        for function in self._replaced:
+            function.apply()
+        return Handle(lambda: self._remove(listener))
+
+    def _remove(self, listener: L) -> None:
+        self._listening = [one for one in self._listening if one is not listener]
+        if not self._listening:
+            for function in self._replaced:
+                function.undo()
 
 
 class EngineRun:
@@ -173,14 +197,12 @@ class Taps:
         ]
         self._scale_taps: dict[type, TappedFunction] = {}
         self._scaled = False  # whether a scaler was ever seen to scale
-        self._beginnings: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._beginnings: Listeners[weakref.WeakMethod[Callable[[], None]]] = Listeners()
 
     def at_beginnings(self, call: Callable[[], None]) -> Handle:
         """Have a bound method, which must not raise, called before each backward pass that
         accumulates, while someone listens."""
-        weak = weakref.WeakMethod(call)
-        self._beginnings.append(weak)
-        return Handle(lambda: self._beginnings.remove(weak))
+        return self._beginnings.add(weakref.WeakMethod(call))
 
     def add(self) -> None:
         self._listeners += 1
@@ -230,7 +252,7 @@ class Taps:
             self._runs[threading.get_ident()] = run
             if run.accumulates:
                 self.backward_passes += 1
-                for weak in list(self._beginnings):
+                for weak in self._beginnings:
                     call = weak()
                     if call is not None:
                         call()

@@ -25,17 +25,18 @@ TOTAL, SKETCH, REDUCED = 2, 4, 7
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 63, 64, 1023, 1024, 1025, 4097, 50_001])
 @pytest.mark.parametrize("sketch_size", [0, 64, 4096])
-def test_equals_the_cpp_pass(dtype: torch.dtype, count: int, sketch_size: int) -> None:
-    generator = torch.Generator().manual_seed(count)
-    tensor = (torch.randn(count, generator=generator) * 3).to(dtype)
-    host, device = both(tensor, sketch_size, reduced=False)
-    expect_equal(host, device)
+@pytest.mark.parametrize("by_kernels", [False, True])
+@pytest.mark.usefixtures("on_host")
+def test_equals_the_cpp_pass(
+    dtype: torch.dtype, count: int, sketch_size: int, by_kernels: bool
+) -> None:
+    tensor = (torch.randn(count, generator=torch.Generator().manual_seed(count)) * 3).to(dtype)
+    expect_equal(*both(tensor, sketch_size, reduced=False, by_kernels=by_kernels))
 
 
 def test_chunks_do_not_show() -> None:
     tensor = torch.arange(CHUNK + 5000, dtype=torch.float32).remainder(97) - 40
-    host, device = both(tensor, 1024, reduced=False)
-    expect_equal(host, device)
+    expect_equal(*both(tensor, 1024, reduced=False))
 
 
 def test_nonfinite_elements_are_counted_and_left_out_of_the_maximum() -> None:

@@ -4,37 +4,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
 
-from helpers.gradient_passes import both, expect_equal
 from presum import _core
-from presum.devices.blocks import DTYPES
 from presum.devices.gradient_pass import DeviceStep
 from presum.devices.kernel_pass import KernelPass
 
+pytestmark = pytest.mark.usefixtures("on_host")
 HOST = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def on_host() -> Iterator[None]:
-    _core.cuda_on_host(True)
-    yield
-    _core.cuda_on_host(False)
 
 
 def a_step(sketch_size: int, apart: set[int] | None = None) -> DeviceStep:
     return DeviceStep(HOST, sketch_size, kernels=KernelPass(HOST, sketch_size), apart=apart)
-
-
-@pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("count", [0, 1, 1025, 50_001])
-@pytest.mark.parametrize("sketch_size", [0, 64, 4096])
-def test_equals_the_cpp_pass(dtype: torch.dtype, count: int, sketch_size: int) -> None:
-    tensor = (torch.randn(count, generator=torch.Generator().manual_seed(count)) * 3).to(dtype)
-    expect_equal(*both(tensor, sketch_size, reduced=False, by_kernels=True))
 
 
 def test_ten_thousand_gradients_take_a_launch_a_kind_and_one_at_the_end() -> None:

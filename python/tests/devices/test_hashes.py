@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,12 +11,7 @@ from presum import _core
 from presum.devices import torch_pass
 from presum.devices.hashes import fingerprints, fingerprints_by_kernels, row_hashes_by_kernel
 
-
-@pytest.fixture(autouse=True)
-def on_host() -> Iterator[None]:
-    _core.cuda_on_host(True)
-    yield
-    _core.cuda_on_host(False)
+pytestmark = pytest.mark.usefixtures("on_host")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.int16])

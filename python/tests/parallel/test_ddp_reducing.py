@@ -7,13 +7,13 @@ import copy
 import gc
 import pickle
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.autograd import backward as imported_backward
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,53 +23,70 @@ from helpers.two_parts import TwoParts
 pytestmark = pytest.mark.usefixtures("one_worker")
 
 
-def backward(model: nn.Module, value: float) -> None:
-    model(torch.full((1, 3), value)).sum().backward()
+PARTS = (1e8, 1.0, -1e8)  # of which the sum is 1
 
 
-QUIET = presum.Record(quiet=True)
+def attach(model: nn.Module, run: Path, *, mean: bool = False) -> presum.Monitor:
+    reduction = presum.Reduction(microbatch_mean=mean)
+    return presum.attach(model, run=run, reduction=reduction, record=presum.Record(quiet=True))
+
+
+@pytest.fixture
+def summed(model: DistributedDataParallel, tmp_path: Path) -> Iterator[DistributedDataParallel]:
+    """A model whose gradients presum sums."""
+    with attach(model, tmp_path):
+        yield model
+
+
+@pytest.fixture
+def averaged(model: DistributedDataParallel, tmp_path: Path) -> Iterator[DistributedDataParallel]:
+    """Likewise, over leaves."""
+    with attach(model, tmp_path, mean=True):
+        yield model
+
+
+def backward(model: nn.Module, *values: float) -> None:
+    for value in values:
+        model(torch.full((1, 3), value)).sum().backward()
+
+
+def accumulate(model: DistributedDataParallel, *values: float) -> None:
+    """All but the last under ``no_sync()``."""
+    with model.no_sync():
+        backward(model, *values[:-1])
+    backward(model, values[-1])
+
+
+def expect(model: DistributedDataParallel, value: float) -> None:
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), float(value)))
 
 
 def test_micro_batches_are_added_without_rounding_in_between(
-    model: DistributedDataParallel, tmp_path: Path
+    summed: DistributedDataParallel,
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        for value in (1e8, 1.0, -1e8):
-            model.require_backward_grad_sync = value < 0
-            backward(model, value)
-    weight = model.module.weight.grad
-    assert torch.equal(weight, torch.ones(2, 3))
-    assert torch.equal(model.module.bias.grad, torch.full((2,), 3.0))
+    accumulate(summed, *PARTS)
+    expect(summed, 1)
+    assert torch.equal(summed.module.bias.grad, torch.full((2,), 3.0))
 
 
-def test_a_mean_over_micro_batches_is_rounded_once(
-    model: DistributedDataParallel, tmp_path: Path
+@pytest.mark.parametrize("passes", [accumulate, backward])
+def test_a_mean_is_over_all_leaves_since_zero_grad_and_rounded_once(
+    averaged: DistributedDataParallel, passes: Any
 ) -> None:
-    reduction = presum.Reduction(microbatch_mean=True)
-    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
-        with model.no_sync():
-            backward(model, 1.0)
-            backward(model, 1.0)
-        backward(model, 2.0)
-    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4 / 3))
+    passes(averaged, 1.0, 1.0, 2.0)
+    expect(averaged, 4 / 3)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_micro_batches_before_zero_grad_are_forgotten(
-    model: DistributedDataParallel, tmp_path: Path, set_to_none: bool
+    summed: DistributedDataParallel, set_to_none: bool
 ) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        with model.no_sync():
-            backward(model, 5.0)
-        optimizer.zero_grad(set_to_none=set_to_none)
-        with model.no_sync():
-            backward(model, 1.0)
-        backward(model, 2.0)
-    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
-
-
-PARTS = (1e8, 1.0, -1e8)
+    optimizer = torch.optim.SGD(summed.parameters(), lr=1.0)
+    with summed.no_sync():
+        backward(summed, 5.0)
+    optimizer.zero_grad(set_to_none=set_to_none)
+    accumulate(summed, 1.0, 2.0)
+    expect(summed, 3)
 
 
 @pytest.mark.parametrize("static_graph", [False, True])
@@ -77,77 +94,47 @@ def test_leaves_are_summed_where_no_pass_is_under_no_sync(
     tmp_path: Path, static_graph: bool
 ) -> None:
     model = DistributedDataParallel(nn.Linear(3, 2), static_graph=static_graph)
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
+    with attach(model, tmp_path):
         for _ in range(3):
             model.zero_grad()
-            for value in PARTS:
-                backward(model, value)
-            assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+            backward(model, *PARTS)
+            expect(model, 1)
 
 
 def test_a_pass_that_ddp_reduces_under_no_sync_is_a_leaf_too(
-    model: DistributedDataParallel, tmp_path: Path
+    summed: DistributedDataParallel,
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        for _ in range(3):
-            model.zero_grad()
-            model(torch.ones(1, 3))  # a look, without a backward: DDP reduces the next pass
-            with model.no_sync():
-                backward(model, 1e8)
-                backward(model, 1.0)
-            backward(model, -1e8)
-            assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+    for _ in range(3):
+        summed.zero_grad()
+        summed(torch.ones(1, 3))  # a look, without a backward: DDP reduces the next pass
+        accumulate(summed, *PARTS)
+        expect(summed, 1)
 
 
 def test_a_static_graph_cannot_begin_under_no_sync_in_ddp_itself(tmp_path: Path) -> None:
     models = [DistributedDataParallel(nn.Linear(3, 2), static_graph=True) for _ in range(2)]
-    presum.attach(
-        models[1], run=tmp_path, reduction="exact", record=presum.Record(quiet=True)
-    ).close()
+    attach(models[1], tmp_path).close()
     for model, says in zip(models, ("INTERNAL ASSERT", "let that one synchronise"), strict=True):
         with model.no_sync(), pytest.raises(RuntimeError, match=says):
             backward(model, 1.0)
 
 
-def test_a_mean_is_over_all_leaves_since_zero_grad(
-    model: DistributedDataParallel, tmp_path: Path
-) -> None:
-    reduction = presum.Reduction(microbatch_mean=True)
-    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
-        for value in (1.0, 1.0, 2.0):
-            backward(model, value)
-    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4 / 3))
-
-
 def test_a_sum_whose_leaves_are_gone_is_said_once_and_then_kept(
-    model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    summed: DistributedDataParallel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        for values in ((1.0,), (1.0,), PARTS, PARTS):
-            assert values is not PARTS or "on top of reduced ones" not in caplog.text
-            model.zero_grad()
-            for value in values:
-                backward(model, value)
-            if values is PARTS:
-                break
-        assert caplog.text.count("on top of reduced ones") == 1
-        model.zero_grad()
-        for value in PARTS:
-            backward(model, value)
-    assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
-    assert caplog.text.count("on top of reduced ones") == 1
+    for values, said in (((1.0,), 0), ((1.0,), 0), (PARTS, 1), (PARTS, 1)):
+        summed.zero_grad()
+        backward(summed, *values)
+        assert caplog.text.count("on top of reduced ones") == said
+    expect(summed, 1)
 
 
-def test_a_mean_without_its_leaves_is_refused(
-    model: DistributedDataParallel, tmp_path: Path
-) -> None:
-    reduction = presum.Reduction(microbatch_mean=True)
-    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
-        for _ in range(2):
-            model.zero_grad()
-            backward(model, 1.0)
-        with pytest.raises(RuntimeError, match="has no right divisor"):
-            backward(model, 1.0)
+def test_a_mean_without_its_leaves_is_refused(averaged: DistributedDataParallel) -> None:
+    for _ in range(2):
+        averaged.zero_grad()
+        backward(averaged, 1.0)
+    with pytest.raises(RuntimeError, match="has no right divisor"):
+        backward(averaged, 1.0)
 
 
 def by_none(parameter: nn.Parameter) -> None:
@@ -161,43 +148,40 @@ def by_zero(parameter: nn.Parameter) -> None:
 
 @pytest.mark.parametrize("zero", [by_none, by_zero])
 def test_gradients_that_were_zeroed_by_hand_are_no_leaves_any_more(
-    model: DistributedDataParallel, tmp_path: Path, zero: Any, caplog: pytest.LogCaptureFixture
+    summed: DistributedDataParallel, zero: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        for value in (5.0, 4.0, 3.0):
-            backward(model, value)
-            assert torch.equal(model.module.weight.grad, torch.full((2, 3), value))
-            for parameter in model.parameters():
-                zero(parameter)
+    for value in (5.0, 4.0, 3.0):
+        backward(summed, value)
+        expect(summed, value)
+        for parameter in summed.parameters():
+            zero(parameter)
     assert caplog.text == ""
 
 
 def test_leaves_that_were_not_reduced_go_with_their_gradient(
-    model: DistributedDataParallel, tmp_path: Path
+    summed: DistributedDataParallel,
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        with model.no_sync():
-            backward(model, 5.0)
-        for parameter in model.parameters():
-            parameter.grad = None
-        backward(model, 3.0)
-    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+    with summed.no_sync():
+        backward(summed, 5.0)
+    for parameter in summed.parameters():
+        parameter.grad = None
+    backward(summed, 3.0)
+    expect(summed, 3)
 
 
 def test_a_step_on_micro_batches_that_were_not_reduced_is_refused(
-    model: DistributedDataParallel, tmp_path: Path
+    summed: DistributedDataParallel,
 ) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        out = model(torch.ones(1, 3)).sum()
-        with model.no_sync():
-            out.backward()  # DDP reduces it, because of the forward
+    optimizer = torch.optim.SGD(summed.parameters(), lr=1.0)
+    out = summed(torch.ones(1, 3)).sum()
+    with summed.no_sync():
+        out.backward()  # DDP reduces it, because of the forward
+    optimizer.step()
+    optimizer.zero_grad()
+    with summed.no_sync():
+        backward(summed, 5.0)
+    with pytest.raises(RuntimeError, match="were not reduced yet"):
         optimizer.step()
-        optimizer.zero_grad()
-        with model.no_sync():
-            backward(model, 5.0)
-        with pytest.raises(RuntimeError, match="were not reduced yet"):
-            optimizer.step()
 
 
 @pytest.mark.parametrize("views", [False, True])
@@ -205,8 +189,7 @@ def test_parts_that_a_later_pass_does_not_use_are_added_once(tmp_path: Path, vie
     model = DistributedDataParallel(
         TwoParts(), find_unused_parameters=True, gradient_as_bucket_view=views
     )
-    reduction = presum.Reduction(microbatch_mean=True)
-    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
+    with attach(model, tmp_path, mean=True):
         for _ in range(2):
             model.zero_grad()
             for second in (True, False, True, False):
@@ -253,22 +236,20 @@ def test_passes_that_ddp_takes_no_part_in_add_what_they_add_without_presum(
     gradient: float,
     mean: bool,
 ) -> None:
-    reduction = presum.Reduction(microbatch_mean=mean)
-    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
+    with attach(model, tmp_path, mean=mean):
         for _ in range(4):
             step(model)
-            assert torch.equal(model.module.weight.grad, torch.full((2, 3), float(gradient)))
+            expect(model, gradient)
             model.zero_grad()
     assert caplog.text == ""
 
 
 def test_a_sum_and_a_penalty_are_not_a_sum_of_leaves(
-    model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    summed: DistributedDataParallel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        loss_and_penalty(model)
-        backward(model, 2.0)
-    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 13.0))
+    loss_and_penalty(summed)
+    backward(summed, 2.0)
+    expect(summed, 13)
     assert "on top of reduced ones" in caplog.text
 
 
@@ -281,8 +262,7 @@ def test_parameters_that_are_zeroed_at_other_times_are_as_without_presum(
     model = DistributedDataParallel(TwoParts())
     parts = [model.module.first, model.module.second]
     own = [torch.optim.SGD(part.parameters(), lr=0.0) for part in parts]
-    reduction = presum.Reduction(microbatch_mean=mean)
-    monitor = presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET)
+    monitor = attach(model, tmp_path, mean=mean)
     alive = []
     for round_ in range(20):
         if round_ in (5, 19):
@@ -298,55 +278,45 @@ def test_parameters_that_are_zeroed_at_other_times_are_as_without_presum(
     assert caplog.text.count("on top of reduced ones") == 1
 
 
-def state_of(model: DistributedDataParallel) -> Any:
-    return model._comm_hooks[0][1]
-
-
 @pytest.mark.parametrize("change", [torch.Tensor.mul_, torch.Tensor.div_])
 def test_a_sum_that_was_changed_stays_as_it_is(
-    model: DistributedDataParallel, tmp_path: Path, change: Any
+    summed: DistributedDataParallel, change: Any
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        wanted = 0.0
-        for _ in range(4):
-            backward(model, 1.0)
-            for parameter in model.parameters():
-                assert parameter.grad is not None
-                change(parameter.grad, 2)
-            wanted = float(change(torch.tensor(wanted + 1), 2))
-            assert torch.equal(model.module.weight.grad, torch.full((2, 3), wanted))
+    wanted = 0.0
+    for _ in range(4):
+        backward(summed, 1.0)
+        for parameter in summed.parameters():
+            assert parameter.grad is not None
+            change(parameter.grad, 2)
+        wanted = float(change(torch.tensor(wanted + 1), 2))
+        expect(summed, wanted)
 
 
-def test_a_sum_that_is_zero_counts(model: DistributedDataParallel, tmp_path: Path) -> None:
-    reduction = presum.Reduction(microbatch_mean=True)
-    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
-        for value in (0.0, 3.0):
-            (model(torch.full((1, 3), value)) * value).sum().backward()
-    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4.5))
+def test_a_sum_that_is_zero_counts(averaged: DistributedDataParallel) -> None:
+    for value in (0.0, 3.0):
+        (averaged(torch.full((1, 3), value)) * value).sum().backward()
+    expect(averaged, 4.5)
 
 
-def test_an_exception_in_a_pass_loses_no_sum(
-    model: DistributedDataParallel, tmp_path: Path
-) -> None:
+def test_an_exception_in_a_pass_loses_no_sum(summed: DistributedDataParallel) -> None:
     def fail(_gradient: torch.Tensor) -> None:
         raise ValueError("planted")
 
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        backward(model, 1.0)
-        weight = model.module.weight
-        handle = model.module.bias.register_hook(fail)
-        with pytest.raises(ValueError, match="planted"):
-            (model.module.weight.sum() + model.module.bias.sum()).backward()
-        handle.remove()
-        penalty(model)
+    backward(summed, 1.0)
+    weight, bias = summed.module.parameters()
+    handle = bias.register_hook(fail)
+    with pytest.raises(ValueError, match="planted"):
+        (weight.sum() + bias.sum()).backward()
+    handle.remove()
+    penalty(summed)
     assert (weight.grad >= 11).all()
 
 
 def test_the_model_is_freed(tmp_path: Path) -> None:
     model = DistributedDataParallel(nn.Linear(3, 2))
-    presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)).close()
+    attach(model, tmp_path).close()
     backward(model, 1.0)
-    parameter, state = weakref.ref(model.module.weight), weakref.ref(state_of(model))
+    parameter, state = weakref.ref(model.module.weight), weakref.ref(model._comm_hooks[0][1])
     del model
     gc.collect()
     assert parameter() is None and state() is None
@@ -355,7 +325,7 @@ def test_the_model_is_freed(tmp_path: Path) -> None:
 def test_a_parameter_that_was_frozen_at_attach_does_not_accumulate(tmp_path: Path) -> None:
     model = DistributedDataParallel(nn.Linear(3, 2))
     model.module.bias.requires_grad_(False)
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
+    with attach(model, tmp_path):
         model.module.bias.requires_grad_(True)
         backward(model, 1.0)
         model.zero_grad()
@@ -366,46 +336,28 @@ def test_a_parameter_that_was_frozen_at_attach_does_not_accumulate(tmp_path: Pat
 
 
 def test_it_outlives_its_monitor(model: DistributedDataParallel, tmp_path: Path) -> None:
-    presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)).close()
-    for value in (1e8, 1.0, -1e8):
-        model.require_backward_grad_sync = value < 0
-        backward(model, value)
-    assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+    attach(model, tmp_path).close()
+    accumulate(model, *PARTS)
+    expect(model, 1)
 
 
-def test_models_copy_and_pickle(model: DistributedDataParallel, tmp_path: Path) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        inside = copy.deepcopy(model.module)
-        assert pickle.loads(pickle.dumps(model._forward_hooks))
+def test_models_copy_and_pickle(summed: DistributedDataParallel) -> None:
+    inside = copy.deepcopy(summed.module)
+    assert pickle.loads(pickle.dumps(summed._forward_hooks))
     inside(torch.ones(1, 3)).sum().backward()
     assert torch.equal(inside.weight.grad, torch.ones(2, 3))
 
 
-def test_no_other_hook_may_follow(model: DistributedDataParallel, tmp_path: Path) -> None:
-    with (
-        presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)),
-        pytest.raises(RuntimeError, match="register_comm_hook"),
-    ):
-        model.register_comm_hook(None, fp16_compress_hook)
-
-
-def test_a_backward_that_was_imported_by_name_counts(
-    model: DistributedDataParallel, tmp_path: Path
-) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        for value in (1e8, 1.0, -1e8):
-            model.require_backward_grad_sync = value < 0
-            imported_backward(model(torch.full((1, 3), value)).sum())
-    assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+def test_no_other_hook_may_follow(summed: DistributedDataParallel) -> None:
+    with pytest.raises(RuntimeError, match="register_comm_hook"):
+        summed.register_comm_hook(None, fp16_compress_hook)
 
 
 def test_leaves_go_where_ddp_puts_a_gradient_whose_memory_format_changed(tmp_path: Path) -> None:
     torch.manual_seed(0)
     plain = nn.Conv2d(2, 3, 3)
     models = [DistributedDataParallel(copy.deepcopy(plain)) for _ in range(2)]
-    presum.attach(
-        models[1], run=tmp_path, reduction="exact", record=presum.Record(quiet=True)
-    ).close()
+    attach(models[1], tmp_path).close()
     x = torch.randn(2, 2, 5, 5)
     for model in models:
         model.to(memory_format=torch.channels_last)
@@ -416,44 +368,39 @@ def test_leaves_go_where_ddp_puts_a_gradient_whose_memory_format_changed(tmp_pat
     assert torch.allclose(*found, rtol=1e-5)
 
 
-def test_a_forward_that_ddp_prepared_for_is_not_taken_back(
-    model: DistributedDataParallel, tmp_path: Path
-) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
-        with model.no_sync():
-            backward(model, 1.0)
-        model(torch.ones(1, 3))  # a look, without a backward
-        with model.no_sync():
-            backward(model, 2.0)
-    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+def test_a_forward_that_ddp_prepared_for_is_not_taken_back(summed: DistributedDataParallel) -> None:
+    with summed.no_sync():
+        backward(summed, 1.0)
+    summed(torch.ones(1, 3))  # a look, without a backward
+    with summed.no_sync():
+        backward(summed, 2.0)
+    expect(summed, 3)
 
 
 def test_parameters_frozen_before_attach_stay_in_their_buckets(tmp_path: Path) -> None:
     layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
     model = DistributedDataParallel(layers, find_unused_parameters=True)
     layers[0].requires_grad_(False)
-    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
+    with attach(model, tmp_path):
         backward(model, 1.0)
     assert layers[1].weight.grad is not None
 
 
 def test_a_static_graph_divides_by_leaves_too(tmp_path: Path) -> None:
-    torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(3, 2), static_graph=True)
-    reduction = presum.Reduction(microbatch_mean=True)
-    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
+    with attach(model, tmp_path, mean=True):
         for _ in range(2):
             model.zero_grad()
             backward(model, 3.0)
-    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+    expect(model, 3)
 
 
 def test_a_second_attach_says_that_the_first_one_stays(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)).close()
+    attach(model, tmp_path).close()
     with pytest.raises(ValueError, match="stays there as long as the model lives"):
-        presum.attach(model, run=tmp_path / "b", reduction="exact")
+        attach(model, tmp_path / "b")
 
 
 def test_parameters_that_ddp_reduces_by_itself_are_refused(tmp_path: Path) -> None:
@@ -463,7 +410,7 @@ def test_parameters_that_ddp_reduces_by_itself_are_refused(tmp_path: Path) -> No
         layers, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=layers[1].weight
     )
     with pytest.raises(ValueError, match="delay_all_reduce_named_params"):
-        presum.attach(model, run=tmp_path, reduction="exact")
+        attach(model, tmp_path)
 
 
 def test_a_hook_that_is_there_already_is_not_replaced(
@@ -471,4 +418,4 @@ def test_a_hook_that_is_there_already_is_not_replaced(
 ) -> None:
     model.register_comm_hook(None, fp16_compress_hook)
     with pytest.raises(ValueError, match="has a communication hook already"):
-        presum.attach(model, run=tmp_path, reduction="exact")
+        attach(model, tmp_path)

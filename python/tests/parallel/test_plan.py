@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sums go together with what."""
+"""Which sums go together with what, and what is not watched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.usefixtures("one_worker")
         ({"audit": 0}, "audit must be"),
         ({"audit": presum.Audit(1, elements=0)}, "audit's elements must be"),
         ({"audit": True}, "audit must be a whole number of at least 1, not True"),
+        *(({"record": presum.Record(verify_every=n)}, "verify_every") for n in (0, -1, 1.5)),
+        ({"record": presum.Record(verify_every=5)}, "verify_every needs the optimiser"),
         ({"record": {"every": 2}}, "record must be of type Record, not dict"),
     ],
 )
@@ -32,3 +35,12 @@ def test_what_does_not_go_together_is_one_clear_line(
     with pytest.raises(ValueError, match=message) as caught:
         presum.attach(model, run=tmp_path, **arguments)
     assert "\n" not in str(caught.value)
+
+
+class FullyShardedDataParallel(nn.Linear):
+    """As FSDP1 is known: by the name of its class."""
+
+
+def test_fsdp1_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(ValueError, match=r"reduces flat shards .* use FSDP2"):
+        presum.attach(FullyShardedDataParallel(2, 1))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,23 +57,14 @@ def test_an_optimizer_of_a_copy_steps_in_vain(
     assert found(tmp_path) == ["no-progress"]
 
 
-def test_an_optimizer_that_presum_was_not_given_is_counted(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+@pytest.mark.parametrize("given", [False, True])
+def test_an_optimizer_is_counted_that_presum_was_not_given(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path, given: bool
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run(model, optimizer.step, tmp_path)  # type: ignore[arg-type]
-    assert told(packets, "steps_of_others") == [1] * (STEPS - 1)
+    run(model, optimizer.step, tmp_path, optimizer if given else None)  # type: ignore[arg-type]
+    assert told(packets, "steps_of_others") == [0 if given else 1] * (STEPS - 1)
     assert told(packets, "steps_in_vain") == [0] * (STEPS - 1)
-
-
-def test_an_optimizer_that_presum_was_given_is_not_counted_again(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    run(model, optimizer.step, tmp_path, optimizer)  # type: ignore[arg-type]
-    assert told(packets, "steps_of_others") == [0] * (STEPS - 1)
 
 
 class Discriminator:
@@ -142,7 +133,19 @@ class EveryThird:
         (self.own if self.count % 3 == 0 else self.other).step()
 
 
-HEALTHY = [Discriminator, MasterWeights, ByHand, Resting, EveryThird]
+class InBackward:
+    """An optimizer for each parameter, which steps as soon as that has its gradient."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.held = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+        for parameter, optimizer in zip(model.parameters(), self.held, strict=True):
+            parameter.register_post_accumulate_grad_hook(lambda _, of=optimizer: of.step())  # type: ignore[misc]
+
+    def __call__(self) -> None:
+        pass
+
+
+HEALTHY = [Discriminator, MasterWeights, ByHand, Resting, EveryThird, InBackward]
 
 
 @pytest.mark.parametrize("kind", HEALTHY)
@@ -174,21 +177,3 @@ def test_a_model_that_is_only_evaluated_is_left_alone(
             optimizer.step()
             optimizer.zero_grad()
     assert not any(told(packets, "steps_in_vain"))
-
-
-def in_backward(model: nn.Module) -> Iterator[torch.optim.Optimizer]:
-    for parameter in model.parameters():
-        optimizer = torch.optim.SGD([parameter], lr=0.1)
-        parameter.register_post_accumulate_grad_hook(
-            lambda _p, step=optimizer.step: step()  # type: ignore[misc]
-        )
-        yield optimizer
-
-
-def test_optimizers_in_the_backward_pass_hold_the_model(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    held = list(in_backward(model))
-    run(model, lambda: None, tmp_path)
-    assert held and not any(told(packets, "steps_in_vain"))
-    assert found(tmp_path) == []

@@ -15,6 +15,7 @@ from presum._core import PassFlags
 from presum.steps.overhead import LAST
 from presum.steps.step_recorder import StepRecorder
 
+pytestmark = pytest.mark.usefixtures("one_worker")
 PAUSE = 0.002  # of the program, in each step
 
 
@@ -37,7 +38,6 @@ def facts_of(run: Path, steps: int, every: int = 1) -> dict[str, str]:
     return facts | {"passed_ms": f"{1e3 * passed / steps}"}
 
 
-@pytest.mark.usefixtures("one_worker")
 @pytest.mark.parametrize("every", [1, 3])
 def test_it_is_told_once_a_recording_is_long_enough(every: int, tmp_path: Path) -> None:
     facts = facts_of(tmp_path, LAST * every + 5, every)
@@ -46,12 +46,10 @@ def test_it_is_told_once_a_recording_is_long_enough(every: int, tmp_path: Path) 
     assert 1e3 * PAUSE < step < 2 * float(facts["passed_ms"])
 
 
-@pytest.mark.usefixtures("one_worker")
 def test_of_a_short_recording_it_is_not_known(tmp_path: Path) -> None:
     assert "overhead_ms" not in facts_of(tmp_path, LAST - 1)
 
 
-@pytest.mark.usefixtures("one_worker")
 def test_what_hooks_take_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     end_step = StepRecorder.end_step
 

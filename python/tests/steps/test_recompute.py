@@ -76,19 +76,23 @@ def answers(packets: Packets) -> list[int]:
     return [x for x in found if x is not None]
 
 
-def watch(tmp_path: Path, breaks: Any = None, steps: int = STEPS) -> Net:
+def attach(
+    model: DistributedDataParallel, optimizer: Any, run: Path, verify_every: int | None = 1
+) -> presum.Monitor:
+    record = presum.Record(verify_every=verify_every, quiet=True)
+    return presum.attach(model, optimizer=optimizer, run=run, record=record)
+
+
+def expect_refused(packets: Packets, says: str) -> None:
+    assert answers(packets) == []
+    assert any(says in note for note in packets.notes), packets.notes
+
+
+def watch(tmp_path: Path, breaks: Any) -> None:
     model, optimizer = model_and_optimizer()
-    net: Net = model.module
-    if breaks is not None:
-        net.breaks = breaks
-    with presum.attach(
-        model,
-        optimizer=optimizer,
-        run=tmp_path,
-        record=presum.Record(verify_every=2, quiet=True),
-    ):
-        train(model, optimizer, steps)
-    return net
+    model.module.breaks = breaks
+    with attach(model, optimizer, tmp_path, verify_every=2):
+        train(model, optimizer)
 
 
 @pytest.mark.parametrize("ddp", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
@@ -102,12 +106,7 @@ def test_the_same_gradient_comes_again_and_nothing_of_the_program_changes(
             model(torch.ones(8, 6))["loss"].backward()
             optimizer.zero_grad()
         packets.steps.clear()
-        with presum.attach(
-            model,
-            optimizer=optimizer,
-            run=tmp_path,
-            record=presum.Record(verify_every=verify, quiet=True),
-        ):
+        with attach(model, optimizer, tmp_path, verify):
             train(model, optimizer)
         digests.append(digest(model))
         states.append((random.random(), np.random.rand(), torch.rand(1).item()))
@@ -139,20 +138,14 @@ class Corrupting(torch.autograd.Function):
         return wrong
 
 
-def watch_corrupted(tmp_path: Path, at: int) -> None:
-    """A gradient of the ``at``-th call of the model is wrong."""
+@pytest.mark.parametrize(("at", "answer"), [(6, 2), (8, 4)])
+def test_a_flipped_bit_is_corruption_and_in_the_repetition_alone_told_apart(
+    at: int, answer: int, packets: Packets, tmp_path: Path
+) -> None:
+    """In a gradient of the third step, or of its first repetition, after two micro-batches."""
     watch(tmp_path, lambda x: Corrupting.apply(x) if Net.calls == at else x)  # type: ignore[no-untyped-call]
-
-
-def test_a_flipped_bit_of_a_gradient_is_corruption(packets: Packets, tmp_path: Path) -> None:
-    watch_corrupted(tmp_path, 6)  # in the third step
-    assert answers(packets) == [0, 2, 0, 0]
+    assert answers(packets) == [0, answer, 0, 0]
     assert "inside.weight" in packets.facts["recomputed_different"]
-
-
-def test_a_repetition_that_differs_once_is_told_apart(packets: Packets, tmp_path: Path) -> None:
-    watch_corrupted(tmp_path, 8)  # in its first repetition, after two micro-batches
-    assert answers(packets) == [0, 4, 0, 0]
 
 
 def test_noise_without_a_generator_is_not_deterministic(packets: Packets, tmp_path: Path) -> None:
@@ -168,9 +161,7 @@ def test_parameters_and_inputs_that_change_by_themselves(packets: Packets, tmp_p
     def flip(tensor: torch.Tensor) -> None:
         tensor.detach().numpy().view(np.uint8).reshape(-1)[1] ^= 64  # no version counts it
 
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
-    ):
+    with attach(model, optimizer, tmp_path):
         for step in range(4):
             given.append(torch.randn(8, 6))
             model(given[-1])["loss"].backward()
@@ -189,9 +180,7 @@ def test_what_a_program_writes_behind_torchs_back_is_no_fault(
 ) -> None:
     model, optimizer = model_and_optimizer()
     buffer = np.ones((8, 6), np.float32)
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
-    ):
+    with attach(model, optimizer, tmp_path):
         for step in range(4):
             buffer[:] = step
             model(torch.from_numpy(buffer))["loss"].backward()
@@ -201,8 +190,7 @@ def test_what_a_program_writes_behind_torchs_back_is_no_fault(
                 buffer[:] = 7
             optimizer.step()
             optimizer.zero_grad()
-    assert answers(packets) == []
-    assert any("the program" in note for note in packets.notes), packets.notes
+    expect_refused(packets, "the program")
 
 
 class Uneven(nn.Module):
@@ -220,9 +208,7 @@ class Uneven(nn.Module):
 def test_memory_that_lies_otherwise_is_no_fault(packets: Packets, tmp_path: Path) -> None:
     model = DistributedDataParallel(Uneven())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
-    ):
+    with attach(model, optimizer, tmp_path):
         for step in range(60):
             rows, lead = 1 + step % 40, step % 4
             x = torch.randn(rows * 33 + lead)[lead:].view(rows, 33)
@@ -242,53 +228,37 @@ class Queue(NamedTuple):
 class Writes(Net):
     """To what it holds."""
 
-    def __init__(self, held: Any) -> None:
+    def __init__(self, held: Any, write: Callable[[Any], object]) -> None:
         super().__init__()
-        self.held = held
+        self.held, self.write = held, write
 
     def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> dict[str, torch.Tensor]:
         found = super().forward(x, scale=scale)
-        held = self.held[0] if isinstance(self.held, list) else self.held
-        if isinstance(held, Queue):
-            held.entries.append(1.0)
-        elif isinstance(held, deque):
-            held.append(1.0)
-        elif isinstance(held, SimpleNamespace):
-            held.calls += 1
-        elif isinstance(held, dict):
-            held[len(held)] = x
-        elif isinstance(held, int):
-            self.held = held + 1
-        else:
-            held += 1
+        self.write(self)
         return found
 
 
 @pytest.mark.parametrize(
-    "held",
+    ("held", "write"),
     [
-        torch.ones(()),
-        [torch.ones(3)],
-        np.ones(3),
-        deque([1.0]),
-        Queue(deque([1.0])),
-        SimpleNamespace(calls=0),
-        {},
-        3,
+        (torch.ones(()), lambda net: net.held.add_(1)),
+        ([torch.ones(3)], lambda net: net.held[0].add_(1)),
+        (np.ones(3), lambda net: np.add(net.held, 1, net.held)),
+        (deque([1.0]), lambda net: net.held.append(1.0)),
+        (Queue(deque([1.0])), lambda net: net.held.entries.append(1.0)),
+        (SimpleNamespace(calls=0), lambda net: vars(net.held).update(calls=net.held.calls + 1)),
+        ({}, lambda net: net.held.update({len(net.held): 1})),
+        (3, lambda net: setattr(net, "held", net.held + 1)),
     ],
 )
 def test_a_forward_that_writes_to_what_it_holds_is_refused(
-    held: Any, packets: Packets, tmp_path: Path
+    held: Any, write: Any, packets: Packets, tmp_path: Path
 ) -> None:
-    torch.manual_seed(1)
-    model = DistributedDataParallel(Writes(held))
+    model = DistributedDataParallel(Writes(held, write))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
-    ):
+    with attach(model, optimizer, tmp_path):
         train(model, optimizer, 2)
-    assert answers(packets) == []
-    assert any("writes to held" in note for note in packets.notes), packets.notes
+    expect_refused(packets, "writes to held")
 
 
 def test_an_attribute_that_is_nan_is_not_written_by_staying_so() -> None:
@@ -300,20 +270,6 @@ def test_an_attribute_that_is_nan_is_not_written_by_staying_so() -> None:
     assert written(held) == "best"
 
 
-@pytest.mark.parametrize("own", [torch.Generator(), random.Random(), np.random.default_rng()])
-def test_modules_with_generators_of_their_own_are_refused(
-    own: Any, packets: Packets, tmp_path: Path
-) -> None:
-    model, optimizer = model_and_optimizer()
-    model.module.own = own
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
-    ):
-        train(model, optimizer, 2)
-    assert answers(packets) == []
-    assert any("generator of its own" in note for note in packets.notes)
-
-
 def test_an_error_in_it_does_not_reach_the_program(
     packets: Packets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,10 +277,9 @@ def test_an_error_in_it_does_not_reach_the_program(
         raise MemoryError("no memory")
 
     monkeypatch.setattr("presum.steps.recompute.tree_map", fails)
-    watch(tmp_path)
+    watch(tmp_path, lambda x: x)
     assert len(packets.steps) == STEPS
-    assert answers(packets) == []
-    assert any("no memory" in note for note in packets.notes)
+    expect_refused(packets, "no memory")
 
 
 def collective(x: torch.Tensor) -> torch.Tensor:
@@ -337,47 +292,35 @@ def reentrant(x: torch.Tensor) -> torch.Tensor:
     return checkpoint(torch.tanh, x, use_reentrant=True)  # type: ignore[no-any-return]
 
 
+GENERATORS = [torch.Generator(), random.Random(), np.random.default_rng()]
+
+
 @pytest.mark.parametrize(
-    ("breaks", "says"),
-    [(collective, "collective"), (reentrant, "reentrant checkpoint")],
+    ("change", "says"),
+    [
+        (lambda net: setattr(net, "breaks", collective), "collective"),
+        (lambda net: setattr(net, "breaks", reentrant), "reentrant checkpoint"),
+        *((lambda net, g=g: setattr(net, "own", g), "generator of its own") for g in GENERATORS),
+        (lambda net: net.norm.register_forward_hook(lambda *_: None), "norm has hooks"),
+    ],
 )
 def test_what_cannot_be_repeated_is_refused(
-    breaks: Any, says: str, packets: Packets, tmp_path: Path
+    change: Callable[[Net], object], says: str, packets: Packets, tmp_path: Path
 ) -> None:
-    watch(tmp_path, breaks)
-    assert answers(packets) == []
-    assert any(says in note for note in packets.notes), packets.notes
-
-
-def test_hooks_of_others_are_refused(packets: Packets, tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
-    model.module.norm.register_forward_hook(lambda *_: None)
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
-    ):
-        train(model, optimizer)
-    assert answers(packets) == []
-    assert any("norm has hooks" in note for note in packets.notes)
+    change(model.module)
+    with attach(model, optimizer, tmp_path):
+        train(model, optimizer, 2)
+    expect_refused(packets, says)
 
 
 @pytest.mark.skipif(torch.__version__ < "2.9", reason="torch 2.8 cannot go back through this norm")
 def test_several_forwards_in_one_pass_are_refused(packets: Packets, tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
-    ):
+    with attach(model, optimizer, tmp_path):
         for _ in range(3):
             loss = model(torch.ones(8, 6))["loss"] + model(torch.zeros(8, 6))["loss"]
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert answers(packets) == []
-    assert any("several forward passes" in note for note in packets.notes)
-
-
-def test_bad_use_is_an_error(model: DistributedDataParallel, tmp_path: Path) -> None:
-    for wrong in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="verify_every"):
-            presum.attach(model, run=tmp_path, record=presum.Record(verify_every=wrong))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="verify_every needs the optimiser"):
-        presum.attach(model, run=tmp_path, record=presum.Record(verify_every=5))
+    expect_refused(packets, "several forward passes")

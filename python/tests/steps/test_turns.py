@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,16 @@ class Accumulation:
 
     synchronises = False
 
-    def __init__(self, model: DistributedDataParallel, **options: Any) -> None:
+    def __init__(self, model: DistributedDataParallel) -> None:
         self.model = model
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        self.options = {"optimizer": self.optimizer, **options}
+
+    def attach(self, folder: Path) -> presum.Monitor:
+        record = presum.Record(quiet=True)
+        return presum.attach(self.model, optimizer=self.optimizer, run=folder, record=record)
 
     def run(self, folder: Path) -> None:
-        with presum.attach(
-            self.model, run=folder, **self.options, record=presum.Record(quiet=True)
-        ):
+        with self.attach(folder):
             for step in range(STEPS):
                 for micro in range(4):
                     self.between(micro)
@@ -125,9 +127,7 @@ def test_an_optimiser_that_gets_nothing_on_purpose_has_lost_nothing(
     training = Accumulation(model)
     for group in training.optimizer.param_groups:
         group["lr"] = 0.0
-    with presum.attach(
-        model, optimizer=training.optimizer, run=tmp_path, record=presum.Record(quiet=True)
-    ):
+    with training.attach(tmp_path):
         training.optimizer.step()  # that makes a state, as torch.distributed.checkpoint does
         for step in range(STEPS):
             training.pass_of(step, 3)
@@ -145,7 +145,6 @@ class Masters(Accumulation):
         super().__init__(model)
         self.masters = [p.detach().clone().requires_grad_() for p in model.parameters()]
         self.optimizer = torch.optim.SGD(self.masters, lr=1e-3)
-        self.options = {"optimizer": self.optimizer}
 
     def before_update(self) -> None:
         for master, parameter in zip(self.masters, self.model.parameters(), strict=True):
@@ -169,7 +168,6 @@ class Offloads(Accumulation):
         super().__init__(model)
         self.offloading = Offloading(model.parameters(), lr=1e-3)
         self.optimizer = self.offloading
-        self.options = {"optimizer": self.optimizer}
 
     def before_update(self) -> None:
         self.offloading.take()
@@ -214,14 +212,44 @@ def step_another(_: Accumulation) -> None:
     torch.optim.SGD([other], lr=1.0).step()
 
 
-@pytest.mark.parametrize("do", [move, move_behind_the_counter, step_another])
-def test_what_is_cleared_on_purpose_is_not(
-    model: DistributedDataParallel,
-    packets: Packets,
-    tmp_path: Path,
-    do: Callable[[Accumulation], None],
+class Together(Cleared):
+    """The program puts gradients together itself."""
+
+    def between(self, micro: int) -> None:
+        if micro > 0:
+            self.kept += [[g.clone() for g in self.gradients()]]
+        else:
+            self.kept: list[list[torch.Tensor]] = []
+        super().between(micro)
+
+    def before_update(self) -> None:
+        for gradient, *others in zip(self.gradients(), *self.kept, strict=True):
+            gradient += torch.stack(others).sign().sum(0)
+
+
+class Adversarial(Cleared):
+    """Passes for the gradient of inputs."""
+
+    def pass_of(self, step: int, micro: int) -> None:
+        self.model.require_backward_grad_sync = micro == 3
+        self.model(batch(step, micro).requires_grad_(micro < 3))["loss"].backward()
+
+
+class Again(Cleared):
+    """The same rows once more."""
+
+    def pass_of(self, step: int, micro: int) -> None:
+        super().pass_of(step, micro if micro == 3 else 3)
+
+
+PURPOSES = [partial(OnPurpose, do=do) for do in (move, move_behind_the_counter, step_another)]
+
+
+@pytest.mark.parametrize("kind", [*PURPOSES, Together, Adversarial, Again])
+def test_what_is_cleared_on_purpose_is_not_lost(
+    kind: Any, model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
-    OnPurpose(model, do).run(tmp_path)
+    kind(model).run(tmp_path)
     assert told(packets, "passes_cleared") == [None] * STEPS
 
 
@@ -238,48 +266,6 @@ def test_clearing_between_forward_and_backward_is_told_as_such(
     Between(model).run(tmp_path)
     assert told(packets, "passes_cleared") == [2, *[3] * (STEPS - 1)]
     assert all(math.isnan(x) or x == 1 for x in factors(packets))
-
-
-def test_gradients_that_the_program_puts_together_are_not_lost(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    class Together(Cleared):
-        def between(self, micro: int) -> None:
-            if micro > 0:
-                self.kept += [[g.clone() for g in self.gradients()]]
-            else:
-                self.kept: list[list[torch.Tensor]] = []
-            super().between(micro)
-
-        def before_update(self) -> None:
-            for gradient, *others in zip(self.gradients(), *self.kept, strict=True):
-                gradient += torch.stack(others).sign().sum(0)
-
-    Together(model).run(tmp_path)
-    assert told(packets, "passes_cleared") == [None] * STEPS
-
-
-def test_a_pass_for_the_gradient_of_inputs_is_not_lost(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    class Adversarial(Cleared):
-        def pass_of(self, step: int, micro: int) -> None:
-            self.model.require_backward_grad_sync = micro == 3
-            self.model(batch(step, micro).requires_grad_(micro < 3))["loss"].backward()
-
-    Adversarial(model).run(tmp_path)
-    assert told(packets, "passes_cleared") == [None] * STEPS
-
-
-def test_the_same_rows_once_more_are_not_lost(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    class Again(Cleared):
-        def pass_of(self, step: int, micro: int) -> None:
-            super().pass_of(step, micro if micro == 3 else 3)
-
-    Again(model).run(tmp_path)
-    assert told(packets, "passes_cleared") == [None] * STEPS
 
 
 class Changed(Accumulation):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from observers import make_observer
-from presum._core import ParameterHook, PassFlags
+from presum._core import Observer, ParameterHook, PassFlags
 
 
 class Listener(PassFlags):
@@ -46,6 +46,14 @@ class Listener(PassFlags):
         self.told.append(error)
 
 
+def reading() -> tuple[Listener, Observer]:
+    """Within a pass whose sums are read."""
+    listener, observer = Listener(), make_observer([("weight", 4, "")])
+    listener.in_backward = listener.reads_sums = True
+    observer.begin_step(0)
+    return listener, observer
+
+
 def parameter(gradient: torch.Tensor | None) -> torch.nn.Parameter:
     found = torch.nn.Parameter(torch.zeros(4))
     found.grad = gradient
@@ -61,9 +69,7 @@ def test_a_pass_begins_with_the_first_gradient_only() -> None:
 
 
 def test_what_grad_holds_is_read_in_place_and_all_else_by_the_listener() -> None:
-    listener, observer = Listener(), make_observer([("weight", 4, "")])
-    listener.in_backward = listener.reads_sums = True
-    observer.begin_step(0)
+    listener, observer = reading()
     hook = ParameterHook(listener, 0, observer)
     hook(parameter(None))
     assert not observer.seen(0)
@@ -79,9 +85,7 @@ def test_what_grad_holds_is_read_in_place_and_all_else_by_the_listener() -> None
 
 @pytest.mark.parametrize("left", [0, 15 * 4])
 def test_a_gradient_whose_storage_was_freed_or_cut_is_the_listeners(left: int) -> None:
-    listener, observer = Listener(), make_observer([("weight", 4, "")])
-    listener.in_backward = listener.reads_sums = True
-    observer.begin_step(0)
+    listener, observer = reading()
     whole = torch.ones(16)
     held = parameter(whole[12:])
     whole.untyped_storage().resize_(left)
@@ -107,9 +111,7 @@ def test_an_error_ends_the_recording_and_goes_no_further() -> None:
 
 
 def test_an_unknown_parameter_is_such_an_error() -> None:
-    listener, observer = Listener(), make_observer([("weight", 4, "")])
-    listener.in_backward = listener.reads_sums = True
-    observer.begin_step(0)
+    listener, observer = reading()
     ParameterHook(listener, 3, observer)(parameter(torch.ones(4)))
     assert "parameter 3" in str(listener.told[0])
 

@@ -19,9 +19,10 @@ import pytest
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.autograd import backward
 
 from presum._core import Tap
-from presum.torch_events.taps import TAPS, TappedFunction, Taps
+from presum.torch_events.taps import TAPS, TappedFunction
 
 
 class Owner:
@@ -122,14 +123,21 @@ def test_special_methods_are_found_by_python() -> None:
     tap.undo()
 
 
+@pytest.fixture
+def listening() -> Iterator[None]:
+    TAPS.add()
+    yield
+    TAPS.remove()
+
+
 def root_loss() -> Any:
     """Of the run of the engine under way."""
     run = TAPS.run()
     return None if run is None else run.root_loss()
 
 
+@pytest.mark.usefixtures("listening")
 def test_runs_within_one_another_are_one_with_the_outer_root() -> None:
-    TAPS.add()
     losses: list[Any] = []
     ended: list[bool] = []
 
@@ -156,16 +164,14 @@ def test_runs_within_one_another_are_one_with_the_outer_root() -> None:
     with pytest.raises(RuntimeError):
         torch.ones(1).sum().backward()
     assert root_loss() is None
-    TAPS.remove()
 
 
 def root_loss_of(tensors: Any, gradients: Any = None) -> Any:
-    """While torch goes back from these; the first is made of ``LEAF``."""
+    """While torch goes back from these, by a name that was imported before; the first is made of
+    ``LEAF``."""
     seen: list[Any] = []
     handle = LEAF.register_hook(lambda _: seen.append(root_loss()))
-    TAPS.add()
-    torch.autograd.backward(tensors, gradients)
-    TAPS.remove()
+    backward(tensors, gradients)
     handle.remove()
     (value,) = seen
     return value
@@ -174,6 +180,7 @@ def root_loss_of(tensors: Any, gradients: Any = None) -> Any:
 LEAF = torch.tensor([2.0, 3.0], requires_grad=True)
 
 
+@pytest.mark.usefixtures("listening")
 def test_several_roots_are_one_loss() -> None:
     assert root_loss_of(LEAF.sum()) == 5
     assert root_loss_of([LEAF.sum(), (2 * LEAF).sum().view(1)]) == 15
@@ -190,17 +197,14 @@ def test_scalers_that_scale_in_a_way_of_their_own_are_seen() -> None:
         def scale(self, outputs: Any) -> Any:
             return outputs * 4.0
 
-    taps = Taps()
-    taps.add()
-    try:
-        for scaler in (GradScaler("cpu"), ShardedGradScaler("cpu"), Mine("cpu")):
-            seen: list[Any] = []
-            weight = nn.Parameter(torch.ones(1))
-            weight.register_hook(lambda _, seen=seen: seen.append(taps.run().scaler))  # type: ignore[misc]
-            scaler.scale(weight.sum()).backward()
-            assert seen == [scaler]
-    finally:
-        taps.remove()
+    TAPS.add()
+    for scaler in (GradScaler("cpu"), ShardedGradScaler("cpu"), Mine("cpu")):
+        seen: list[Any] = []
+        weight = nn.Parameter(torch.ones(1))
+        weight.register_hook(lambda _, seen=seen: seen.append(TAPS.run().scaler))  # type: ignore[misc, union-attr]
+        scaler.scale(weight.sum()).backward()
+        assert seen == [scaler]
+    TAPS.remove()
     assert not isinstance(vars(Mine)["scale"], Tap)
 
 
@@ -224,6 +228,7 @@ def test_always_is_called_also_where_who_listens_fails() -> None:
     assert told == ["always"]
 
 
+@pytest.mark.usefixtures("listening")
 def test_a_tensor_that_has_no_number_of_elements_is_no_root() -> None:
     class Odd(torch.Tensor):
         asked = 0
@@ -238,32 +243,24 @@ def test_a_tensor_that_has_no_number_of_elements_is_no_root() -> None:
     assert Odd.asked >= 1 and root_loss() is None
 
 
-@pytest.mark.parametrize("make", ["apart", "together", "in_a_list"])
-def test_each_pass_has_the_scaler_that_its_root_is_made_with(make: str) -> None:
+@pytest.mark.usefixtures("listening")
+def test_each_pass_has_the_scaler_that_its_root_is_made_with() -> None:
     scaler, seen = GradScaler("cpu"), []
-    taps = Taps()
-    taps.add()
     weight = nn.Parameter(torch.ones(1))
-    weight.register_hook(lambda _: seen.append(taps.run().scaler))  # type: ignore[no-untyped-call, union-attr]
-    try:
-        if make == "apart":
-            losses = [scaler.scale(weight.sum()), scaler.scale((2 * weight).sum())]
-        elif make == "together":
-            losses = [(scaler.scale(weight.sum()) + scaler.scale((2 * weight).sum())) / 2]
-        else:
-            losses = scaler.scale([weight.sum(), (2 * weight).sum()])
-        for loss in losses:
-            loss.backward()
-        assert seen == [scaler] * len(losses)
-        torch.autograd.grad(scaler.scale(weight.sum()), weight)
-        (3 * weight).sum().backward()
-        assert seen[-1] is None
-    finally:
-        taps.remove()
+    weight.register_hook(lambda _: seen.append(TAPS.run().scaler))  # type: ignore[no-untyped-call, union-attr]
+    apart = [scaler.scale(weight.sum()), scaler.scale((2 * weight).sum())]
+    together = (scaler.scale(weight.sum()) + scaler.scale((2 * weight).sum())) / 2
+    losses = [*apart, together, *scaler.scale([weight.sum(), (2 * weight).sum()])]
+    for loss in losses:
+        loss.backward()
+    assert seen == [scaler] * len(losses)
+    torch.autograd.grad(scaler.scale(weight.sum()), weight)
+    (3 * weight).sum().backward()
+    assert seen[-1] is None
 
 
+@pytest.mark.usefixtures("listening")
 def test_a_pass_in_another_thread_has_its_own_root() -> None:
-    TAPS.add()
     seen: dict[float, Any] = {}
 
     def train(value: float, other: threading.Barrier) -> None:
@@ -282,13 +279,12 @@ def test_a_pass_in_another_thread_has_its_own_root() -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    TAPS.remove()
     assert seen == {3.0: 3.0, 4.0: 4.0}
 
 
+@pytest.mark.usefixtures("listening")
 def test_a_run_begins_only_when_another_thread_has_looked() -> None:
     """Gradients are written without the interpreter's lock, and read before a pass."""
-    TAPS.add()
     looking, went_on = threading.Event(), threading.Event()
     order: list[str] = []
     weight = torch.ones(1, requires_grad=True)
@@ -315,12 +311,11 @@ def test_a_run_begins_only_when_another_thread_has_looked() -> None:
     weight.sum().backward()
     thread.join(30)
     handle.remove()
-    TAPS.remove()
     assert order == ["looked", "ran"]
 
 
+@pytest.mark.usefixtures("listening")
 def test_it_knows_of_runs_in_other_threads() -> None:
-    TAPS.add()
     inside, done = threading.Event(), threading.Event()
     others: list[bool] = []
 
@@ -341,5 +336,4 @@ def test_it_knows_of_runs_in_other_threads() -> None:
     done.set()
     thread.join(30)
     others.append(TAPS.others_run)
-    TAPS.remove()
     assert others == [False, True, False]
