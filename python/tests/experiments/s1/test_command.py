@@ -41,15 +41,6 @@ def test_wrong_command_line(
     assert message in capsys.readouterr().err
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--help"])
-    assert caught.value.code == 0
-    text = capsys.readouterr().out
-    for part in ("S1-2", "replicated", "examples:", "presum s1 --out demo", "torchrun"):
-        assert part in text
-
-
 def test_missing_model_and_data_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a Hugging Face checkpoint folder"):
         main(["--model", str(tmp_path / "none"), "--out", str(tmp_path)])
