@@ -26,7 +26,6 @@ ROWS_MAX = 256
 ROW_PLACES = 4096  # elements of a row, its first ones: a row may be a picture, or a file
 TENSORS_MAX = 16
 LISTS = ("samples", "imgs", "files", "paths", "file_list", "filenames", "data_files", "classes")
-TEXTS = ("split",)
 CONTENTS = ("tensors", "data", "targets", "labels")
 
 
@@ -79,9 +78,8 @@ def _datasets(dataset: Any) -> list[Any]:
 
 
 def _manifest(dataset: Any) -> Iterator[tuple[str, Any]]:
-    for name in TEXTS:
-        if isinstance(text := kept(dataset, name), str):
-            yield name, text
+    if isinstance(split := kept(dataset, "split"), str):
+        yield "split", split
     for name in LISTS:
         entries = kept(dataset, name)
         if isinstance(entries, (list, tuple)) and entries:
