@@ -8,7 +8,6 @@ import importlib
 import pickle
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import MethodType, SimpleNamespace
 from typing import Any
 
@@ -16,10 +15,9 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
-import presum
-from helpers.packets import PARTS, Packets, one_step
+from helpers.packets import PARTS
+from helpers.training import Training
 from presum.fingerprints.families import Families, LateValues
 from presum.fingerprints.precision import COMPILED, NO_LAYER, ForwardPrecision
 
@@ -197,19 +195,14 @@ def test_parameters_that_fsdp_casts_for_the_forward_pass(mesh: Any) -> None:
 
 
 @pytest.mark.usefixtures("one_worker")
-def test_a_step_tells_what_was_seen_inside(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    inner = model.module
+def test_a_step_tells_what_was_seen_inside(training: Training) -> None:
+    inner = training.model.module
     inside = torch.autocast("cpu", torch.bfloat16)
     inner.forward = MethodType(functools.wraps(inner.forward)(inside(type(inner).forward)), inner)  # type: ignore[method-assign]
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for _ in range(7):
-            one_step(model, optimizer, PARTS[:1])
-    at = [i for i, step in enumerate(packets.steps) if "forward_precision" in step.values]
+            training.step(PARTS[:1])
+    at = [i for i, step in enumerate(training.steps) if "forward_precision" in step.values]
     assert at == [1, 6]
-    assert packets.facts["forward_precision"] == CAST
-    assert "forward_unseen" not in packets.facts
+    assert training.packets.facts["forward_precision"] == CAST
+    assert "forward_unseen" not in training.packets.facts

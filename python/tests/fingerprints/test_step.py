@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import presum
 from helpers.packets import PARTS, Model, Packets, Step, one_step, rows_of
+from helpers.training import Training
 from presum._core import Observer, StateKind, hash_plain
 from presum.fingerprints.families import KIND, WORD
 from presum.fingerprints.rng import RngStates
@@ -29,42 +31,26 @@ from presum.options import FAMILIES
 pytestmark = pytest.mark.usefixtures("one_worker")
 
 
-def test_a_step_carries_every_family(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model, optimizer, PARTS[:3])
-    values = packets.steps[0].values
+def test_a_step_carries_every_family(training: Training) -> None:
+    with training.watched():
+        training.step(PARTS[:3])
+    values = training.steps[0].values
     rng = {"rng_torch", "rng_numpy", "rng_python"}
     settings = {"optimizer_class", "optimizer_settings", "learning_rate", "weight_decay"}
     modes = {"mode", "modes", "dropout", "dropouts", "dtype", "determinism"}
     others = {"wrapper_forward", "batch", "zero_share", "forward_draws"}
     assert rng | settings | modes | others == set(values)
-    assert packets.steps[0].samples == rows_of(PARTS[:3])
+    assert training.steps[0].samples == rows_of(PARTS[:3])
     assert values["batch"] == sum(rows_of(PARTS[:3])) & WORD
     assert (values["mode"], values["wrapper_forward"]) == (1, 1)
-    assert "numpy" in packets.facts
+    assert "numpy" in training.packets.facts
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_can_be_asked_for_alone(
-    family: str,
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(
-        model,
-        optimizer=optimizer,
-        run=tmp_path,
-        record=presum.Record(fingerprints=[family], quiet=True),
-    ):
-        one_step(model, optimizer, PARTS[:3])
-    step = packets.steps[0]
+def test_a_family_can_be_asked_for_alone(training: Training, family: str) -> None:
+    with training.watched(fingerprints=[family]):
+        training.step(PARTS[:3])
+    step = training.steps[0]
     expected = {
         "rng": "rng_torch",
         "data": "batch",
@@ -80,53 +66,33 @@ def test_a_family_can_be_asked_for_alone(
     )
 
 
-def test_without_fingerprints_only_facts_about_the_step_travel(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(
-        model,
-        optimizer=optimizer,
-        run=tmp_path,
-        record=presum.Record(fingerprints=[], quiet=True),
-    ):
-        one_step(model, optimizer, PARTS[:3])
-    assert set(packets.steps[0].values) == {"wrapper_forward", "zero_share"}
-    assert not packets.steps[0].states and not packets.steps[0].samples
-    assert "numpy" not in packets.facts
+def test_without_fingerprints_only_facts_about_the_step_travel(training: Training) -> None:
+    with training.watched(fingerprints=[]):
+        training.step(PARTS[:3])
+    assert set(training.steps[0].values) == {"wrapper_forward", "zero_share"}
+    assert not training.steps[0].states and not training.steps[0].samples
+    assert "numpy" not in training.packets.facts
 
 
-def test_micro_batches_of_a_step_are_put_together_and_validation_left_out(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        with model.no_sync():
-            model(PARTS[:2])["loss"].backward()
-        model(PARTS[5:9])  # no backward
+def test_micro_batches_are_put_together_and_validation_left_out(training: Training) -> None:
+    with training.watched():
+        with training.model.no_sync():
+            training.model(PARTS[:2])["loss"].backward()
+        training.model(PARTS[5:9])  # no backward
         with torch.no_grad():
-            model(PARTS[10:12])
-        model(PARTS[2:4])["loss"].backward()
-        optimizer.step()
-    assert len(packets.steps) == 1
-    assert packets.steps[0].samples == rows_of(PARTS[:4])
+            training.model(PARTS[10:12])
+        training.model(PARTS[2:4])["loss"].backward()
+        training.optimizer.step()
+    assert len(training.steps) == 1
+    assert training.steps[0].samples == rows_of(PARTS[:4])
 
 
-def test_micro_batches_that_were_zeroed_are_not_of_the_step(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        with model.no_sync():
-            model(PARTS[:2])["loss"].backward()
-        one_step(model, optimizer, PARTS[2:4])
-    (step,) = packets.steps
+def test_micro_batches_that_were_zeroed_are_not_of_the_step(training: Training) -> None:
+    with training.watched():
+        with training.model.no_sync():
+            training.model(PARTS[:2])["loss"].backward()
+        training.step(PARTS[2:4])
+    (step,) = training.steps
     assert step.samples == rows_of(PARTS[2:4])
 
 
@@ -147,18 +113,13 @@ def test_samples_that_cannot_be_found_are_unknown(
     assert "rng_torch" in packets.steps[0].values
 
 
-def test_a_forward_through_the_module_inside_shows(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model.module, optimizer, PARTS[:3])
-        one_step(model, optimizer, PARTS[:3])
-        one_step(model.module, optimizer, PARTS[:3])
-    assert [step.values["wrapper_forward"] for step in packets.steps] == [0, 1, 0]
-    assert all(step.states and "rng_torch" in step.values for step in packets.steps)
+def test_a_forward_through_the_module_inside_shows(training: Training) -> None:
+    with training.watched():
+        training.step(PARTS[:3], training.model.module)
+        training.step(PARTS[:3])
+        training.step(PARTS[:3], training.model.module)
+    assert training.values("wrapper_forward") == [0, 1, 0]
+    assert all(step.states and "rng_torch" in step.values for step in training.steps)
 
 
 @pytest.mark.parametrize("through", ["bare", "wrapped"])
@@ -215,26 +176,22 @@ def test_a_batch_is_known_by_all_its_tensors(
     assert all(step.samples == rows_of(PARTS[:4]) for step in packets.steps)
 
 
-def test_optimiser_steps_on_gradients_that_were_not_reduced_are_counted(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model, optimizer, PARTS[:3])
-        with model.no_sync():
-            one_step(model, optimizer, PARTS[:3])  # wrong
-        optimizer.step()  # nothing new
-        with model.no_sync():
-            model(PARTS[:3])["loss"].backward()
-        one_step(model, optimizer, PARTS[:3])
-        model(PARTS[:3])["loss"].backward()
-        with model.no_sync():
-            one_step(model, optimizer, PARTS[:3])  # wrong: one micro-batch too many
-        one_step(model, optimizer, PARTS[:3])
-    assert [step.reduced for step in packets.steps] == [True, False, True, True, False, True]
-    assert [step.unreduced for step in packets.steps] == [0, 0, 1, 1, 1, 2]
+def test_optimiser_steps_on_gradients_that_were_not_reduced_are_counted(training: Training) -> None:
+    with training.watched():
+        training.step(PARTS[:3])
+        with training.model.no_sync():
+            training.step(PARTS[:3])  # wrong
+        training.optimizer.step()  # nothing new
+        with training.model.no_sync():
+            training.model(PARTS[:3])["loss"].backward()
+        training.step(PARTS[:3])
+        training.model(PARTS[:3])["loss"].backward()
+        with training.model.no_sync():
+            training.step(PARTS[:3])  # wrong: one micro-batch too many
+        training.step(PARTS[:3])
+    reduced = [step.reduced for step in training.steps]
+    assert reduced == [True, False, True, True, False, True]
+    assert [step.unreduced for step in training.steps] == [0, 0, 1, 1, 1, 2]
 
 
 def test_generators_are_read_before_the_forward_pass_draws(
@@ -327,11 +284,7 @@ def test_the_share_of_zeros_is_that_of_the_gradient(packets: Packets, tmp_path: 
 
 
 def test_only_recorded_steps_are_looked_at(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
     original = StepFingerprints.before_step
@@ -341,13 +294,11 @@ def test_only_recorded_steps_are_looked_at(
         original(self, step, on_host=on_host)
 
     monkeypatch.setattr(StepFingerprints, "before_step", before_step)
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(every=3, quiet=True)
-    ):
+    with training.watched(every=3):
         for step in range(7):
-            one_step(model, optimizer, PARTS[step : step + 2])
+            training.step(PARTS[step : step + 2])
     assert looked == [0, 3, 6]
-    assert [step.samples for step in packets.steps] == [rows_of(PARTS[s : s + 2]) for s in looked]
+    assert [step.samples for step in training.steps] == [rows_of(PARTS[s : s + 2]) for s in looked]
 
 
 def test_reentrant_checkpoints_of_the_whole_module_are_no_new_step(
@@ -443,21 +394,14 @@ def test_what_ddp_is_told_to_ignore_is_left_out(packets: Packets, tmp_path: Path
     assert run_states(packets, tmp_path, 1, change) == run_states(packets, tmp_path, 1, plain)
 
 
-def test_a_buffer_that_is_replaced_is_followed(
-    packets: Packets,
-    tmp_path: Path,
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(every=25, quiet=True)
-    ):
+def test_a_buffer_that_is_replaced_is_followed(training: Training) -> None:
+    with training.watched(every=25):
         for step in range(76):
-            model.module.seen = torch.full((3,), step // 50)
-            one_step(model, optimizer, PARTS[:3])
+            training.model.module.seen = torch.full((3,), step // 50)
+            training.step(PARTS[:3])
     # Slices 0, 1, 2, 3 at the steps 0, 25, 50, 75; "seen" is the third after weight and bias.
-    assert len(packets.steps) == 4
-    assert any(of == 2 for _, of in packets.steps[2].states)
+    assert len(training.steps) == 4
+    assert any(of == 2 for _, of in training.steps[2].states)
 
 
 def test_the_final_note_holds_all_parameters_and_the_clock(
@@ -468,17 +412,12 @@ def test_the_final_note_holds_all_parameters_and_the_clock(
     assert packets.final.states == {k: v for k, v in plain[0].items() if k[1] == 1}  # lr is 0
 
 
-def test_parameters_that_were_changed_after_training_are_not_in_the_final_note(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model, optimizer, PARTS[:3])
-        model.module.load_state_dict(Model().state_dict())
-    assert packets.final is not None and not packets.final.states
-    assert packets.clock == 1
+def test_parameters_changed_after_training_are_not_in_the_final_note(training: Training) -> None:
+    with training.watched():
+        training.step(PARTS[:3])
+        training.model.module.load_state_dict(Model().state_dict())
+    assert training.packets.final is not None and not training.packets.final.states
+    assert training.packets.clock == 1
 
 
 def test_on_a_device_the_same_is_sent(
@@ -509,85 +448,55 @@ def test_on_a_device_the_same_is_sent(
     assert sent[0][1:] == sent[1][1:]
 
 
-def dataset(rows: int = 24) -> TensorDataset:
-    return TensorDataset(torch.arange(4.0 * rows).reshape(rows, 4))
-
-
-def loader_of(data: Any, **options: Any) -> DataLoader[Any]:
-    return DataLoader(data, **{"batch_size": 4, **options})
-
-
-def train(model: nn.Module, loader: Any, *, limit: int = 100) -> None:
-    for number, (x,) in enumerate(loader):
-        if number == limit:
-            break
-        model(x)["loss"].backward()
-
-
 def test_a_family_that_fails_leaves_the_others_and_the_training_alone(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_args: object) -> None:
         raise RuntimeError("presum's own")
 
     monkeypatch.setattr(RngStates, "__call__", broken)
     monkeypatch.setattr("presum.fingerprints.step.report_on_host", broken)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for _ in range(2):
-            one_step(model, optimizer, PARTS[:3])
-    assert len(packets.steps) == 2 and packets.clock == 2
-    assert len(packets.notes) == 4  # rng, parameters, buffers, moments
-    for step in packets.steps:
+            training.step(PARTS[:3])
+    assert len(training.steps) == 2 and training.packets.clock == 2
+    assert len(training.packets.notes) == 4  # rng, parameters, buffers, moments
+    for step in training.steps:
         assert "rng_torch" not in step.values and not step.states
         assert step.samples and "learning_rate" in step.values
 
 
-def test_half_a_slice_is_not_sent(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_half_a_slice_is_not_sent(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(observer: Observer, of: StateKind, index: int, state: torch.Tensor) -> bool:
         if (of, index) == (StateKind.FROZEN, 1):
             raise RuntimeError("planted")
         return hash_plain(observer, of, index, state)
 
     monkeypatch.setattr("presum.fingerprints.states.hash_plain", refuses)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model, optimizer, PARTS[:3])
-        one_step(model, optimizer, PARTS[:3])
-    assert packets.steps[0].states == {}
-    assert {of for _, of in packets.steps[1].states} == {1}
+    with training.watched():
+        training.step(PARTS[:3])
+        training.step(PARTS[:3])
+    assert training.steps[0].states == {}
+    assert {of for _, of in training.steps[1].states} == {1}
 
 
-def test_training_has_the_same_bits_with_and_without(tmp_path: Path) -> None:
+def test_training_has_the_same_bits_with_and_without(packets: Packets, tmp_path: Path) -> None:
     ends = []
     for watched in (False, True):
         torch.manual_seed(1)
         inner = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
         model = DistributedDataParallel(inner)
         optimizer = torch.optim.AdamW(model.parameters())
-        loader = loader_of(dataset(), shuffle=True)
-        monitor = (
-            presum.attach(
-                model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)
-            )
-            if watched
-            else None
-        )
-        for _ in range(3):
-            for (x,) in loader:
-                optimizer.zero_grad()
-                model(x).mean().backward()
-                optimizer.step()
-        if monitor is not None:
-            monitor.close()
+        loader = DataLoader(TensorDataset(PARTS), batch_size=4, shuffle=True)
+        watching: Any = nullcontext()
+        if watched:
+            watching = Training(model, optimizer, packets, tmp_path).watched()
+        with watching:
+            for _ in range(3):
+                for (x,) in loader:
+                    optimizer.zero_grad()
+                    model(x).mean().backward()
+                    optimizer.step()
         ends.append([x.clone() for x in model.state_dict().values()] + [torch.get_rng_state()])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
