@@ -103,12 +103,6 @@ def test_it_is_looked_at_in_one_step_of_five_and_nothing_stays_behind() -> None:
     assert looking.unseen == []
 
 
-def test_what_the_model_gives_is_the_same_bit_for_bit() -> None:
-    looking = Looking(layers())
-    x = torch.randn(3, 4)
-    assert torch.equal(looking.forward(1, x), looking.model(x))
-
-
 def test_a_fused_encoder_gets_no_hook_for_which_it_would_compute_otherwise() -> None:
     encoder = nn.TransformerEncoderLayer(8, 2, dim_feedforward=8, batch_first=True).eval()
     looking = Looking(nn.Sequential(encoder, nn.Linear(8, 2)))
