@@ -83,8 +83,7 @@ def _manifest(dataset: Any) -> Iterator[tuple[str, Any]]:
     for name in LISTS:
         entries = kept(dataset, name)
         if isinstance(entries, (list, tuple)) and entries:
-            step = -(-len(entries) // ENTRIES_MAX)
-            shown = [_entry(entry) for entry in entries[::step]]
+            shown = [_entry(entry) for entry in _spaced(entries, ENTRIES_MAX)]
             if all(text is not None for text in shown):
                 yield name, (len(entries), shown)
 
