@@ -73,7 +73,6 @@ class BatchFinder:
         self._by_hash = False
 
     def offer(self, batch: Batch) -> None:
-        """A loader handed out a batch."""
         loader = batch.of.loader
         if self._given and loader not in self._given:
             return

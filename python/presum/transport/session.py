@@ -145,7 +145,6 @@ class Session:
         return self._pid == os.getpid()
 
     def forget(self, recording: RecordedModel) -> None:
-        """It has ended."""
         with contextlib.suppress(ValueError):
             self.recordings.remove(recording)
 

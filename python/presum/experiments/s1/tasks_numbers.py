@@ -148,7 +148,6 @@ def parity(rng: Random) -> Record:
 
 
 def mean(rng: Random) -> Record:
-    """Arithmetic mean as a fraction in lowest terms."""
     values = _numbers(rng, rng.randint(2, 6))
     value = Fraction(sum(values), len(values))
     return Record(

@@ -85,7 +85,6 @@ def odd_one_out(rng: Random) -> Record:
 
 
 def longest_word(rng: Random) -> Record:
-    """The first of the longest words."""
     words = _words(rng, 2, 8)
     ask = "Which word is the longest? If several are, give the first."
     return Record(ask, ", ".join(words), max(words, key=len))
