@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -311,7 +309,7 @@ def test_torch_s_loader_is_as_it_was_after_the_last_monitor(training: Training) 
         return [vars(DataLoader)["__iter__"], base["__next__"], base["_next_index"]]
 
     before = methods()
-    other = replace(training, model=DistributedDataParallel(Model()))
+    other = training.of(Model())
     with training.watched():
         with other.watched():
             assert all(a is not b for a, b in zip(before, methods(), strict=True))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,10 @@ class Training:
     packets: Packets
     run: Path
     names_optimizer: bool = True  # else steps end with the next forward pass
+
+    def of(self, module: nn.Module) -> Training:
+        """Of another model, whose steps end with its next forward pass."""
+        return replace(self, model=DistributedDataParallel(module), names_optimizer=False)
 
     def watched(self, **record: Any) -> presum.Monitor:
         optimizer = self.optimizer if self.names_optimizer else None
