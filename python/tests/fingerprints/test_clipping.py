@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
 
 import pytest
@@ -13,15 +12,11 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
 from helpers.training import Training
+from helpers.values import real
 from presum.fingerprints.clipping import norm_of, norm_values
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 CPU = torch.device("cpu")
-
-
-def real(bits: int) -> float:
-    (value,) = struct.unpack("<d", struct.pack("<Q", bits))
-    return float(value)
 
 
 def test_a_step_tells_the_norm_that_it_is_clipped_by(training: Training) -> None:

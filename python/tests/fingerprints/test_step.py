@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pickle
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from helpers.packets import PARTS, Model, Packets, Step, rows_of
 from helpers.training import Training
+from helpers.values import real
 from presum._core import Observer, StateKind, hash_plain
 from presum.fingerprints.families import KIND, WORD
 from presum.fingerprints.rng import RngStates
@@ -254,7 +254,7 @@ def test_the_share_of_zeros_is_that_of_the_gradient(training: Training) -> None:
         training.model(PARTS[:3])["loss"].backward()
     looked_at = [p.grad.flatten() for p in training.model.parameters() if p.grad is not None]
     gradients = torch.cat([g[torch.arange(len(g)) % 960 < 64] for g in looked_at])
-    share = struct.unpack("<d", struct.pack("<Q", training.steps[0].values["zero_share"]))[0]
+    share = real(training.steps[0].values["zero_share"])
     assert share == int((gradients == 0).sum()) / len(gradients)
     assert 0 < share < 1
 
