@@ -30,7 +30,6 @@ class WorkerError(RuntimeError):
 
     def __init__(self, *, rank: int, reason: str, trace: str) -> None:
         super().__init__(f"worker {rank} stopped: {reason}")
-        self.rank = rank
         self.trace = trace
 
 

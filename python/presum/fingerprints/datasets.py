@@ -52,14 +52,12 @@ def describe_data(dataset: Any) -> Description:
     if length is not None:
         values.append((KIND["data_length"], length))
     found = [listed for part in parts for listed in _manifest(part)]
-    if found:
-        values.append((KIND["data_attributes"], hash_text(repr(found))))
-    subsets = [hashed for part in parts if (hashed := _subset(part)) is not None]
-    if subsets:
-        values.append((KIND["data_subset"], hash_text(repr(subsets))))
-    contents = [hashed for part in parts for hashed in _contents(part)]
-    if contents:
-        values.append((KIND["data_contents"], hash_text(repr(contents))))
+    held: dict[str, list[Any]] = {
+        "data_attributes": found,
+        "data_subset": [hashed for part in parts if (hashed := _subset(part)) is not None],
+        "data_contents": [hashed for part in parts for hashed in _contents(part)],
+    }
+    values += [(KIND[name], hash_text(repr(told))) for name, told in held.items() if told]
     listed = ", ".join(dict.fromkeys(name for name, _ in found))
     return Description(
         values, f"{names}: length={length}" + (f", compared by {listed}" if listed else "")
