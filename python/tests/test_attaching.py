@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import sys
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from helpers.loss_model import LossModel, train
-from helpers.packets import PARTS, Packets, one_step
+from helpers.packets import PARTS
+from helpers.training import Training
 from presum.steps.recording import Recording
 from programs_started import run_command
 
@@ -157,44 +159,29 @@ def test_functions_stay_functions_after_others_are_used() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_wrapped_optimizer_is_looked_into(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
+def test_a_wrapped_optimizer_is_looked_into(training: Training) -> None:
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, inside: torch.optim.Optimizer) -> None:
             self.optimizer = inside
 
-    with presum.attach(
-        model, optimizer=Wrapper(optimizer), run=tmp_path, record=presum.Record(quiet=True)
-    ):
-        one_step(model, optimizer, PARTS[:3])
-    assert packets.clock == 1
-    assert packets.facts["optimizer"] == "SGD"
+    with replace(training, optimizer=Wrapper(training.optimizer)).watched():
+        training.step(PARTS[:3])
+    assert training.packets.clock == 1
+    assert training.packets.facts["optimizer"] == "SGD"
 
 
 def test_the_collector_tells_of_steps_and_lets_the_end_through(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int, int]] = []
 
     def stepped(steps: int) -> None:
-        told.append((steps, len(packets.steps)))
+        told.append((steps, len(training.steps)))
         if steps == 3:
             raise SystemExit(4)
 
     monkeypatch.setattr(Recording, "stepped", lambda _recording, steps: stepped(steps))
-    ends = pytest.raises(SystemExit, match="4")
-    with (
-        presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)),
-        ends,
-    ):
+    with training.watched(), pytest.raises(SystemExit, match="4"):
         for _ in range(9):
-            one_step(model, optimizer, PARTS[:3])
+            training.step(PARTS[:3])
     assert told == [(1, 1), (2, 2), (3, 3)]
