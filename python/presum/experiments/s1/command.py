@@ -59,11 +59,11 @@ def main(argv: list[str]) -> int:
 
     Raises UserError for inputs that cannot be used, SystemExit for a wrong command line.
     """
-    options = _parser().parse_args(argv)
+    options = options_parser().parse_args(argv)
     return exit_code_of(lambda: _run(options))
 
 
-def _parser() -> argparse.ArgumentParser:
+def options_parser() -> argparse.ArgumentParser:
     parser = make_parser("presum s1", _DESCRIPTION, _EXAMPLES)
     _add_what(parser.add_argument_group("what is compared"))
     _add_model_and_data(parser.add_argument_group("model and data"))

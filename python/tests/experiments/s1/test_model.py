@@ -130,7 +130,7 @@ def test_unusable_model_folder_is_one_line(tmp_path: Path, config: str | None) -
 
 
 def _options(*words: str) -> argparse.Namespace:
-    return command._parser().parse_args(words)
+    return command.options_parser().parse_args(words)
 
 
 def test_plan_counts_what_it_drops() -> None:
