@@ -9,7 +9,7 @@ import re
 import socket
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ from presum.steps.recording import Recording, unhook_ended
 from presum.steps.setup import RecorderSetup
 from presum.steps.step_recorder import StepRecorder
 from presum.text import printable
+from presum.transport.channel import Channel
 from presum.transport.heartbeat import Heartbeat
 from presum.transport.processes import start_of
 from presum.transport.session import (
@@ -106,7 +107,8 @@ def attach(
     optimizers = _optimizers(optimizer)
     _check_optimizers(optimizers, record.verify_every, preflight)
     size, on_host = _sketch_size(record.sketch, len(target.ranks)), in_host_memory(target.device)
-    numbers = _numbers(record, size, on_host=on_host)
+    every = record.every, record.reduced_every, record.verify_every
+    numbers = _Numbers(*every, size, _layers(record.groups), on_host)
     on = chosen(record.fingerprints)
     buffers = _buffers(target, record.local_buffers, on)
     training = _Training(target, optimizers, record.scaler, record.data, on, buffers)
@@ -138,11 +140,12 @@ def check_options(
     _check_kind("record", record, Record)
     record = record or Record()
     _check_run(run)
-    options = _watch_options(mode, reduction, audit, record)
+    options = _watch_options(mode, reduction, audit)
     _check_cadence(options, record, preflight)
     _check_flag("quiet", record.quiet)
     _check_flag("on_training_thread", record.on_training_thread)
-    _check_required(record.require)
+    if record.require not in ("facts", "statistics"):
+        raise _wrong(f'require is "facts" or "statistics", not {record.require!r}')
     _check_stalls(record.stall_seconds, record.on_stall)
     _sketch_size(record.sketch, 1)
     _layers(record.groups)
@@ -152,13 +155,13 @@ def check_options(
 
 
 def _watch_options(
-    mode: str, reduction: Reduction | str | None, audit: Audit | int | None, record: Record
+    mode: str, reduction: Reduction | str | None, audit: Audit | int | None
 ) -> WatchOptions:
     given = _reduction(reduction, mode)
     audited = Audit(audit) if isinstance(audit, int) else audit
     _check_kind("audit", audited, Audit)
     if mode not in MODES:
-        raise ValueError(f"presum.attach: mode must be one of {', '.join(MODES)}, not {mode!r}")
+        raise _wrong(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     if not isinstance(audited, Audit):
         return WatchOptions(mode, given)
     return WatchOptions(mode, given, audited.every, audited.elements)
@@ -168,17 +171,13 @@ def _reduction(given: Reduction | str | None, mode: str) -> Reduction | None:
     if given == "exact":
         given = Reduction()
     if isinstance(given, str):
-        raise ValueError(
-            f'presum.attach: reduction is "exact" or a presum.Reduction, not {given!r}'
-        )
+        raise _wrong(f'reduction is "exact" or a presum.Reduction, not {given!r}')
     _check_kind("reduction", given, Reduction)
     if given is None:
         return None
     _check_flag("microbatch_mean", given.microbatch_mean)
     if mode == "manual":
-        raise ValueError(
-            'presum.attach: with mode="manual" your own code reduces: use presum.reduce there'
-        )
+        raise _wrong('with mode="manual" your own code reduces: use presum.reduce there')
     return given
 
 
@@ -186,14 +185,13 @@ def _session(
     key: Path | None, record: Record, on_finding: Callable[[Finding], None] | None
 ) -> Session:
     rank, host = dist.get_rank(), socket.gethostname()
-    session = open_session(
-        key,
-        _default_run(),
-        rank,
-        dist.get_world_size(),
-        heartbeat=lambda: Heartbeat(rank, host, record.stall_seconds, quiet=record.quiet),
-        on_stall=record.on_stall,
-    )
+
+    def opened() -> Channel:
+        heartbeat = Heartbeat(rank, host, record.stall_seconds, quiet=record.quiet)
+        run = key or _default_run()
+        return Channel(run, rank, dist.get_world_size(), heartbeat, record.on_stall)
+
+    session = open_session(key, opened)
     session.channel.poll_devices = poll_host_copies
     session.channel.quiet = session.channel.quiet or record.quiet
     session.channel.require_statistics |= record.require == "statistics"
@@ -211,11 +209,6 @@ class _Numbers(NamedTuple):
     sketch_size: int
     groups: Sequence[str] | None
     on_host: bool  # gradients lie in host memory
-
-
-def _numbers(record: Record, sketch_size: int, *, on_host: bool) -> _Numbers:
-    every = record.every, record.reduced_every, record.verify_every
-    return _Numbers(*every, sketch_size, _layers(record.groups), on_host)
 
 
 class _Training(NamedTuple):
@@ -254,6 +247,7 @@ def _observer(
 ) -> Observer:
     target, groups = training.target, numbers.groups
     rank, ranks = dist.get_rank(), target.ranks
+    held, parameters = _held_by(training.optimizers), map(id, target.parameters.values())
     return Observer(
         module=module,
         replica=ranks.index(rank),
@@ -268,7 +262,7 @@ def _observer(
         every=numbers.every,
         reduced_every=numbers.reduced_every,
         knows_optimizer=bool(training.optimizers),
-        one_optimizer=_steps_all(training.optimizers, target.parameters.values()),
+        one_optimizer=len(training.optimizers) == 1 and held.issuperset(parameters),
         on_host=numbers.on_host,
     )
 
@@ -334,7 +328,8 @@ def _start(recording: Recording, training: _Training, setup: RecorderSetup) -> N
     say = recording.session.channel.say
     if any(_has_stepped(optimizer) for optimizer in optimizers):
         say("presum: the optimiser has stepped before; the recording starts here")
-    if optimizers and not _hold_some(optimizers, target.parameters.values()):
+    parameters, held = target.parameters.values(), _held_by(optimizers)
+    if optimizers and parameters and not any(id(parameter) in held for parameter in parameters):
         say("presum: the optimizer given to attach holds none of the model's parameters")
     recorder.hook()
 
@@ -363,17 +358,18 @@ def _has_stepped(optimizer: Optimizer) -> bool:
     )
 
 
-def _hold_some(optimizers: Sequence[Optimizer], parameters: Collection[nn.Parameter]) -> bool:
+def _held_by(optimizers: Sequence[Optimizer]) -> set[int]:
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    held = {id(p) for group in groups for p in group["params"]}
-    return not parameters or any(id(parameter) in held for parameter in parameters)
+    return {id(p) for group in groups for p in group["params"]}
+
+
+def _wrong(what: str) -> ValueError:
+    return ValueError(f"presum.attach: {what}")
 
 
 def _check_kind(name: str, value: object, kind: type) -> None:
     if value is not None and not isinstance(value, kind):
-        raise ValueError(
-            f"presum.attach: {name} must be of type {kind.__name__}, not {type(value).__name__}"
-        )
+        raise _wrong(f"{name} must be of type {kind.__name__}, not {type(value).__name__}")
 
 
 def _listed(
@@ -392,21 +388,19 @@ def _buffers(
 
 def _patterns(name: str, given: Sequence[str]) -> Sequence[str]:
     if not isinstance(given, Collection):
-        raise ValueError(
-            f"presum.attach: {name} must be regular expressions, not {type(given).__name__}"
-        )
+        raise _wrong(f"{name} must be regular expressions, not {type(given).__name__}")
     patterns = [given] if isinstance(given, str) else list(given)
     for pattern in patterns:
         try:
             re.compile(pattern)
         except (re.error, TypeError) as error:
-            raise ValueError(f"presum.attach: {name}: {pattern!r}: {error}") from None
+            raise _wrong(f"{name}: {pattern!r}: {error}") from None
     return patterns
 
 
 def _check_positive(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"presum.attach: {name} must be a whole number of at least 1, not {value}")
+        raise _wrong(f"{name} must be a whole number of at least 1, not {value}")
 
 
 def _check_cadence(options: WatchOptions, record: Record, preflight: int | None) -> None:
@@ -422,10 +416,7 @@ def _check_cadence(options: WatchOptions, record: Record, preflight: int | None)
         if value is not None:
             _check_positive(name, value)
     if preflight is not None and preflight < record.every:
-        raise ValueError(
-            f"presum.attach: {preflight} preflight steps with every={record.every} would record "
-            "one step"
-        )
+        raise _wrong(f"{preflight} preflight steps with every={record.every} would record one step")
 
 
 def _check_optimizers(
@@ -434,78 +425,54 @@ def _check_optimizers(
     if optimizers:
         return
     if verify_every is not None:
-        raise ValueError("presum.attach: verify_every needs the optimiser: give optimizer=")
+        raise _wrong("verify_every needs the optimiser: give optimizer=")
     if preflight is not None:
-        raise ValueError("presum.attach: preflight ends after an optimiser step: give optimizer=")
+        raise _wrong("preflight ends after an optimiser step: give optimizer=")
 
 
-def _check_use(on_finding: Any, data: object, scaler: object) -> None:
-    _check_callback(on_finding)
+def _check_use(on_finding: object, data: object, scaler: object) -> None:
+    if on_finding is not None and not callable(on_finding):
+        kind = type(on_finding).__name__
+        raise _wrong(f"on_finding must be a function of one Finding, not {kind}")
     _check_data(data)
-    _check_scaler(scaler)
-    _check_moment()
+    if scaler is not None and not hasattr(scaler, "get_scale"):
+        raise _wrong(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
+    if in_backward():
+        raise _wrong("not inside a backward pass")
 
 
 def _layers(groups: Sequence[str] | None) -> Sequence[str] | None:
     return groups if groups is None else _patterns("groups", groups)
 
 
-def _check_scaler(scaler: object) -> None:
-    if scaler is not None and not hasattr(scaler, "get_scale"):
-        raise ValueError(
-            f"presum.attach: scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}"
-        )
-
-
 def _check_run(run: object) -> None:
     if run is not None and not isinstance(run, (str, os.PathLike)):
-        raise ValueError(f"presum.attach: run must be a folder's path, not {type(run).__name__}")
+        raise _wrong(f"run must be a folder's path, not {type(run).__name__}")
     if run == "":
-        raise ValueError("presum.attach: run must be a folder's path, not an empty text")
+        raise _wrong("run must be a folder's path, not an empty text")
 
 
 def _check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise ValueError(f"presum.attach: {name} must be True or False, not {value!r}")
-
-
-def _check_callback(on_finding: object) -> None:
-    if on_finding is not None and not callable(on_finding):
-        raise ValueError(
-            "presum.attach: on_finding must be a function of one Finding, "
-            f"not {type(on_finding).__name__}"
-        )
-
-
-def _check_required(require: str) -> None:
-    if require not in ("facts", "statistics"):
-        raise ValueError(f'presum.attach: require is "facts" or "statistics", not {require!r}')
+        raise _wrong(f"{name} must be True or False, not {value!r}")
 
 
 def _check_stalls(seconds: Any, on_stall: object) -> None:
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 1 <= seconds <= STALL_SECONDS_MAX:
-        raise ValueError(f"presum.attach: stall_seconds is a number from 1 to 1e8, not {seconds!r}")
+        raise _wrong(f"stall_seconds is a number from 1 to 1e8, not {seconds!r}")
     if on_stall not in ("report", "raise", "exit"):
-        raise ValueError(
-            f'presum.attach: on_stall is "report", "raise" or "exit", not {on_stall!r}'
-        )
-
-
-def _check_moment() -> None:
-    if in_backward():
-        raise ValueError("presum.attach: not inside a backward pass")
+        raise _wrong(f'on_stall is "report", "raise" or "exit", not {on_stall!r}')
 
 
 def _check_data(data: object) -> None:
     parts = data if isinstance(data, (list, tuple)) else [data]
     if not parts:
-        raise ValueError("presum.attach: data is an empty list; leave it out to have it found")
+        raise _wrong("data is an empty list; leave it out to have it found")
     for part in parts:
         if part is not None and not hasattr(type(part), "__iter__"):
-            raise ValueError(
-                "presum.attach: data must be a DataLoader, a sampler or a list of them, "
-                f"not {type(part).__name__}"
+            raise _wrong(
+                f"data must be a DataLoader, a sampler or a list of them, not {type(part).__name__}"
             )
 
 
@@ -513,9 +480,7 @@ def _sketch_size(sketch: int | None, replicas: int) -> int:
     if sketch is None:
         return 4096 if replicas <= 64 else 1024
     if isinstance(sketch, bool) or not isinstance(sketch, int) or sketch not in SKETCH_SIZES:
-        raise ValueError(
-            f"presum.attach: sketch must be 0 or a power of two from 64 to 65536, not {sketch!r}"
-        )
+        raise _wrong(f"sketch must be 0 or a power of two from 64 to 65536, not {sketch!r}")
     return sketch
 
 
@@ -532,14 +497,6 @@ def _group_of(name: str, groups: Sequence[str] | None) -> str:
 def _default_run() -> Path:
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else "python"
     return Path("runs") / f"{script}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
-
-
-def _steps_all(optimizers: Sequence[Optimizer], parameters: Iterable[torch.Tensor]) -> bool:
-    """Whether there is one, and it holds all parameters."""
-    if len(optimizers) != 1:
-        return False
-    held = {id(p) for group in optimizers[0].param_groups for p in group["params"]}
-    return all(id(parameter) in held for parameter in parameters)
 
 
 def _target_facts(

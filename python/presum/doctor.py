@@ -84,13 +84,10 @@ def capabilities() -> Iterator[Capability]:
     except Exception as error:  # a broken one raises what it likes
         yield Capability("collection", "anything", False, _why_no_torch(error))
         return
-    for name, check in _COLLECTION:
-        yield _row("collection", name, check)
-    for name, check in _DEVICES:
-        yield _row("devices", name, check)
+    yield from (_row("collection", *check) for check in _COLLECTION)
+    yield from (_row("devices", *check) for check in _DEVICES)
     yield from _simd()
-    for name, check in _TRANSPORTS:
-        yield _row("transports", name, check)
+    yield from (_row("transports", *check) for check in _TRANSPORTS)
 
 
 def _which_python() -> str:

@@ -225,7 +225,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not found.module and not Path(found.program).exists():
         unknown = f"; presum has no option {line.others[-1]}" if line.others else ""
         _refuse(f"there is no file {found.program}{unknown}")
-    if not found.module and _is_folder_without_main(found.program):
+    folder = Path(found.program)
+    if not found.module and folder.is_dir() and not (folder / "__main__.py").is_file():
         _refuse(f"there is no __main__.py in {found.program}")
     preflight = _start(found, line.own)
     sys.argv = [found.program, *line.others, *line.program[1:]]
@@ -261,10 +262,6 @@ def _refuse(text: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def _is_folder_without_main(path: str) -> bool:
-    return Path(path).is_dir() and not (Path(path) / "__main__.py").is_file()
-
-
 def _run_script(path: str) -> None:
     """As ``python path`` does."""
     if pkgutil.get_importer(path) is not None:  # a folder, or an archive of zipapp
@@ -291,8 +288,7 @@ def _run_module(name: str) -> None:
     """As ``python -m name`` does."""
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.path[0] = str(Path.cwd())
-    run = runpy._run_module_as_main  # type: ignore[attr-defined]
-    run(name)
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
 
 
 def _show_as_its_own(error: BaseException) -> None:

@@ -5,6 +5,7 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import leftovers
 from helpers.loss_model import LossModel
 from helpers.packets import Packets
+from helpers.training import Training
 from presum.transport.outbox import LatePacket
 from presum.transport.session import Session
 
@@ -75,3 +77,13 @@ def packets(monkeypatch: pytest.MonkeyPatch) -> Packets:
 
     monkeypatch.setattr(Session, "send", send)
     return found
+
+
+@pytest.fixture
+def training(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> Training:
+    return Training(model, optimizer, packets, tmp_path)

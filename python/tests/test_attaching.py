@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import sys
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from helpers.loss_model import LossModel, train
-from helpers.packets import PARTS, Packets, one_step
+from helpers.packets import PARTS
+from helpers.training import Training
 from presum.steps.recording import Recording
 from programs_started import run_command
 
@@ -93,15 +95,12 @@ def test_attached_models_copy_and_pickle(model: DistributedDataParallel, tmp_pat
         ({"record": presum.Record(quiet="no")}, "quiet must be True or False"),
         ({"record": presum.Record(groups=False)}, "groups must be regular expressions"),
         ({"record": presum.Record(local_buffers=5)}, "local_buffers must be regular"),
-        ({"record": presum.Record(fingerprints=[["rng"]])}, "fingerprints must be"),
-        (
-            {"reduction": presum.Reduction(microbatch_mean="yes")},
-            "microbatch_mean must be",
-        ),
-        ({"record": presum.Record(sketch=-1)}, "sketch must be"),
+        ({"reduction": presum.Reduction(microbatch_mean="yes")}, "microbatch_mean must be"),
+        ({"run": 3}, "run must be a folder's path, not int"),
+        ({"mode": "manual"}, "nobody else reduces"),
+        ({"mode": "other"}, "mode must be"),
         ({"process_group": "x"}, "process_group must be of type ProcessGroup, not str"),
         ({"optimizer": nn.Linear(1, 1)}, "optimizer must be of type Optimizer, not Linear"),
-        ({"record": presum.Record(fingerprints="rng")}, "fingerprints must be"),
         ({"record": presum.Record(fingerprints=["rgn"])}, "fingerprints must be"),
         ({"record": presum.Record(local_buffers=["("])}, "local_buffers"),
         ({"record": presum.Record(groups="a[")}, "groups: 'a\\['"),
@@ -116,22 +115,21 @@ def test_bad_arguments_are_one_clear_line(
     model: DistributedDataParallel, tmp_path: Path, arguments: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message) as caught:
-        presum.attach(model, run=tmp_path, **arguments)  # type: ignore[arg-type]
+        presum.attach(model, **{"run": tmp_path, **arguments})  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
     with presum.attach(model, run=tmp_path):
         train(model, 1)
     assert len(presum.load(tmp_path).steps) == 1
 
 
-def test_a_run_is_a_path(model: DistributedDataParallel) -> None:
-    with pytest.raises(ValueError, match="run must be a folder's path, not int"):
-        presum.attach(model, run=3)  # type: ignore[arg-type]
-
-
 def test_user_mistakes(model: DistributedDataParallel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="attach after wrapping"):
-        presum.attach(model.module, run=tmp_path)  # type: ignore[arg-type]
+        presum.attach(model.module, run=tmp_path)
+    with pytest.raises(ValueError, match="needs a module"):
+        presum.attach(3, run=tmp_path)  # type: ignore[arg-type]
     with presum.attach(model, run=tmp_path) as monitor:
+        with pytest.raises(ValueError, match="manual"):
+            monitor.before_reduction([])
         with pytest.raises(ValueError, match="attached already"):
             presum.attach(model, run=tmp_path)
         with pytest.raises(ValueError, match="at least 0"):
@@ -145,25 +143,8 @@ def test_user_mistakes(model: DistributedDataParallel, tmp_path: Path) -> None:
     monitor.close()
 
 
-def test_mistakes_are_one_line(model: DistributedDataParallel, tmp_path: Path) -> None:
-    bad = {
-        "attach after wrapping": lambda: presum.attach(nn.Linear(2, 2), run=tmp_path),
-        "needs a module": lambda: presum.attach(3, run=tmp_path),
-        "nobody else reduces": lambda: presum.attach(model, run=tmp_path, mode="manual"),
-        "mode must be": lambda: presum.attach(model, run=tmp_path, mode="other"),
-    }
-    for text, call in bad.items():
-        with pytest.raises(ValueError, match=text) as raised:
-            call()
-        assert "\n" not in str(raised.value)
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)) as monitor:
-        with pytest.raises(ValueError, match="attached already"):
-            presum.attach(model, run=tmp_path)
-        with pytest.raises(ValueError, match="manual"):
-            monitor.before_reduction([])
-    with presum.attach(
-        nn.Linear(2, 2), run=tmp_path, mode="manual", record=presum.Record(quiet=True)
-    ) as monitor:
+def test_mistakes_of_a_loop_by_hand(tmp_path: Path) -> None:
+    with presum.attach(nn.Linear(2, 2), run=tmp_path, mode="manual") as monitor:
         with pytest.raises(ValueError, match="'odd' is not a parameter"):
             monitor.before_reduction([("odd", torch.ones(2))])
         with pytest.raises(ValueError, match="has 3 elements"):
@@ -178,44 +159,29 @@ def test_functions_stay_functions_after_others_are_used() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_wrapped_optimizer_is_looked_into(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
+def test_a_wrapped_optimizer_is_looked_into(training: Training) -> None:
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, inside: torch.optim.Optimizer) -> None:
             self.optimizer = inside
 
-    with presum.attach(
-        model, optimizer=Wrapper(optimizer), run=tmp_path, record=presum.Record(quiet=True)
-    ):
-        one_step(model, optimizer, PARTS[:3])
-    assert packets.clock == 1
-    assert packets.facts["optimizer"] == "SGD"
+    with replace(training, optimizer=Wrapper(training.optimizer)).watched():
+        training.step(PARTS[:3])
+    assert training.packets.clock == 1
+    assert training.packets.facts["optimizer"] == "SGD"
 
 
 def test_the_collector_tells_of_steps_and_lets_the_end_through(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int, int]] = []
 
     def stepped(steps: int) -> None:
-        told.append((steps, len(packets.steps)))
+        told.append((steps, len(training.steps)))
         if steps == 3:
             raise SystemExit(4)
 
     monkeypatch.setattr(Recording, "stepped", lambda _recording, steps: stepped(steps))
-    ends = pytest.raises(SystemExit, match="4")
-    with (
-        presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)),
-        ends,
-    ):
+    with training.watched(), pytest.raises(SystemExit, match="4"):
         for _ in range(9):
-            one_step(model, optimizer, PARTS[:3])
+            training.step(PARTS[:3])
     assert told == [(1, 1), (2, 2), (3, 3)]

@@ -94,15 +94,6 @@ def test_flipped_bytes_are_an_answer_or_one_line(tmp_path: Path) -> None:
     assert refused > 30
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9])
-def test_a_cut_off_file_is_one_line(share: float, tmp_path: Path) -> None:
-    record(tmp_path)
-    file = tmp_path / "presum.db"
-    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
-    with pytest.raises(UserError, match=r"presum\.db"):
-        read_everything(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("change", "read"),
     [
@@ -148,12 +139,6 @@ def test_what_lacks_is_told(tmp_path: Path) -> None:
     aggregator.abandon("planted")
     segments = presum.load(tmp_path).segments
     assert segments.closed.tolist() == [0, 0] and segments.incomplete.tolist() == ["", "planted"]
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "presum.db")
-    with pytest.raises(UserError, match="not a regular file"):
-        presum.load(tmp_path)
 
 
 def test_columns_are_those_of_the_frames(tmp_path: Path) -> None:
@@ -245,14 +230,3 @@ db.execute("UPDATE worker_step SET loss = loss + 1")
 db.execute("CREATE TABLE big AS SELECT zeroblob(4000) AS x FROM step")
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def test_bad_runs_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    (tmp_path / "presum.db").write_bytes(b"not a database" * 100)
-    for verb in ("summary", "check", "export"):
-        for run in (tmp_path, tmp_path / "nothing", tmp_path.parent):
-            done = presum_command(verb, run)
-            assert done.returncode == 2
-            assert len(done.stderr.splitlines()) == 1, done.stderr
-    with pytest.raises(presum.UserError, match="not a presum run log"):
-        presum.load(tmp_path)

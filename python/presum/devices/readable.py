@@ -54,6 +54,12 @@ def in_host_memory(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
+def own_part(tensor: Any) -> torch.Tensor:
+    """Of a DTensor what this worker holds, else the tensor itself."""
+    found: torch.Tensor = tensor._local_tensor if is_distributed(tensor) else tensor
+    return found
+
+
 def is_distributed(tensor: torch.Tensor) -> bool:
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)

@@ -14,9 +14,8 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from presum.errors import UserError
 
@@ -31,7 +30,6 @@ class WorkerError(RuntimeError):
 
     def __init__(self, *, rank: int, reason: str, trace: str) -> None:
         super().__init__(f"worker {rank} stopped: {reason}")
-        self.rank = rank
         self.trace = trace
 
 
@@ -63,7 +61,8 @@ def run_workers(work: Callable[[T], None], argument: T, *, workers: int) -> None
     """
     import torch
 
-    context = _context(gpus=torch.cuda.device_count())
+    # Fork is fast; a forked process cannot use CUDA.
+    context: Any = multiprocessing.get_context("spawn" if torch.cuda.device_count() else "fork")
     port = free_port()
     children: list[_Child] = []
     # A forked process must not collect what it inherits: a process group's end would wait for
@@ -84,11 +83,6 @@ def run_workers(work: Callable[[T], None], argument: T, *, workers: int) -> None
     finally:
         gc.unfreeze()
         _stop(children)
-
-
-def _context(*, gpus: int) -> SpawnContext | ForkContext:
-    """Fork is fast; a forked process cannot use CUDA."""
-    return multiprocessing.get_context("spawn") if gpus else multiprocessing.get_context("fork")
 
 
 def _environment(*, rank: int, workers: int, port: int) -> dict[str, str]:

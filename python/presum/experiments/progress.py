@@ -20,13 +20,11 @@ class Progress:
         self._bar = tqdm(total=steps, unit="step", disable=hidden, dynamic_ncols=True)
 
     def start(self, name: str) -> None:
-        """A run begins."""
         self._name = name
         self._started = time.monotonic()
         self._bar.set_description(f"{name} ({self._done + 1}/{self._runs})")
 
     def step(self) -> None:
-        """One step is done."""
         self._bar.update()
 
     def finish(self, note: str = "") -> None:

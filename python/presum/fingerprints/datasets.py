@@ -26,7 +26,6 @@ ROWS_MAX = 256
 ROW_PLACES = 4096  # elements of a row, its first ones: a row may be a picture, or a file
 TENSORS_MAX = 16
 LISTS = ("samples", "imgs", "files", "paths", "file_list", "filenames", "data_files", "classes")
-TEXTS = ("split",)
 CONTENTS = ("tensors", "data", "targets", "labels")
 
 
@@ -53,14 +52,12 @@ def describe_data(dataset: Any) -> Description:
     if length is not None:
         values.append((KIND["data_length"], length))
     found = [listed for part in parts for listed in _manifest(part)]
-    if found:
-        values.append((KIND["data_attributes"], hash_text(repr(found))))
-    subsets = [hashed for part in parts if (hashed := _subset(part)) is not None]
-    if subsets:
-        values.append((KIND["data_subset"], hash_text(repr(subsets))))
-    contents = [hashed for part in parts for hashed in _contents(part)]
-    if contents:
-        values.append((KIND["data_contents"], hash_text(repr(contents))))
+    held: dict[str, list[Any]] = {
+        "data_attributes": found,
+        "data_subset": [hashed for part in parts if (hashed := _subset(part)) is not None],
+        "data_contents": [hashed for part in parts for hashed in _contents(part)],
+    }
+    values += [(KIND[name], hash_text(repr(told))) for name, told in held.items() if told]
     listed = ", ".join(dict.fromkeys(name for name, _ in found))
     return Description(
         values, f"{names}: length={length}" + (f", compared by {listed}" if listed else "")
@@ -79,14 +76,12 @@ def _datasets(dataset: Any) -> list[Any]:
 
 
 def _manifest(dataset: Any) -> Iterator[tuple[str, Any]]:
-    for name in TEXTS:
-        if isinstance(text := kept(dataset, name), str):
-            yield name, text
+    if isinstance(split := kept(dataset, "split"), str):
+        yield "split", split
     for name in LISTS:
         entries = kept(dataset, name)
         if isinstance(entries, (list, tuple)) and entries:
-            step = -(-len(entries) // ENTRIES_MAX)
-            shown = [_entry(entry) for entry in entries[::step]]
+            shown = [_entry(entry) for entry in _spaced(entries, ENTRIES_MAX)]
             if all(text is not None for text in shown):
                 yield name, (len(entries), shown)
 

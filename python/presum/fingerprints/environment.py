@@ -23,7 +23,7 @@ def environment_facts(device: torch.device) -> dict[str, str]:
     facts = {name: _version(name) for name in LIBRARIES}
     facts["seeded_by"] = _seeded_by()
     facts["threads"] = str(torch.get_num_threads())
-    facts["device_model"] = _cpu_model()
+    facts["device_model"] = _found_in("/proc/cpuinfo", r"^model name\s*:\s*(.*)$")
     if device.type == "cuda":
         facts |= _cuda_facts(device)
     for name in sorted(filter(VARIABLES.fullmatch, os.environ)):
@@ -42,15 +42,6 @@ def _seeded_by() -> str:
     return "lightning" if "PL_GLOBAL_SEED" in os.environ else ""
 
 
-def _cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    return found.group(1) if found else ""
-
-
 def _cuda_facts(device: torch.device) -> dict[str, str]:
     nccl: tuple[int, ...] = ()
     if torch.distributed.is_nccl_available():
@@ -60,14 +51,14 @@ def _cuda_facts(device: torch.device) -> dict[str, str]:
         "cuda": torch.version.cuda or "",
         "cudnn": str(torch.backends.cudnn.version() or ""),  # type: ignore[no-untyped-call]
         "nccl": ".".join(map(str, nccl)),
-        "driver": _driver(),
+        "driver": _found_in("/proc/driver/nvidia/version", r"\b(\d+\.\d+(?:\.\d+)?)\b"),
     }
 
 
-def _driver() -> str:
+def _found_in(path: str, pattern: str) -> str:
     try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
-    return found.group(0) if found else ""
+    found = re.search(pattern, text, re.MULTILINE)
+    return found.group(1) if found else ""

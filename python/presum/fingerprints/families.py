@@ -77,7 +77,6 @@ class Families:
             self._say(text)
 
     def fail(self, family: str, error: Exception) -> None:
-        """Switch a family off."""
         if family in self._on:
             self._on.discard(family)
             log.debug("presum: fingerprints of %s failed", family, exc_info=error)

@@ -168,7 +168,6 @@ class _Iteration:
     def __init__(self) -> None:
         self.indices: deque[Indices | None] = deque()
         self.of: LoaderPass | None = None
-        self.batches = 0
 
 
 class Taking(threading.local):
@@ -320,13 +319,11 @@ class LoaderEvents:
     def _handed_out(self, iterator: Any, data: Any) -> None:
         iteration = self._iteration(iterator)
         indices = iteration.indices.popleft() if iteration.indices else None
-        if iteration.of is None:
+        of = iteration.of
+        if of is None:
             return  # it began before anyone listened
-        batch = Batch(
-            iteration.of, iteration.batches, indices, _hashes(data, iteration.of.loader.place)
-        )
-        iteration.batches += 1
-        iteration.of.handed_out = iteration.batches
+        batch = Batch(of, of.handed_out, indices, _hashes(data, of.loader.place))
+        of.handed_out += 1
         if self._ahead:
             self._recent.append(batch)
         for listener in self._listeners:

@@ -18,17 +18,22 @@ from torch.optim import Optimizer
 from presum._core import Moments as MomentsPacket
 from presum._core import Observer
 from presum.devices.blocks import DTYPES, dense, memory_of
-from presum.devices.readable import is_distributed, readable
+from presum.devices.readable import is_distributed, own_part, readable
 from presum.devices.torch_pass import fingerprint
 from presum.fingerprints.families import WORD
 from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.fingerprints.rng import RngStates
-from presum.fingerprints.states import elements, shard_of, shards_state
+from presum.fingerprints.states import elements, shard_of, shards_state, states_of
 
 AT_LOADER = 1 << 16  # on top of a kind: when the first loader began
 LOOKED_AT = 8  # parameters of an optimiser, for its count of steps
 SPACING = 10  # steps of the optimiser for each moment that is kept,
 AT_ONCE = 4  # of which so many may come together
+
+# Optimisers of torch that will count their steps.
+COUNTING = frozenset(
+    ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "ASGD", "Rprop")
+)
 
 
 class Moments:
@@ -94,8 +99,10 @@ class Moments:
             if parameter is None or not (self._tells_whole or is_distributed(parameter)):
                 continue
             self._tell(index, parameter)
-            for block in _states_of(parameter, stateful):
-                self._tell_state(index, block)
+            for state in states_of(parameter, stateful):
+                block = None if shard_of(state) is None else elements(own_part(state))
+                if block is not None:
+                    self._tell_state(index, block)
         return self._told.packet()
 
     def _tell_state(self, index: int, block: torch.Tensor) -> None:
@@ -106,9 +113,7 @@ class Moments:
 
     def _tell(self, index: int, parameter: torch.Tensor) -> None:
         shard = shard_of(parameter)
-        local: Any = parameter
-        local = local._local_tensor if is_distributed(parameter) else parameter
-        plain = readable(local.detach())
+        plain = readable(own_part(parameter).detach())
         if shard is None or plain is None:
             return
         block = dense(plain)
@@ -124,18 +129,6 @@ class Moments:
         first = _first_of(parameter)
         in_order = first is not None and block.is_contiguous()
         self._told.parameter(index, *memory_of(block), dtype, first or 0, shard, in_order)
-
-
-def _states_of(parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> Iterator[torch.Tensor]:
-    for optimizer in optimizers:
-        state = optimizer.state.get(parameter, {})
-        for key in sorted(state, key=str):
-            if isinstance(state[key], torch.Tensor) and shard_of(state[key]) is not None:
-                tensor: Any = state[key]
-                local = tensor._local_tensor if is_distributed(tensor) else tensor
-                block = elements(local)
-                if block is not None:
-                    yield block
 
 
 def _first_of(parameter: Any) -> int | None:
@@ -162,22 +155,12 @@ def steps_of(optimizers: Sequence[Optimizer]) -> float:
 
 
 def _counted(optimizer: Optimizer) -> Iterator[float]:
-    if not optimizer.state and _counts(optimizer):
+    if not optimizer.state and type(optimizer).__name__ in COUNTING:
         yield 0.0
     for state in itertools.islice(optimizer.state.values(), LOOKED_AT):
         step = state.get("step") if isinstance(state, dict) else None
         if isinstance(step, (int, float)) or (isinstance(step, torch.Tensor) and step.numel() == 1):
             yield float(step)
-
-
-def _counts(optimizer: Optimizer) -> bool:
-    """Whether it will count its steps, of those that torch has."""
-    return type(optimizer).__name__ in COUNTING
-
-
-COUNTING = frozenset(
-    ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "ASGD", "Rprop")
-)
 
 
 def _rate_of(optimizers: Sequence[Optimizer]) -> float:

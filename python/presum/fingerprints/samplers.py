@@ -29,7 +29,6 @@ class Description(NamedTuple):
 
 
 def inner_loader(loader: Any) -> Any:
-    """The loader inside wrappers."""
     for _ in range(DEPTH_MAX):
         inside = first_kept([loader], INNER_LOADERS)
         if inside is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +62,7 @@ class BatchFinder:
 
     def __init__(self, families: Families, module: nn.Module, data: object) -> None:
         self._families = families
-        self._trains = _mode_of(module)
+        self._module = weakref.ref(module)
         self._given = [LOADER_EVENTS.loader(inner_loader(source)) for source in _sources(data)]
         self._matcher = RowMatcher()
         self._batches: dict[int, Batch] = {}  # that the matcher knows
@@ -73,7 +73,6 @@ class BatchFinder:
         self._by_hash = False
 
     def offer(self, batch: Batch) -> None:
-        """A loader handed out a batch."""
         loader = batch.of.loader
         if self._given and loader not in self._given:
             return
@@ -86,6 +85,10 @@ class BatchFinder:
 
     def now(self) -> ForwardMoment:
         return ForwardMoment(self._offered, self._trains())
+
+    def _trains(self) -> bool:
+        module = self._module()
+        return module is None or module.training
 
     def fail(self, error: Exception) -> None:
         self._families.fail("data", error)
@@ -123,30 +126,18 @@ class BatchFinder:
 
     def _in_order(self, rows: int, guess: BatchGuess | None) -> SampleOrigin:
         loader = self._loaders[0]
-        if guess is None or guess.batch.of.loader is not loader or not self._likely(guess):
+        if guess is None or guess.batch.of.loader is not loader:
+            return SampleOrigin(loader, None, ())
+        if not (guess.alone or not guess.batch.rows or self._given):
             return SampleOrigin(loader, None, ())
         indices = guess.batch.indices or ()
         return SampleOrigin(loader, guess.batch, indices if rows in (0, len(indices)) else ())
-
-    def _likely(self, guess: BatchGuess) -> bool:
-        return guess.alone or not guess.batch.rows or bool(self._given)
 
     def _keep(self, batch: Batch) -> None:
         self._batches[self._offered] = batch
         oldest = self._matcher.offer(self._offered, batch.rows, self._trains())
         while (first := next(iter(self._batches))) < oldest:
             del self._batches[first]
-
-
-def _mode_of(module: nn.Module) -> Callable[[], bool]:
-    """Whether it is in training mode, while it lives."""
-    reference = weakref.ref(module)
-
-    def trains() -> bool:
-        module = reference()
-        return module is None or module.training
-
-    return trains
 
 
 def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:

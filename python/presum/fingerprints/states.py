@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from presum._core import EndedStep, Observer, StateKind, hash_memory, hash_plain
 from presum.devices.blocks import block_of, dense, memory_of
 from presum.devices.hashes import fingerprints
-from presum.devices.readable import is_distributed, readable
+from presum.devices.readable import is_distributed, own_part, readable
 from presum.devices.torch_pass import fingerprint
 from presum.fingerprints.families import WORD, hash_text
 
@@ -84,22 +84,12 @@ class DueTensor(NamedTuple):
     name: str = ""  # of what is watched
 
 
-class HashedTensor(NamedTuple):
-    """This rank's part of one."""
-
-    of: StateKind
-    number: int
-    block: torch.Tensor
-    shard: int  # which part, from 1; 0: the whole
-    name: str
-
-
 class HashedState(NamedTuple):
     """Which tensor it was."""
 
     of: StateKind
     number: int
-    shard: int
+    shard: int  # which part, from 1; 0: the whole
     name: str
 
     def tell(self, value: int, to: EndedStep | Observer) -> None:
@@ -158,7 +148,8 @@ class StateSchedule:
         if of is StateKind.WATCHED:
             yield from self._watched_due(step)
             return
-        for index in _slice(step, number, self._count(of)):
+        count = len(self._parameters if of is StateKind.PARAMETERS else self._buffers)
+        for index in _slice(step, number, count):
             held = (
                 self._parameters[index]
                 if of is StateKind.PARAMETERS
@@ -170,22 +161,15 @@ class StateSchedule:
             if held is not None:
                 yield DueTensor(kind, index, held)
 
-    def _count(self, of: StateKind) -> int:
-        return len(self._parameters) if of is StateKind.PARAMETERS else len(self._buffers)
-
     def _optimizer_due(self, number: int) -> Iterator[DueTensor]:
         if number == 0:
             return
         optimizers = [optimizer for held in self._optimizers if (optimizer := held()) is not None]
         for index in range(number % OPTIMIZER_SLICES, len(self._parameters), OPTIMIZER_SLICES):
             parameter = self._parameters[index]()
-            if parameter is None:
-                continue
-            for optimizer in optimizers:
-                state = optimizer.state.get(parameter, {})
-                for key in sorted(state, key=str):
-                    if isinstance(state[key], torch.Tensor):
-                        yield DueTensor(StateKind.OPTIMIZER, index, state[key])
+            if parameter is not None:
+                for state in states_of(parameter, optimizers):
+                    yield DueTensor(StateKind.OPTIMIZER, index, state)
 
     def _watched_due(self, step: int) -> Iterator[DueTensor]:
         for name, held in self._watched.items():
@@ -222,6 +206,15 @@ class StateSchedule:
 
     def _alive(self) -> Iterator[nn.Parameter]:
         return (p for held in self._sentinels if (p := held()) is not None)
+
+
+def states_of(parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> Iterator[torch.Tensor]:
+    """What optimisers keep of a parameter, in an order that is the same on all workers."""
+    for optimizer in optimizers:
+        state = optimizer.state.get(parameter, {})
+        for key in sorted(state, key=str):
+            if isinstance(state[key], torch.Tensor):
+                yield state[key]
 
 
 def shards_state(optimizer: Optimizer | None) -> bool:
@@ -269,14 +262,13 @@ def _slice(step: int, number: int, count: int) -> range:
     return range(first, count, stride)
 
 
-def _part(due: DueTensor) -> HashedTensor | None:
+def _part(due: DueTensor) -> tuple[HashedState, torch.Tensor] | None:
     """What this rank has of it, if that can be read."""
-    tensor: Any = due.tensor
-    shard = shard_of(tensor)
-    if shard is None:
+    shard = shard_of(due.tensor)
+    block = None if shard is None else _block(own_part(due.tensor))
+    if shard is None or block is None:
         return None
-    found = _block(tensor._local_tensor if is_distributed(tensor) else tensor)
-    return None if found is None else HashedTensor(due.of, due.number, found, shard, due.name)
+    return HashedState(due.of, due.number, shard, due.name), block
 
 
 def shard_of(tensor: Any) -> int | None:
@@ -330,12 +322,12 @@ def report_on_host(observer: Observer, due: Iterable[DueTensor]) -> None:
         found = _part(one)
         if found is None:
             continue
-        block = found.block
+        state, block = found
         if watched:
             observer.watched(one.name, one.number, int(fingerprint(block)) & WORD)
         else:
             memory = memory_of(block)
-            observer.state(one.of, one.number, *memory, block.element_size(), found.shard)
+            observer.state(one.of, one.number, *memory, block.element_size(), state.shard)
 
 
 def queue_on_device(due: Iterable[DueTensor], device: torch.device) -> list[LateStates]:
@@ -343,10 +335,10 @@ def queue_on_device(due: Iterable[DueTensor], device: torch.device) -> list[Late
     at once: to send it there and back would wait."""
     blocks: dict[tuple[torch.device, int], list[torch.Tensor]] = {}
     states: dict[tuple[torch.device, int], list[HashedState]] = {}
-    for one in filter(None, map(_part, due)):
-        kind = one.block.device, one.block.element_size()
-        blocks.setdefault(kind, []).append(one.block)
-        states.setdefault(kind, []).append(HashedState(one.of, one.number, one.shard, one.name))
+    for state, block in filter(None, map(_part, due)):
+        kind = block.device, block.element_size()
+        blocks.setdefault(kind, []).append(block)
+        states.setdefault(kind, []).append(state)
     return [LateStates(states[kind], _hashes(blocks[kind], device)) for kind in blocks]
 
 

@@ -367,7 +367,6 @@ class StepFingerprints:
 
 
 def _argument_names(module: torch.nn.Module) -> list[str]:
-    """Names of a module's positional arguments."""
     try:
         return list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed, nn
@@ -46,6 +46,7 @@ from presum.transport.rendezvous import is_recorded
 SPAWN: Any = import_module("torch.multiprocessing.spawn")
 SPAWNED = "PRESUM_SPAWNED"  # options for processes that this one spawns
 log = logging.getLogger("presum")
+T = TypeVar("T")
 
 
 class Constructions:
@@ -67,12 +68,11 @@ class Constructions:
 
     def wrapper_of(self, module: nn.Module) -> nn.Module:
         """The newest DDP model around a module, or the module itself."""
-        alive = (model for model in map(_alive, reversed(self._models)) if model is not None)
-        return next((model for model in alive if model.module is module), module)
+        return next((one for one in reversed(self.models()) if one.module is module), module)
 
     def models(self) -> list[DistributedDataParallel]:
         """Those that live."""
-        return [model for model in map(_alive, self._models) if model is not None]
+        return _alive(self._models)
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> Optimizer | None:
         """The optimiser that holds most of these parameters; the newest among equals."""
@@ -82,20 +82,19 @@ class Constructions:
             held = (p for group in optimizer.param_groups for p in group["params"])
             return sum(id(p) in wanted for p in held)
 
-        alive = [found for found in map(_alive, reversed(self._optimizers)) if found is not None]
-        best = max(alive, key=shared, default=None)
+        best = max(reversed(_alive(self._optimizers)), key=shared, default=None)
         return best if best is not None and shared(best) > 0 else None
 
     def _model(self, _result: None, model: DistributedDataParallel, *_: Any, **__: Any) -> None:
         with _errors_logged():
             LOADER_EVENTS.forget_recent()
-            self._models = [*filter(_alive, self._models), weakref.ref(model)]
+            self._models = [*map(weakref.ref, self.models()), weakref.ref(model)]
             self.new_model(model)
 
     def _optimizer(self, _result: None, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         with _errors_logged():
             LOADER_EVENTS.forget_recent()
-            self._optimizers = [*filter(_alive, self._optimizers), weakref.ref(optimizer)]
+            self._optimizers = [*map(weakref.ref, _alive(self._optimizers)), weakref.ref(optimizer)]
 
 
 def _trains(optimizer: Optimizer) -> bool:
@@ -104,8 +103,8 @@ def _trains(optimizer: Optimizer) -> bool:
     return any(g.get("lr") != 0 and any(p.grad is not None for p in g["params"]) for g in groups)
 
 
-def _alive(reference: weakref.ref[Any]) -> Any:
-    return reference()
+def _alive(references: Iterable[weakref.ref[T]]) -> list[T]:
+    return [thing for reference in references if (thing := reference()) is not None]
 
 
 @contextlib.contextmanager

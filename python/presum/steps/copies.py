@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 
 from presum._core import canonical_name
-from presum.devices.readable import is_distributed
+from presum.devices.readable import is_distributed, own_part
 from presum.devices.torch_pass import INTEGERS
 
 NAMES_TOLD = 8
@@ -47,14 +46,9 @@ def _is_equal(name: str, copy: object, parameters: Mapping[str, torch.Tensor]) -
     if own.shape != copy.shape:
         shapes = f"{tuple(copy.shape)}, the parameter {tuple(own.shape)}"
         raise ValueError(f"presum: compare: {name} has shape {shapes}")
-    own, other = _local(own), _local(copy.detach())
+    own, other = own_part(own), own_part(copy.detach())
     cast = own.to(other.dtype).to(other.device)
     return cast.shape == other.shape and _same_bits(cast, other)
-
-
-def _local(tensor: Any) -> torch.Tensor:
-    found: torch.Tensor = tensor._local_tensor if is_distributed(tensor) else tensor
-    return found
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

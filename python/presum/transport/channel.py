@@ -37,8 +37,8 @@ class Channel:
         run: Path,
         rank: int,
         world_size: int,
-        heartbeat: Heartbeat | None = None,
-        on_stall: OnStall = "report",
+        heartbeat: Heartbeat,
+        on_stall: OnStall,
     ) -> None:
         self.run = run
         self.rank = rank
@@ -81,9 +81,8 @@ class Channel:
         """What ``on_stall`` asks for, of a job that stands still. It returns where the program has
         got StallError, which is its business then."""
         self.remark(f"the job stands still, and on_stall is {self.on_stall!r}: {why}")
-        if self.heartbeat is not None:
-            self.heartbeat.stop()  # this thread is not there for it any more
-        if self.on_stall == "raise" and self.heartbeat is not None:
+        self.heartbeat.stop()  # this thread is not there for it any more
+        if self.on_stall == "raise":
             self.on_stall, StallError.why = "report", why
             self.heartbeat.interrupt(StallError)
             deadline = time.monotonic() + RAISE_SECONDS

@@ -79,8 +79,8 @@ class Heartbeat:
         site = end_of_the_program(frame) or site
         del frame  # it holds the program's tensors
         recorder = _last_collectives() if self._watchdog.still > self.stall_seconds / 2 else ""
-        texts = (_encodable(text) for text in (collective, site, stack, recorder))
-        packet: bytes = self._watchdog.beat(*texts)
+        texts = (collective, site, stack, recorder)  # with names of files, which may be no UTF-8
+        packet: bytes = self._watchdog.beat(*(t.encode("utf-8", "replace").decode() for t in texts))
         return packet
 
     def stop(self) -> None:
@@ -129,11 +129,6 @@ def _bounded(lines: list[str]) -> str:
 def _site_of(path: str, line: int, function: str) -> str:
     place = f"{Path(path).name}:{line}"
     return place if function.startswith("<") else f"{function}() of {place}"
-
-
-def _encodable(text: str) -> str:
-    """Names of files may be no UTF-8."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def end_of_the_program(frame: FrameType | None) -> str:

@@ -33,7 +33,6 @@ class Processes:
         self._unpolled: set[int] = set()  # ranks whose end no descriptor tells
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._known)
 
     def watch(self, processes: Iterable[tuple[int, str, str, str]]) -> None:

@@ -60,8 +60,7 @@ class Recorder:
             raise
         try:
             self._tell_notices(aggregator, f" in {self._channel.run}")
-            if self._channel.heartbeat is not None:
-                self._channel.heartbeat.reaches([], 0, "", aggregator.run, aggregator.segment)
+            self._channel.heartbeat.reaches([], 0, "", aggregator.run, aggregator.segment)
             if rendezvous is not None:
                 self._serve(rendezvous, aggregator, key)
             self._ingest_until_closed(aggregator)
@@ -164,8 +163,8 @@ class Recorder:
     def _beat(self, aggregator: Aggregator, *, now: bool = False) -> None:
         """Of this rank; and what a job that stands still ends with."""
         heartbeat = self._channel.heartbeat
-        packet = None if heartbeat is None else heartbeat.take(now=now)
-        if heartbeat is None or packet is None:
+        packet = heartbeat.take(now=now)
+        if packet is None:
             return
         aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
         stall = aggregator.stall

@@ -31,11 +31,10 @@ def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
     address = address_of(message)
     store = store_connections().connect(address)
     queue = StoreQueue(store, message["key"])
-    if channel.heartbeat is not None:
-        hosts, port = address
-        channel.heartbeat.reaches(list(hosts), port, queue.name, message["run"], message["segment"])
+    (hosts, port), run, segment = address, message["run"], message["segment"]
+    channel.heartbeat.reaches(list(hosts), port, queue.name, run, segment)
     try:
-        _push(channel, queue, message["run"], message["segment"])
+        _push(channel, queue, run, segment)
     except DistError as error:
         gone = "the rank that records cannot be reached any more"
         raise ConnectionError(f"{gone} ({one_line(error)})") from error
@@ -53,7 +52,7 @@ def _push(channel: Channel, queue: StoreQueue, run: int, segment: int) -> None:
             closing = channel.closing.is_set()
             look = time.monotonic() + (LOOK_SECONDS_AT_THE_END if closing else LOOK_SECONDS)
             _look_whether_taken(channel, queue)
-        beat = None if channel.heartbeat is None else channel.heartbeat.take()
+        beat = channel.heartbeat.take()
         if beat is not None and queue.waiting() <= room:
             queue.push(stamp(beat, run, segment))
         packet = channel.take()

@@ -25,15 +25,8 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from presum.findings import counted
 from presum.text import one_line
-from presum.transport.channel import (
-    GOODBYE_SECONDS,
-    NO_VERDICT,
-    PREFLIGHT_SECONDS,
-    Channel,
-    OnStall,
-)
+from presum.transport.channel import GOODBYE_SECONDS, NO_VERDICT, PREFLIGHT_SECONDS, Channel
 from presum.transport.connections import store_connections
-from presum.transport.heartbeat import Heartbeat
 from presum.transport.listeners import FindingListeners
 from presum.transport.outbox import LatePacket
 from presum.transport.recorder import Recorder
@@ -51,10 +44,6 @@ _exit_codes: list[int] = []  # of preflights of this process
 _sessions: dict[Path | None, Session] = {}
 
 
-def _nothing() -> None:
-    pass
-
-
 class RecordedModel(Protocol):
     """A model that is recorded."""
 
@@ -67,25 +56,12 @@ class RecordedModel(Protocol):
     def is_of(self, module: object) -> bool: ...
 
 
-def open_session(
-    run: Path | None,
-    default: Path,
-    rank: int,
-    world_size: int,
-    *,
-    heartbeat: Callable[[], Heartbeat] | None = None,
-    on_stall: OnStall = "report",
-) -> Session:
-    """The session of a run: recordings of several models in one process share it, and what is done
-    when the first of them stands still.
-
-    ``run`` None is the default run, and ``default`` its folder.
-    """
+def open_session(run: Path | None, channel: Callable[[], Channel]) -> Session:
+    """The session of a run, by default the default one. Recordings of several models in one process
+    share it, with the channel of the first."""
     session = _session_of(run)
     if session is None:
-        beats = None if heartbeat is None else heartbeat()
-        channel = Channel(run or default, rank, world_size, beats, on_stall)
-        session = _sessions[run] = Session(str(run or ""), channel)
+        session = _sessions[run] = Session(str(run or ""), channel())
     return session
 
 
@@ -169,7 +145,6 @@ class Session:
         return self._pid == os.getpid()
 
     def forget(self, recording: RecordedModel) -> None:
-        """It has ended."""
         with contextlib.suppress(ValueError):
             self.recordings.remove(recording)
 
@@ -238,7 +213,7 @@ class Session:
         for recording in list(self.recordings):
             recording.end()
         self.channel.closing.set()
-        self.channel.now_and_then = _nothing
+        self.channel.now_and_then = lambda: None
         atexit.unregister(self.end)
         self._at_process_end.cancel()
         for run in [run for run, open_one in _sessions.items() if open_one is self]:
@@ -257,8 +232,7 @@ class Session:
                 self.channel.outbox.close()
                 self.channel.complain(one_line(error))
         finally:
-            if self.channel.heartbeat is not None:
-                self.channel.heartbeat.stop()
+            self.channel.heartbeat.stop()
         while not self.channel.closing.wait(ORPHAN_SECONDS):
             self._end_orphans()
         if self._rendezvous is not None and self.channel.records:

@@ -37,10 +37,7 @@ class StoreQueue:
 
     def given_up(self) -> str | None:
         """Why, or None while packets are taken."""
-        if not self._store.check([self._given_up]):
-            return None
-        why: bytes = self._store.get(self._given_up)
-        return why.decode()
+        return self._told(self._given_up)
 
     @property
     def name(self) -> str:
@@ -53,21 +50,18 @@ class StoreQueue:
 
     def stalled(self) -> str | None:
         """Why it is to end, or None."""
-        if not self._store.check([self._stalled]):
-            return None
-        why: bytes = self._store.get(self._stalled)
-        return why.decode()
+        return self._told(self._stalled)
 
     def tell_exit_code(self, code: int) -> None:
         self._store.set(self._exit_code, str(code))
 
     def read_exit_code(self) -> int | None:
         """None while it is not known."""
-        if not self._store.check([self._exit_code]):
+        code = self._told(self._exit_code)
+        if code is None:
             return None
-        code = int(self._store.get(self._exit_code))
         self._store.add(self._exit_code_read, 1)
-        return code
+        return int(code)
 
     def exit_code_readers(self) -> int:
         """How many ranks have read it."""
@@ -84,3 +78,8 @@ class StoreQueue:
         """Raises torch.distributed.QueueEmptyError."""
         packet: bytes = self._store.queue_pop(self._packets, block=False)
         return packet
+
+    def _told(self, key: str) -> str | None:
+        """What was set, or None."""
+        found: bytes | None = self._store.get(key) if self._store.check([key]) else None
+        return None if found is None else found.decode()

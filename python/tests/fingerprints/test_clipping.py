@@ -4,44 +4,32 @@
 from __future__ import annotations
 
 import math
-import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
-import presum
-from helpers.packets import Packets
+from helpers.training import Training
+from helpers.values import real
 from presum.fingerprints.clipping import norm_of, norm_values
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 CPU = torch.device("cpu")
 
 
-def real(bits: int) -> float:
-    (value,) = struct.unpack("<d", struct.pack("<Q", bits))
-    return float(value)
-
-
-def test_a_step_tells_the_norm_that_it_is_clipped_by(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def test_a_step_tells_the_norm_that_it_is_clipped_by(training: Training) -> None:
+    model, optimizer = training.model, training.optimizer
     norms = []
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)
-    ) as monitor:
+    with training.watched() as monitor:
         for step in range(30):
             optimizer.zero_grad()
             model(torch.full((2, 4), 1.0 + step))["loss"].backward()
             norms.append(float(clip_grad_norm_(model.parameters(), 0.5)))
             monitor.grad_norm(norms[-1])
             optimizer.step()
-    values = [step.values for step in packets.steps]
+    values = [step.values for step in training.steps]
     assert [real(v["clip_norm"]) for v in values] == norms
     assert [real(v["grad_norm_told"]) for v in values] == norms
     assert {real(v["clip_limit"]) for v in values} == {0.5}
@@ -53,10 +41,10 @@ def test_a_step_tells_the_norm_that_it_is_clipped_by(
 
 @pytest.mark.parametrize("kind", [math.inf, 1.0, 3.0])
 def test_a_norm_of_another_type_comes_with_the_gradients_own_of_that_type(
-    kind: float, model: DistributedDataParallel, packets: Packets, tmp_path: Path
+    kind: float, training: Training
 ) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
+    model, optimizer = training.model, training.optimizer
+    with training.watched():
         for clip in (
             lambda: clip_grad_norm_(model.parameters(), 0.5, kind),
             lambda: clip_grads_with_norm_(model.parameters(), 0.5, torch.tensor(7.0)),
@@ -67,7 +55,7 @@ def test_a_norm_of_another_type_comes_with_the_gradients_own_of_that_type(
             model(torch.ones(2, 4))["loss"].backward()
             clip()
             optimizer.step()
-    own, unknown, below_one, plain = (step.values for step in packets.steps)
+    own, unknown, below_one, plain = (step.values for step in training.steps)
     assert real(own["clip_norm_type"]) == kind
     assert real(own["clipped_norm"]) == pytest.approx(real(own["clip_norm"]), rel=1e-6)
     assert math.isnan(real(unknown["clip_norm_type"])) and real(unknown["clip_norm"]) == 7
@@ -75,26 +63,22 @@ def test_a_norm_of_another_type_comes_with_the_gradients_own_of_that_type(
     assert "clip_norm_type" not in plain
 
 
-def test_clipping_a_part_or_more_than_the_model_is_not_told(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_clipping_a_part_or_more_than_the_model_is_not_told(training: Training) -> None:
+    model, optimizer = training.model, training.optimizer
     other = nn.Parameter(torch.ones(1))
     other.grad = torch.ones(1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for parameters in ([*model.parameters(), other], list(model.parameters())[:1]):
             optimizer.zero_grad()
             model(torch.ones(2, 4))["loss"].backward()
             clip_grad_norm_(parameters, 0.5)
             optimizer.step()
-    assert not any("clip_norm" in step.values for step in packets.steps)
+    assert training.values("clip_norm") == [None, None]
 
 
 @pytest.mark.parametrize("bad", ["1.0", torch.ones(2), None, torch.ones(1, device="meta")])
-def test_what_holds_no_norm_is_refused(
-    bad: Any, model: DistributedDataParallel, tmp_path: Path
-) -> None:
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)) as monitor:
+def test_what_holds_no_norm_is_refused(training: Training, bad: Any) -> None:
+    with training.watched() as monitor:
         with pytest.raises(ValueError, match="a norm must be one number"):
             monitor.grad_norm(bad)
         monitor.grad_norm(math.nan)
@@ -126,16 +110,14 @@ def test_norms_that_are_not_this_rank_s_own_are_left_out() -> None:
         assert norm_values("clip_norm", nothing, CPU) == []
 
 
-def test_of_several_calls_in_a_step_the_last_counts(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
+def test_of_several_calls_in_a_step_the_last_counts(training: Training) -> None:
+    model, optimizer = training.model, training.optimizer
+    with training.watched():
         optimizer.zero_grad()
         for micro in range(2):
             model.require_backward_grad_sync = micro == 1
             model(torch.full((2, 4), 1.0 + micro))["loss"].backward()
             last = float(clip_grad_norm_(model.parameters(), 1e6))
         optimizer.step()
-    assert real(packets.steps[0].values["clip_norm"]) == last
-    assert "clipped_norm" not in packets.steps[0].values  # it was the first call's
+    assert real(training.steps[0].values["clip_norm"]) == last
+    assert "clipped_norm" not in training.steps[0].values  # it was the first call's

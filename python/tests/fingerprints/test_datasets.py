@@ -9,29 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
+from helpers.unread import Sized, Stream
 from helpers.values import named
 from presum.fingerprints.datasets import describe_data
 from presum.fingerprints.samplers import Description
-
-
-class Sized:
-    """A data set that must not be read."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        raise AssertionError("the data set was called")
-
-
-class Stream(IterableDataset):  # type: ignore[type-arg]
-    def __iter__(self) -> Any:
-        raise AssertionError("the data set was called")
 
 
 def data_of(dataset: Any) -> dict[str, int]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from observers import make_observer
+from packet_decoder import decode
 from presum.fingerprints.moments import Moments, steps_of
 
 HOST = torch.device("cpu")
@@ -31,12 +32,7 @@ def moments_of(
 
 def sections(packet: bytes | None) -> dict[int, bytes]:
     assert packet is not None
-    found, at = {}, 56
-    while at < len(packet):
-        kind, _, length = struct.unpack_from("<HHI", packet, at)
-        found[kind] = packet[at + 8 : at + 8 + length]
-        at += 8 + length
-    return found
+    return decode(packet).sections
 
 
 def head(packet: bytes | None) -> tuple[Any, ...]:

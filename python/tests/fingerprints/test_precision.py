@@ -8,7 +8,6 @@ import importlib
 import pickle
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import MethodType, SimpleNamespace
 from typing import Any
 
@@ -16,10 +15,9 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
-import presum
-from helpers.packets import PARTS, Packets, one_step
+from helpers.packets import PARTS
+from helpers.training import Training
 from presum.fingerprints.families import Families, LateValues
 from presum.fingerprints.precision import COMPILED, NO_LAYER, ForwardPrecision
 
@@ -103,12 +101,6 @@ def test_it_is_looked_at_in_one_step_of_five_and_nothing_stays_behind() -> None:
         assert not any(part._forward_hooks for part in looking.model.modules())
     assert len(looking.saw) == len(looking.told) == 3
     assert looking.unseen == []
-
-
-def test_what_the_model_gives_is_the_same_bit_for_bit() -> None:
-    looking = Looking(layers())
-    x = torch.randn(3, 4)
-    assert torch.equal(looking.forward(1, x), looking.model(x))
 
 
 def test_a_fused_encoder_gets_no_hook_for_which_it_would_compute_otherwise() -> None:
@@ -197,19 +189,14 @@ def test_parameters_that_fsdp_casts_for_the_forward_pass(mesh: Any) -> None:
 
 
 @pytest.mark.usefixtures("one_worker")
-def test_a_step_tells_what_was_seen_inside(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    inner = model.module
+def test_a_step_tells_what_was_seen_inside(training: Training) -> None:
+    inner = training.model.module
     inside = torch.autocast("cpu", torch.bfloat16)
     inner.forward = MethodType(functools.wraps(inner.forward)(inside(type(inner).forward)), inner)  # type: ignore[method-assign]
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for _ in range(7):
-            one_step(model, optimizer, PARTS[:1])
-    at = [i for i, step in enumerate(packets.steps) if "forward_precision" in step.values]
+            training.step(PARTS[:1])
+    at = [i for i, step in enumerate(training.steps) if "forward_precision" in step.values]
     assert at == [1, 6]
-    assert packets.facts["forward_precision"] == CAST
-    assert "forward_unseen" not in packets.facts
+    assert training.packets.facts["forward_precision"] == CAST
+    assert "forward_unseen" not in training.packets.facts

@@ -12,29 +12,16 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
-    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
 )
 
+from helpers.unread import Sized, Stream
 from helpers.values import named
 from presum.fingerprints.families import KIND
 from presum.fingerprints.samplers import describe_sampler
 from presum.parallel.sampler import MicroBatchSampler
-
-
-class Sized:
-    """A data set that must not be read."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        raise AssertionError("the data set was called")
 
 
 def sampler_of(source: Any) -> tuple[dict[str, int], str]:
@@ -135,11 +122,6 @@ def test_lightning_s_wrapper_is_looked_through() -> None:
     found, text = sampler_of(DataLoader(Sized(9), sampler=sampler))
     assert (found["rank"], found["replicas"], found["seed"], found["shuffle"]) == (1, 3, 4, 0)
     assert "Wrapped(SequentialSampler)" in text
-
-
-class Stream(IterableDataset):  # type: ignore[type-arg]
-    def __iter__(self) -> Any:
-        raise AssertionError("the data set was called")
 
 
 def test_iterable_data_sets_have_no_sampler_but_may_divide_themselves() -> None:

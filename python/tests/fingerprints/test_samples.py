@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-import presum
-from helpers.packets import PARTS, Model, Packets, one_step, rows_of
+from helpers.packets import PARTS, Model, rows_of
+from helpers.training import Training
 from presum.fingerprints.samples import BatchFinder
 
 pytestmark = pytest.mark.usefixtures("one_worker")
+
+
+@pytest.fixture
+def training(training: Training) -> Training:
+    training.names_optimizer = False
+    return training
 
 
 def dataset(rows: int = 24) -> TensorDataset:
@@ -28,6 +32,10 @@ def dataset(rows: int = 24) -> TensorDataset:
 
 def loader_of(data: Any, **options: Any) -> DataLoader[Any]:
     return DataLoader(data, **{"batch_size": 4, **options})
+
+
+def indices(training: Training) -> list[list[int]]:
+    return [step.indices for step in training.steps]
 
 
 def train(model: nn.Module, loader: Any, *, limit: int = 100) -> None:
@@ -39,298 +47,241 @@ def train(model: nn.Module, loader: Any, *, limit: int = 100) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sampler_s_indices_belong_to_the_step_that_used_them(
-    workers: int, model: DistributedDataParallel, packets: Packets, tmp_path: Path
+    training: Training, workers: int
 ) -> None:
     sampler = DistributedSampler(dataset(), num_replicas=2, rank=1, seed=3)
     loader = loader_of(
         dataset(), sampler=sampler, num_workers=workers, persistent_workers=workers > 0
     )
     expected: list[list[int]] = []
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for epoch in range(2):
             sampler.set_epoch(epoch)
             order = list(sampler)
             expected += [order[at : at + 4] for at in range(0, 12, 4)]
-            train(model, loader)
-    assert [step.indices for step in packets.steps] == expected
-    values = [step.values for step in packets.steps]
-    assert [v["data_pass"] for v in values] == [0, 0, 0, 1, 1, 1]
-    assert [v["data_batch"] for v in values] == [0, 1, 2, 0, 1, 2]
-    assert [v["sampler_epoch"] for v in values] == [0, 0, 0, 1, 1, 1]
-    assert {v["sampler_seed"] for v in values} == {3}
-    assert {v["sampler_rank"] for v in values} == {1}
-    assert packets.facts["sampler"].startswith("BatchSampler(DistributedSampler): seed=3")
-    assert packets.facts["data"].startswith("TensorDataset: length=24")
-    assert len(packets.hellos) == 3  # the last with precision inside the forward pass
-    assert packets.hellos[1] < packets.steps[0].order
+            train(training.model, loader)
+    assert indices(training) == expected
+    assert training.values("data_pass") == [0, 0, 0, 1, 1, 1]
+    assert training.values("data_batch") == [0, 1, 2, 0, 1, 2]
+    assert training.values("sampler_epoch") == [0, 0, 0, 1, 1, 1]
+    assert training.values("sampler_seed") == [3] * 6
+    assert training.values("sampler_rank") == [1] * 6
+    assert training.packets.facts["sampler"].startswith("BatchSampler(DistributedSampler): seed=3")
+    assert training.packets.facts["data"].startswith("TensorDataset: length=24")
+    assert len(training.packets.hellos) == 3  # the last with precision inside the forward pass
+    assert training.packets.hellos[1] < training.steps[0].order
 
 
-def test_batches_drawn_ahead_and_cut_into_micro_batches_are_matched(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+def test_batches_drawn_ahead_and_cut_into_micro_batches_are_matched(training: Training) -> None:
+    with training.watched():
         ahead = list(loader_of(dataset()))
         for (x,) in ahead[:2]:
-            with model.no_sync():
-                model(x[:2])["loss"].backward()
-            model(x[2:])["loss"].backward()
-    assert [step.indices for step in packets.steps] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+            with training.model.no_sync():
+                training.model(x[:2])["loss"].backward()
+            training.model(x[2:])["loss"].backward()
+    assert indices(training) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_an_evaluation_loader_is_not_taken_for_the_training_s(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_an_evaluation_loader_is_not_taken_for_the_training_s(training: Training) -> None:
     other = TensorDataset(-torch.arange(1.0, 97.0).reshape(24, 4))
     evaluation = loader_of(other, batch_size=3)
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for _ in range(2):
             for (x,) in evaluation:
                 with torch.no_grad():
-                    model(x)
-            train(model, loader_of(dataset()), limit=2)
+                    training.model(x)
+            train(training.model, loader_of(dataset()), limit=2)
             next(iter(evaluation))
-    assert [step.indices for step in packets.steps] == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
-    assert {step.values["data_length"] for step in packets.steps} == {24}
-    assert [step.values["data_batch"] for step in packets.steps] == [0, 1, 0, 1]
+    assert indices(training) == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
+    assert set(training.values("data_length")) == {24}
+    assert training.values("data_batch") == [0, 1, 0, 1]
 
 
-def test_samples_that_are_evaluated_on_too_stay_the_training_s(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_samples_that_are_evaluated_on_too_stay_the_training_s(training: Training) -> None:
     """The next batch is drawn ahead of an evaluation on the same rows, as Accelerate does."""
     data = dataset()
     copied = TensorDataset(data.tensors[0].clone())
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
-        training = iter(loader_of(data))
-        (ahead,) = next(training)
+    with training.watched():
+        drawn = iter(loader_of(data))
+        (ahead,) = next(drawn)
         for _ in range(5):
-            (x,), ahead = (ahead,), next(training)[0]
-            model.eval()
+            (x,), ahead = (ahead,), next(drawn)[0]
+            training.model.eval()
             with torch.no_grad():
                 for (y,) in loader_of(copied):
-                    model(y)
-            model.train()
-            model(x)["loss"].backward()
-    assert {step.values["data_pass"] for step in packets.steps} == {0}
-    assert [step.values["data_batch"] for step in packets.steps] == [0, 1, 2, 3, 4]
+                    training.model(y)
+            training.model.train()
+            training.model(x)["loss"].backward()
+    assert set(training.values("data_pass")) == {0}
+    assert training.values("data_batch") == [0, 1, 2, 3, 4]
 
 
-def test_a_new_loader_over_the_same_data_is_the_next_pass(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_a_new_loader_over_the_same_data_is_the_next_pass(training: Training) -> None:
     data = dataset(8)
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for _ in range(3):
-            train(model, loader_of(data))
-    assert [step.values["data_pass"] for step in packets.steps] == [0, 0, 1, 1, 2, 2]
+            train(training.model, loader_of(data))
+    assert training.values("data_pass") == [0, 0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pass_that_is_gone_through_is_said_to_have_ended(
-    workers: int, model: DistributedDataParallel, packets: Packets, tmp_path: Path
+    training: Training, workers: int
 ) -> None:
     loader = loader_of(dataset(8), num_workers=workers)
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
-        train(model, loader)
-        train(model, loader, limit=1)
-        train(model, loader)
-        train(model, loader)
-    ended = [step.values.get("data_ended") for step in packets.steps]
-    assert ended == [None, None, 1, 1, 1, 3, 3]
-    assert packets.final is not None
-    final = packets.final.values
+    with training.watched():
+        train(training.model, loader)
+        train(training.model, loader, limit=1)
+        train(training.model, loader)
+        train(training.model, loader)
+    assert training.values("data_ended") == [None, None, 1, 1, 1, 3, 3]
+    assert training.packets.final is not None
+    final = training.packets.final.values
     assert [final[name] for name in ("data_pass", "data_batch", "data_ended")] == [3, 1, 4]
 
 
-def test_data_that_are_made_anew_for_each_pass_are_counted_on(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+def test_data_that_are_made_anew_for_each_pass_are_counted_on(training: Training) -> None:
+    with training.watched():
         for rows in (8, 8, 12, 8):
-            train(model, loader_of(dataset(rows)))
-    passes = [step.values["data_pass"] for step in packets.steps]
-    assert passes == [0, 0, 1, 1, 0, 0, 0, 2, 2]
+            train(training.model, loader_of(dataset(rows)))
+    assert training.values("data_pass") == [0, 0, 1, 1, 0, 0, 0, 2, 2]
 
 
-def test_a_pass_counts_once_it_is_trained_on(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_a_pass_counts_once_it_is_trained_on(training: Training) -> None:
     data, loader = dataset(8), loader_of(dataset(8))
     loaders = [loader_of(data), loader_of(data)]
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         next(iter(loader))
         for (x,), (y,) in zip(*loaders, strict=True):
-            model(x)["loss"].backward()
-            model(-y)["loss"].backward()
+            training.model(x)["loss"].backward()
+            training.model(-y)["loss"].backward()
         next(iter(loader))
         sum(len(x) for (x,) in loader)
-        train(model, loader)
-    passes = [step.values.get("data_pass") for step in packets.steps]
-    assert passes == [0, None, 0, None, 0, 0]
+        train(training.model, loader)
+    assert training.values("data_pass") == [0, None, 0, None, 0, 0]
 
 
-def test_interleaved_loaders_over_the_same_data_have_passes_of_their_own(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_interleaved_loaders_over_one_data_set_have_passes_each(training: Training) -> None:
     data = dataset(8)
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         ahead, behind = iter(loader_of(data)), iter(loader_of(data, batch_size=2))
         for loader in (ahead, behind, ahead, behind):
             (x,) = next(loader)
-            model(x)["loss"].backward()
-    assert [step.values["data_pass"] for step in packets.steps] == [0, 1, 0, 1]
+            training.model(x)["loss"].backward()
+    assert training.values("data_pass") == [0, 1, 0, 1]
 
 
-def test_equal_rows_keep_their_own_indices(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_equal_rows_keep_their_own_indices(training: Training) -> None:
     data = TensorDataset(torch.ones(8, 4))
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
-        train(model, loader_of(data))
-    assert [sorted(step.indices) for step in packets.steps] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with training.watched():
+        train(training.model, loader_of(data))
+    assert [sorted(step.indices) for step in training.steps] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_a_batch_that_changes_on_the_way_is_the_only_one_handed_out(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+def test_a_batch_that_changes_on_the_way_is_the_only_one_handed_out(training: Training) -> None:
+    with training.watched():
         for (x,) in loader_of(dataset()):
-            model(x + 0.5)["loss"].backward()
-    assert [step.indices for step in packets.steps] == [
-        list(range(first, first + 4)) for first in range(0, 24, 4)
-    ]
-    assert [step.values["data_batch"] for step in packets.steps] == list(range(6))
+            training.model(x + 0.5)["loss"].backward()
+    assert indices(training) == [[*range(first, first + 4)] for first in range(0, 24, 4)]
+    assert training.values("data_batch") == list(range(6))
 
 
-def test_batches_that_are_mixed_on_the_way_have_a_sampler_and_no_indices(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+def test_batches_mixed_on_the_way_have_a_sampler_and_no_indices(training: Training) -> None:
+    with training.watched():
         batches = iter(loader_of(dataset()))
         for (x,), (y,) in zip(batches, batches, strict=True):
-            model(x + y)["loss"].backward()
-    assert all(not step.indices for step in packets.steps)
-    assert all("sampler_class" in step.values for step in packets.steps)
-    assert all("data_pass" not in step.values for step in packets.steps)
+            training.model(x + y)["loss"].backward()
+    assert all(not step.indices for step in training.steps)
+    assert all("sampler_class" in step.values for step in training.steps)
+    assert all("data_pass" not in step.values for step in training.steps)
 
 
-def test_two_loaders_in_turn_are_told_of_once(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
+def test_two_loaders_in_turn_are_told_of_once(training: Training) -> None:
     loaders = [DataLoader(TensorDataset(part), 2) for part in (PARTS[:12], 100 + PARTS[:8])]
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for _ in range(3):
             for batches in zip(*loaders, strict=False):
                 for (batch,) in batches:
-                    one_step(model, optimizer, batch)
-    assert len(packets.steps) == 24 and packets.steps[-1].indices
+                    training.step(batch)
+    assert len(training.steps) == 24 and training.steps[-1].indices
     # When attached, with the first batch of each, and with precision inside the forward pass.
-    assert len(packets.hellos) == 4
-    assert packets.facts["data"] == "TensorDataset: length=12; TensorDataset: length=8"
+    assert len(training.packets.hellos) == 4
+    assert training.packets.facts["data"] == "TensorDataset: length=12; TensorDataset: length=8"
 
 
-def test_a_sampler_that_changes_at_every_step_is_told_of_a_few_times(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
+def test_a_sampler_that_changes_at_every_step_is_told_of_a_few_times(training: Training) -> None:
     sampler: DistributedSampler[object] = DistributedSampler(PARTS, 1, 0)  # type: ignore[arg-type]
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(data=sampler, quiet=True)
-    ):
+    training.names_optimizer = True
+    with training.watched(data=sampler):
         for step in range(12):
             sampler.seed = step
-            one_step(model, optimizer, PARTS[:2])
-    assert len(packets.hellos) <= 7
-    assert packets.facts["sampler"].endswith("and others: each step has their hashes")
-    assert [step.values["sampler_seed"] for step in packets.steps] == list(range(12))
+            training.step(PARTS[:2])
+    assert len(training.packets.hellos) <= 7
+    assert training.packets.facts["sampler"].endswith("and others: each step has their hashes")
+    assert training.values("sampler_seed") == list(range(12))
 
 
-def test_with_two_loaders_and_no_match_nothing_is_said_of_samplers(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+def test_with_two_loaders_and_no_match_nothing_is_said_of_samplers(training: Training) -> None:
+    with training.watched():
         for (x,), _ in zip(loader_of(dataset()), loader_of(dataset()), strict=True):
-            model(x + 0.5)["loss"].backward()
-    assert all("sampler_class" not in step.values for step in packets.steps)
+            training.model(x + 0.5)["loss"].backward()
+    assert all("sampler_class" not in step.values for step in training.steps)
 
 
-def test_a_loader_that_is_named_is_followed_in_its_order(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_a_loader_that_is_named_is_followed_in_its_order(training: Training) -> None:
     loader, other = loader_of(dataset()), loader_of(dataset(), batch_size=2)
-    with presum.attach(
-        model, run=tmp_path, record=presum.Record(every=2, data=[loader], quiet=True)
-    ):
+    with training.watched(every=2, data=[loader]):
         for (x,), _ in zip(loader, other, strict=False):
-            model(x + 0.5)["loss"].backward()
-    assert [step.indices for step in packets.steps] == [
-        [0, 1, 2, 3],
-        [8, 9, 10, 11],
-        [16, 17, 18, 19],
-    ]
-    assert [step.values["data_batch"] for step in packets.steps] == [0, 2, 4]
+            training.model(x + 0.5)["loss"].backward()
+    assert indices(training) == [[*range(first, first + 4)] for first in (0, 8, 16)]
+    assert training.values("data_batch") == [0, 2, 4]
 
 
-def test_a_sampler_that_is_named_is_read_at_every_step(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_a_sampler_that_is_named_is_read_at_every_step(training: Training) -> None:
     sampler = DistributedSampler(dataset(), num_replicas=2, rank=0, seed=5)
-    with presum.attach(model, run=tmp_path, record=presum.Record(data=sampler, quiet=True)):
+    with training.watched(data=sampler):
         for epoch in range(2):
             sampler.set_epoch(epoch)
-            model(PARTS[:3])["loss"].backward()
-            model(PARTS[:3])  # ends the step
-    assert [step.values["sampler_epoch"] for step in packets.steps] == [0, 1]
-    assert packets.steps[0].values["sampler_seed"] == 5
+            training.model(PARTS[:3])["loss"].backward()
+            training.model(PARTS[:3])  # ends the step
+    assert training.values("sampler_epoch") == [0, 1]
+    assert training.steps[0].values["sampler_seed"] == 5
 
 
-def test_iterable_data_sets_have_samples_but_no_indices(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_iterable_data_sets_have_samples_but_no_indices(training: Training) -> None:
     class Stream(IterableDataset):  # type: ignore[type-arg]
         def __iter__(self) -> Iterator[torch.Tensor]:
             return iter(PARTS)
 
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for x in loader_of(Stream()):
-            model(x)["loss"].backward()
-    assert [step.rows for step in packets.steps] == [4] * 6
-    assert all(not step.indices for step in packets.steps)
-    assert [step.values["data_batch"] for step in packets.steps] == list(range(6))
+            training.model(x)["loss"].backward()
+    assert [step.rows for step in training.steps] == [4] * 6
+    assert all(not step.indices for step in training.steps)
+    assert training.values("data_batch") == list(range(6))
 
 
-def test_dictionaries_are_matched_by_the_tensor_that_the_forward_pass_gets(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
+def test_dictionaries_are_matched_by_the_tensor_that_is_used(training: Training) -> None:
     data = [{"label": torch.tensor(i % 2), "picture": row} for i, row in enumerate(PARTS)]
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for batch in loader_of(data):
-            model(batch["picture"])["loss"].backward()
-    assert [step.indices for step in packets.steps][:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+            training.model(batch["picture"])["loss"].backward()
+    assert indices(training)[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_large_batches_are_known_again_by_their_first_rows(
-    packets: Packets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presum.fingerprints.loaders.ELEMENTS_MAX", 8)
-    model = DistributedDataParallel(Model())
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
-        train(model, loader_of(dataset()))
-    assert [step.indices for step in packets.steps][:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert packets.steps[0].samples == rows_of(PARTS[:4])
+    with training.watched():
+        train(training.model, loader_of(dataset()))
+    assert indices(training)[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert training.steps[0].samples == rows_of(PARTS[:4])
 
 
-def test_accelerate_s_loader_is_followed(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    accelerate = pytest.importorskip("accelerate")
+def test_accelerate_s_loader_is_followed(training: Training) -> None:
     loading = pytest.importorskip("accelerate.data_loader")
-    accelerate.PartialState()
+    pytest.importorskip("accelerate").PartialState()
     loader = loading.prepare_data_loader(
         loader_of(dataset(), shuffle=True),
         num_processes=2,
@@ -339,32 +290,28 @@ def test_accelerate_s_loader_is_followed(
         data_seed=11,
         put_on_device=False,
     )
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for _ in range(2):
-            train(model, loader)
-    values = [step.values for step in packets.steps]
-    assert [v["sampler_epoch"] for v in values] == [0, 0, 0, 1, 1, 1]
-    assert {(v["sampler_seed"], v["sampler_rank"], v["sampler_replicas"]) for v in values} == {
-        (11, 1, 2)
-    }
-    seen = [{i for step in packets.steps[at : at + 3] for i in step.indices} for at in (0, 3)]
+            train(training.model, loader)
+    assert training.values("sampler_epoch") == [0, 0, 0, 1, 1, 1]
+    for name, value in {"sampler_seed": 11, "sampler_rank": 1, "sampler_replicas": 2}.items():
+        assert training.values(name) == [value] * 6
+    seen = [{i for step in training.steps[at : at + 3] for i in step.indices} for at in (0, 3)]
     assert all(len(indices) == 12 for indices in seen) and seen[0] != seen[1]
-    assert [step.samples for step in packets.steps] == [
-        rows_of(PARTS[step.indices]) for step in packets.steps
+    assert [step.samples for step in training.steps] == [
+        rows_of(PARTS[step.indices]) for step in training.steps
     ]
 
 
-def test_torch_s_loader_is_as_it_was_after_the_last_monitor(
-    model: DistributedDataParallel, tmp_path: Path
-) -> None:
+def test_torch_s_loader_is_as_it_was_after_the_last_monitor(training: Training) -> None:
     def methods() -> list[Any]:
         base = vars(_BaseDataLoaderIter)
         return [vars(DataLoader)["__iter__"], base["__next__"], base["_next_index"]]
 
     before = methods()
-    other = DistributedDataParallel(Model())
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
-        with presum.attach(other, run=tmp_path, record=presum.Record(quiet=True)):
+    other = training.of(Model())
+    with training.watched():
+        with other.watched():
             assert all(a is not b for a, b in zip(before, methods(), strict=True))
         assert methods() != before
         iterator = iter(loader_of(dataset()))
@@ -373,9 +320,7 @@ def test_torch_s_loader_is_as_it_was_after_the_last_monitor(
     assert next(iterator)[0].tolist() == PARTS[4:8].tolist()
 
 
-def test_loaders_raise_and_yield_what_they_always_did(
-    model: DistributedDataParallel, tmp_path: Path
-) -> None:
+def test_loaders_raise_and_yield_what_they_always_did(training: Training) -> None:
     class Broken(TensorDataset):
         def __getitem__(self, index: int) -> Any:
             raise KeyError("user's own")
@@ -386,7 +331,7 @@ def test_loaders_raise_and_yield_what_they_always_did(
 
     shuffled = loader_of(dataset(), shuffle=True)
     expected = seen(shuffled)
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         assert seen(shuffled) == expected
         with pytest.raises(KeyError, match="user's own"):
             next(iter(loader_of(Broken(PARTS))))
@@ -396,28 +341,26 @@ def test_loaders_raise_and_yield_what_they_always_did(
 
 
 def test_a_failing_look_at_data_does_not_reach_the_loader(
-    model: DistributedDataParallel,
-    packets: Packets,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_args: object, **_options: object) -> None:
         raise RuntimeError("presum's own")
 
     monkeypatch.setattr("presum.fingerprints.loaders.hash_tensor", broken)
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
-        train(model, loader_of(dataset()))
-    assert len(packets.steps) == 6
-    assert packets.notes == ["no fingerprints of data from here on (RuntimeError: presum's own)"]
-    assert all("rng_torch" in step.values for step in packets.steps)
+    with training.watched():
+        train(training.model, loader_of(dataset()))
+    assert len(training.steps) == 6
+    said = "no fingerprints of data from here on (RuntimeError: presum's own)"
+    assert training.packets.notes == [said]
+    assert all("rng_torch" in step.values for step in training.steps)
 
 
 def test_loader_workers_and_forks_do_not_watch(
-    model: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered: list[Any] = []
     with (
-        presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)),
+        training.watched(),
         monkeypatch.context() as spied,
     ):
         spied.setattr(BatchFinder, "offer", lambda _finder, batch: offered.append(batch))

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pickle
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-import presum
-from helpers.packets import PARTS, Model, Packets, Step, one_step, rows_of
+from helpers.packets import PARTS, Model, Packets, Step, rows_of
+from helpers.training import Training
+from helpers.values import real
 from presum._core import Observer, StateKind, hash_plain
 from presum.fingerprints.families import KIND, WORD
 from presum.fingerprints.rng import RngStates
@@ -29,42 +30,26 @@ from presum.options import FAMILIES
 pytestmark = pytest.mark.usefixtures("one_worker")
 
 
-def test_a_step_carries_every_family(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model, optimizer, PARTS[:3])
-    values = packets.steps[0].values
+def test_a_step_carries_every_family(training: Training) -> None:
+    with training.watched():
+        training.step(PARTS[:3])
+    values = training.steps[0].values
     rng = {"rng_torch", "rng_numpy", "rng_python"}
     settings = {"optimizer_class", "optimizer_settings", "learning_rate", "weight_decay"}
     modes = {"mode", "modes", "dropout", "dropouts", "dtype", "determinism"}
     others = {"wrapper_forward", "batch", "zero_share", "forward_draws"}
     assert rng | settings | modes | others == set(values)
-    assert packets.steps[0].samples == rows_of(PARTS[:3])
+    assert training.steps[0].samples == rows_of(PARTS[:3])
     assert values["batch"] == sum(rows_of(PARTS[:3])) & WORD
     assert (values["mode"], values["wrapper_forward"]) == (1, 1)
-    assert "numpy" in packets.facts
+    assert "numpy" in training.packets.facts
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_can_be_asked_for_alone(
-    family: str,
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(
-        model,
-        optimizer=optimizer,
-        run=tmp_path,
-        record=presum.Record(fingerprints=[family], quiet=True),
-    ):
-        one_step(model, optimizer, PARTS[:3])
-    step = packets.steps[0]
+def test_a_family_can_be_asked_for_alone(training: Training, family: str) -> None:
+    with training.watched(fingerprints=[family]):
+        training.step(PARTS[:3])
+    step = training.steps[0]
     expected = {
         "rng": "rng_torch",
         "data": "batch",
@@ -80,59 +65,37 @@ def test_a_family_can_be_asked_for_alone(
     )
 
 
-def test_without_fingerprints_only_facts_about_the_step_travel(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(
-        model,
-        optimizer=optimizer,
-        run=tmp_path,
-        record=presum.Record(fingerprints=[], quiet=True),
-    ):
-        one_step(model, optimizer, PARTS[:3])
-    assert set(packets.steps[0].values) == {"wrapper_forward", "zero_share"}
-    assert not packets.steps[0].states and not packets.steps[0].samples
-    assert "numpy" not in packets.facts
+def test_without_fingerprints_only_facts_about_the_step_travel(training: Training) -> None:
+    with training.watched(fingerprints=[]):
+        training.step(PARTS[:3])
+    assert set(training.steps[0].values) == {"wrapper_forward", "zero_share"}
+    assert not training.steps[0].states and not training.steps[0].samples
+    assert "numpy" not in training.packets.facts
 
 
-def test_micro_batches_of_a_step_are_put_together_and_validation_left_out(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        with model.no_sync():
-            model(PARTS[:2])["loss"].backward()
-        model(PARTS[5:9])  # no backward
+def test_micro_batches_are_put_together_and_validation_left_out(training: Training) -> None:
+    with training.watched():
+        with training.model.no_sync():
+            training.model(PARTS[:2])["loss"].backward()
+        training.model(PARTS[5:9])  # no backward
         with torch.no_grad():
-            model(PARTS[10:12])
-        model(PARTS[2:4])["loss"].backward()
-        optimizer.step()
-    assert len(packets.steps) == 1
-    assert packets.steps[0].samples == rows_of(PARTS[:4])
+            training.model(PARTS[10:12])
+        training.model(PARTS[2:4])["loss"].backward()
+        training.optimizer.step()
+    assert len(training.steps) == 1
+    assert training.steps[0].samples == rows_of(PARTS[:4])
 
 
-def test_micro_batches_that_were_zeroed_are_not_of_the_step(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        with model.no_sync():
-            model(PARTS[:2])["loss"].backward()
-        one_step(model, optimizer, PARTS[2:4])
-    (step,) = packets.steps
+def test_micro_batches_that_were_zeroed_are_not_of_the_step(training: Training) -> None:
+    with training.watched():
+        with training.model.no_sync():
+            training.model(PARTS[:2])["loss"].backward()
+        training.step(PARTS[2:4])
+    (step,) = training.steps
     assert step.samples == rows_of(PARTS[2:4])
 
 
-def test_samples_that_cannot_be_found_are_unknown(
-    optimizer: torch.optim.Optimizer, packets: Packets, tmp_path: Path
-) -> None:
+def test_samples_that_cannot_be_found_are_unknown(training: Training) -> None:
     class Odd(Model):
         def forward(self, x: Any) -> dict[str, torch.Tensor]:
             return super().forward(x.hidden)
@@ -140,35 +103,28 @@ def test_samples_that_cannot_be_found_are_unknown(
     class Batch:
         hidden = PARTS[:3]
 
-    model = DistributedDataParallel(Odd())
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
-        model(Batch())["loss"].backward()
-    assert "batch" not in packets.steps[0].values and packets.steps[0].rows == 0
-    assert "rng_torch" in packets.steps[0].values
+    training = training.of(Odd())
+    with training.watched():
+        training.model(Batch())["loss"].backward()
+    assert "batch" not in training.steps[0].values and training.steps[0].rows == 0
+    assert "rng_torch" in training.steps[0].values
 
 
-def test_a_forward_through_the_module_inside_shows(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model.module, optimizer, PARTS[:3])
-        one_step(model, optimizer, PARTS[:3])
-        one_step(model.module, optimizer, PARTS[:3])
-    assert [step.values["wrapper_forward"] for step in packets.steps] == [0, 1, 0]
-    assert all(step.states and "rng_torch" in step.values for step in packets.steps)
+def test_a_forward_through_the_module_inside_shows(training: Training) -> None:
+    with training.watched():
+        training.step(PARTS[:3], training.model.module)
+        training.step(PARTS[:3])
+        training.step(PARTS[:3], training.model.module)
+    assert training.values("wrapper_forward") == [0, 1, 0]
+    assert all(step.states and "rng_torch" in step.values for step in training.steps)
 
 
 @pytest.mark.parametrize("through", ["bare", "wrapped"])
 def test_one_worker_may_evaluate_with_gradients_at_any_time(
-    through: str,
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
+    through: str, training: Training
 ) -> None:
+    model = training.model
+
     def evaluate() -> None:
         model.eval()
         (model if through == "wrapped" else model.module)(PARTS[4:6])
@@ -178,17 +134,15 @@ def test_one_worker_may_evaluate_with_gradients_at_any_time(
         torch.manual_seed(1)
         for p in model.parameters():
             nn.init.constant_(p, 0.5)
-        with presum.attach(
-            model, optimizer=optimizer, run=tmp_path / str(extra), record=presum.Record(quiet=True)
-        ):
+        with training.watched():
             for first in range(3):
-                optimizer.zero_grad()
+                training.optimizer.zero_grad()
                 model(PARTS[first : first + 3])["loss"].backward()
                 extra()
-                optimizer.step()
+                training.optimizer.step()
                 extra()
-        taken = list(packets.steps)
-        packets.steps.clear()
+        taken = list(training.steps)
+        training.steps.clear()
         for step in taken:  # of the gradient at the optimizer's step, which evaluation comes before
             step.values.pop("below_fp16", None)
         return taken
@@ -199,69 +153,57 @@ def test_one_worker_may_evaluate_with_gradients_at_any_time(
     assert [step.samples for step in with_extra] == [step.samples for step in alone]
 
 
-def test_a_batch_is_known_by_all_its_tensors(
-    optimizer: torch.optim.Optimizer, packets: Packets, tmp_path: Path
-) -> None:
+def test_a_batch_is_known_by_all_its_tensors(training: Training) -> None:
     class Graph(Model):
         def forward(self, grid: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
             return super().forward(grid * y[:, None])
 
-    model = DistributedDataParallel(Graph())
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    training = training.of(Graph())
+    with training.watched():
         for targets in (PARTS[0], PARTS[1], PARTS[0]):
-            model(PARTS[:4], targets)["loss"].backward()
-    first, second, third = (step.values["batch"] for step in packets.steps)
+            training.model(PARTS[:4], targets)["loss"].backward()
+    first, second, third = (step.values["batch"] for step in training.steps)
     assert first == third != second
-    assert all(step.samples == rows_of(PARTS[:4]) for step in packets.steps)
+    assert all(step.samples == rows_of(PARTS[:4]) for step in training.steps)
 
 
-def test_optimiser_steps_on_gradients_that_were_not_reduced_are_counted(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model, optimizer, PARTS[:3])
-        with model.no_sync():
-            one_step(model, optimizer, PARTS[:3])  # wrong
-        optimizer.step()  # nothing new
-        with model.no_sync():
-            model(PARTS[:3])["loss"].backward()
-        one_step(model, optimizer, PARTS[:3])
-        model(PARTS[:3])["loss"].backward()
-        with model.no_sync():
-            one_step(model, optimizer, PARTS[:3])  # wrong: one micro-batch too many
-        one_step(model, optimizer, PARTS[:3])
-    assert [step.reduced for step in packets.steps] == [True, False, True, True, False, True]
-    assert [step.unreduced for step in packets.steps] == [0, 0, 1, 1, 1, 2]
+def test_optimiser_steps_on_gradients_that_were_not_reduced_are_counted(training: Training) -> None:
+    with training.watched():
+        training.step(PARTS[:3])
+        with training.model.no_sync():
+            training.step(PARTS[:3])  # wrong
+        training.optimizer.step()  # nothing new
+        with training.model.no_sync():
+            training.model(PARTS[:3])["loss"].backward()
+        training.step(PARTS[:3])
+        training.model(PARTS[:3])["loss"].backward()
+        with training.model.no_sync():
+            training.step(PARTS[:3])  # wrong: one micro-batch too many
+        training.step(PARTS[:3])
+    reduced = [step.reduced for step in training.steps]
+    assert reduced == [True, False, True, True, False, True]
+    assert [step.unreduced for step in training.steps] == [0, 0, 1, 1, 1, 2]
 
 
-def test_generators_are_read_before_the_forward_pass_draws(
-    optimizer: torch.optim.Optimizer, packets: Packets, tmp_path: Path
-) -> None:
+def test_generators_are_read_before_the_forward_pass_draws(training: Training) -> None:
     class Noisy(Model):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
             return super().forward(x + torch.rand_like(x))
 
-    model = DistributedDataParallel(Noisy())
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    training = training.of(Noisy())
+    with training.watched():
         for _ in range(2):
             torch.manual_seed(3)
-            with model.no_sync():
-                model(PARTS[:3])["loss"].backward()
-            model(PARTS[:3])["loss"].backward()
+            with training.model.no_sync():
+                training.model(PARTS[:3])["loss"].backward()
+            training.model(PARTS[:3])["loss"].backward()
     torch.manual_seed(3)
     expected = dict(RngStates(torch.device("cpu"))())[KIND["rng_torch"]]
-    assert [step.values["rng_torch"] for step in packets.steps] == [expected, expected]
+    assert [step.values["rng_torch"] for step in training.steps] == [expected, expected]
 
 
-def test_what_the_forward_pass_draws_is_told_but_for_dropout(
-    packets: Packets, tmp_path: Path
-) -> None:
+def test_what_the_forward_pass_draws_is_told_but_for_dropout(training: Training) -> None:
     class Noisy(Model):
-        drawing = True
-
         def __init__(self) -> None:
             super().__init__()
             self.rests = nn.Dropout(0.0)
@@ -273,35 +215,26 @@ def test_what_the_forward_pass_draws_is_told_but_for_dropout(
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
             return super().forward(torch.nn.functional.dropout(x, 0.5))
 
-    def one_pass(model: DistributedDataParallel) -> None:
-        torch.rand(3)  # between two forward passes
-        model(PARTS[:3])["loss"].backward()
-
     noisy = Noisy()
-    model = DistributedDataParallel(noisy)
-    with presum.attach(model, run=tmp_path / "noisy", record=presum.Record(quiet=True)):
-        one_pass(model)
-        noisy.drawing = False
-        one_pass(model)
-    assert [step.values["forward_draws"] for step in packets.steps] == [1, 0]
-    model = DistributedDataParallel(Dropping())
-    with presum.attach(model, run=tmp_path / "dropping", record=presum.Record(quiet=True)):
-        one_pass(model)
-    assert "forward_draws" not in packets.steps[2].values
+    for module, drawing in ((noisy, True), (noisy, False), (Dropping(), True)):
+        module.drawing = drawing
+        other = training.of(module)
+        with other.watched():
+            torch.rand(3)  # before the forward pass
+            other.model(PARTS[:3])["loss"].backward()
+    assert training.values("forward_draws") == [1, 0, None]
 
 
-def test_labels_that_the_model_is_not_given_are_known_from_the_loader(
-    packets: Packets, tmp_path: Path
-) -> None:
-    def labels_of(wrong: dict[int, int]) -> list[int]:
+def test_labels_that_the_model_is_not_given_are_known_from_the_loader(training: Training) -> None:
+    def labels_of(wrong: dict[int, int]) -> list[int | None]:
         targets = torch.arange(24) % 7
         for at, label in wrong.items():
             targets[at] = label
-        model, begun = DistributedDataParallel(Model()), len(packets.steps)
-        with presum.attach(model, run=tmp_path / str(begun), record=presum.Record(quiet=True)):
+        other = training.of(Model())
+        with other.watched():
             for x, _ in DataLoader(TensorDataset(PARTS, targets), batch_size=4):
-                model(x)["loss"].backward()
-        return [step.values["labels"] for step in packets.steps[begun:]]
+                other.model(x)["loss"].backward()
+        return training.values("labels")[-6:]
 
     plain = labels_of({})
     assert len(plain) == 6 and plain == labels_of({})
@@ -313,25 +246,21 @@ def test_labels_that_the_model_is_not_given_are_known_from_the_loader(
     assert swapped[0] != plain[0] and swapped[1:] == plain[1:]
 
 
-def test_the_share_of_zeros_is_that_of_the_gradient(packets: Packets, tmp_path: Path) -> None:
-    model = DistributedDataParallel(Model())
-    for parameter in filter(lambda p: p.requires_grad, model.parameters()):
+def test_the_share_of_zeros_is_that_of_the_gradient(training: Training) -> None:
+    training = training.of(Model())
+    for parameter in filter(lambda p: p.requires_grad, training.model.parameters()):
         parameter.register_hook(lambda g: g * (torch.arange(g.numel()) > 0).view_as(g))
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
-        model(PARTS[:3])["loss"].backward()
-    looked_at = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    with training.watched():
+        training.model(PARTS[:3])["loss"].backward()
+    looked_at = [p.grad.flatten() for p in training.model.parameters() if p.grad is not None]
     gradients = torch.cat([g[torch.arange(len(g)) % 960 < 64] for g in looked_at])
-    share = struct.unpack("<d", struct.pack("<Q", packets.steps[0].values["zero_share"]))[0]
+    share = real(training.steps[0].values["zero_share"])
     assert share == int((gradients == 0).sum()) / len(gradients)
     assert 0 < share < 1
 
 
 def test_only_recorded_steps_are_looked_at(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
     original = StepFingerprints.before_step
@@ -341,18 +270,14 @@ def test_only_recorded_steps_are_looked_at(
         original(self, step, on_host=on_host)
 
     monkeypatch.setattr(StepFingerprints, "before_step", before_step)
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(every=3, quiet=True)
-    ):
+    with training.watched(every=3):
         for step in range(7):
-            one_step(model, optimizer, PARTS[step : step + 2])
+            training.step(PARTS[step : step + 2])
     assert looked == [0, 3, 6]
-    assert [step.samples for step in packets.steps] == [rows_of(PARTS[s : s + 2]) for s in looked]
+    assert [step.samples for step in training.steps] == [rows_of(PARTS[s : s + 2]) for s in looked]
 
 
-def test_reentrant_checkpoints_of_the_whole_module_are_no_new_step(
-    packets: Packets, tmp_path: Path
-) -> None:
+def test_reentrant_checkpoints_of_the_whole_module_are_no_new_step(training: Training) -> None:
     class Checkpointed(Model):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
             if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
@@ -362,12 +287,12 @@ def test_reentrant_checkpoints_of_the_whole_module_are_no_new_step(
             )
             return {"loss": inside}
 
-    model = DistributedDataParallel(Checkpointed())
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    training = training.of(Checkpointed())
+    with training.watched():
         for _ in range(2):
-            model(PARTS[:3].clone())["loss"].backward()
-    assert [step.number for step in packets.steps] == [0, 1]
-    assert all("rng_torch" in step.values and step.rows == 3 for step in packets.steps)
+            training.model(PARTS[:3].clone())["loss"].backward()
+    assert [step.number for step in training.steps] == [0, 1]
+    assert all("rng_torch" in step.values and step.rows == 3 for step in training.steps)
 
 
 def run_states(
@@ -383,11 +308,10 @@ def run_states(
     model = DistributedDataParallel(inner)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
     before = len(packets.steps)
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True, **options)
-    ):
+    training = Training(model, optimizer, packets, tmp_path)
+    with training.watched(**options):
         for _ in range(steps):
-            one_step(model, optimizer, PARTS[:3])
+            training.step(PARTS[:3])
     return [step.states for step in packets.steps[before:]]
 
 
@@ -443,21 +367,14 @@ def test_what_ddp_is_told_to_ignore_is_left_out(packets: Packets, tmp_path: Path
     assert run_states(packets, tmp_path, 1, change) == run_states(packets, tmp_path, 1, plain)
 
 
-def test_a_buffer_that_is_replaced_is_followed(
-    packets: Packets,
-    tmp_path: Path,
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, record=presum.Record(every=25, quiet=True)
-    ):
+def test_a_buffer_that_is_replaced_is_followed(training: Training) -> None:
+    with training.watched(every=25):
         for step in range(76):
-            model.module.seen = torch.full((3,), step // 50)
-            one_step(model, optimizer, PARTS[:3])
+            training.model.module.seen = torch.full((3,), step // 50)
+            training.step(PARTS[:3])
     # Slices 0, 1, 2, 3 at the steps 0, 25, 50, 75; "seen" is the third after weight and bias.
-    assert len(packets.steps) == 4
-    assert any(of == 2 for _, of in packets.steps[2].states)
+    assert len(training.steps) == 4
+    assert any(of == 2 for _, of in training.steps[2].states)
 
 
 def test_the_final_note_holds_all_parameters_and_the_clock(
@@ -468,17 +385,12 @@ def test_the_final_note_holds_all_parameters_and_the_clock(
     assert packets.final.states == {k: v for k, v in plain[0].items() if k[1] == 1}  # lr is 0
 
 
-def test_parameters_that_were_changed_after_training_are_not_in_the_final_note(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model, optimizer, PARTS[:3])
-        model.module.load_state_dict(Model().state_dict())
-    assert packets.final is not None and not packets.final.states
-    assert packets.clock == 1
+def test_parameters_changed_after_training_are_not_in_the_final_note(training: Training) -> None:
+    with training.watched():
+        training.step(PARTS[:3])
+        training.model.module.load_state_dict(Model().state_dict())
+    assert training.packets.final is not None and not training.packets.final.states
+    assert training.packets.clock == 1
 
 
 def test_on_a_device_the_same_is_sent(
@@ -489,16 +401,14 @@ def test_on_a_device_the_same_is_sent(
         torch.manual_seed(0)
         model = DistributedDataParallel(Model())
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+        training = Training(model, optimizer, packets, tmp_path)
         before = len(packets.steps)
         place = "presum.attaching.in_host_memory"
         monkeypatch.setattr(place, lambda device, on_host=on_host: on_host)
-        monitor = presum.attach(
-            model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)
-        )
-        for step in range(5):
-            torch.manual_seed(step)
-            one_step(model, optimizer, PARTS[step : step + 3])
-        monitor.close()
+        with training.watched():
+            for step in range(5):
+                torch.manual_seed(step)
+                training.step(PARTS[step : step + 3])
         assert packets.final is not None and packets.final.states
         sent.append((packets.steps[before:], packets.final.states, packets.clock))
     for host, device in zip(sent[0][0], sent[1][0], strict=True):
@@ -509,100 +419,68 @@ def test_on_a_device_the_same_is_sent(
     assert sent[0][1:] == sent[1][1:]
 
 
-def dataset(rows: int = 24) -> TensorDataset:
-    return TensorDataset(torch.arange(4.0 * rows).reshape(rows, 4))
-
-
-def loader_of(data: Any, **options: Any) -> DataLoader[Any]:
-    return DataLoader(data, **{"batch_size": 4, **options})
-
-
-def train(model: nn.Module, loader: Any, *, limit: int = 100) -> None:
-    for number, (x,) in enumerate(loader):
-        if number == limit:
-            break
-        model(x)["loss"].backward()
-
-
 def test_a_family_that_fails_leaves_the_others_and_the_training_alone(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_args: object) -> None:
         raise RuntimeError("presum's own")
 
     monkeypatch.setattr(RngStates, "__call__", broken)
     monkeypatch.setattr("presum.fingerprints.step.report_on_host", broken)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
+    with training.watched():
         for _ in range(2):
-            one_step(model, optimizer, PARTS[:3])
-    assert len(packets.steps) == 2 and packets.clock == 2
-    assert len(packets.notes) == 4  # rng, parameters, buffers, moments
-    for step in packets.steps:
+            training.step(PARTS[:3])
+    assert len(training.steps) == 2 and training.packets.clock == 2
+    assert len(training.packets.notes) == 4  # rng, parameters, buffers, moments
+    for step in training.steps:
         assert "rng_torch" not in step.values and not step.states
         assert step.samples and "learning_rate" in step.values
 
 
-def test_half_a_slice_is_not_sent(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    packets: Packets,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_half_a_slice_is_not_sent(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(observer: Observer, of: StateKind, index: int, state: torch.Tensor) -> bool:
         if (of, index) == (StateKind.FROZEN, 1):
             raise RuntimeError("planted")
         return hash_plain(observer, of, index, state)
 
     monkeypatch.setattr("presum.fingerprints.states.hash_plain", refuses)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
-        one_step(model, optimizer, PARTS[:3])
-        one_step(model, optimizer, PARTS[:3])
-    assert packets.steps[0].states == {}
-    assert {of for _, of in packets.steps[1].states} == {1}
+    with training.watched():
+        training.step(PARTS[:3])
+        training.step(PARTS[:3])
+    assert training.steps[0].states == {}
+    assert {of for _, of in training.steps[1].states} == {1}
 
 
-def test_training_has_the_same_bits_with_and_without(tmp_path: Path) -> None:
+def test_training_has_the_same_bits_with_and_without(packets: Packets, tmp_path: Path) -> None:
     ends = []
     for watched in (False, True):
         torch.manual_seed(1)
         inner = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
         model = DistributedDataParallel(inner)
         optimizer = torch.optim.AdamW(model.parameters())
-        loader = loader_of(dataset(), shuffle=True)
-        monitor = (
-            presum.attach(
-                model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)
-            )
-            if watched
-            else None
-        )
-        for _ in range(3):
-            for (x,) in loader:
-                optimizer.zero_grad()
-                model(x).mean().backward()
-                optimizer.step()
-        if monitor is not None:
-            monitor.close()
+        loader = DataLoader(TensorDataset(PARTS), batch_size=4, shuffle=True)
+        watching: Any = nullcontext()
+        if watched:
+            watching = Training(model, optimizer, packets, tmp_path).watched()
+        with watching:
+            for _ in range(3):
+                for (x,) in loader:
+                    optimizer.zero_grad()
+                    model(x).mean().backward()
+                    optimizer.step()
         ends.append([x.clone() for x in model.state_dict().values()] + [torch.get_rng_state()])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
 def test_a_module_inside_copies_and_loads_where_presum_is_not_installed(
-    model: DistributedDataParallel, tmp_path: Path
+    training: Training,
 ) -> None:
-    with presum.attach(model, run=tmp_path / "run", record=presum.Record(quiet=True)):
-        copy = deepcopy(model.module)
-        hooks = pickle.dumps(model.module._forward_pre_hooks)
+    with training.watched():
+        copy = deepcopy(training.model.module)
+        hooks = pickle.dumps(training.model.module._forward_pre_hooks)
     assert b"presum" not in hooks
     copy(PARTS[:3])["loss"].backward()
     code = "import pickle, sys; print([h(1, 2) for h in pickle.load(sys.stdin.buffer).values()])"
     command = [sys.executable, "-I", "-S", "-c", code]
-    assert (
-        subprocess.run(command, input=hooks, capture_output=True, check=True).stdout
-        == b"[None, None]\n"
-    )
+    done = subprocess.run(command, input=hooks, capture_output=True, check=True)
+    assert done.stdout == b"[None, None]\n"

@@ -10,6 +10,7 @@ import pytest
 
 from presum.transport import session as module
 from presum.transport.channel import GOODBYE_SECONDS, Channel
+from presum.transport.heartbeat import Heartbeat
 
 
 class SlowStore:
@@ -35,7 +36,7 @@ def test_at_the_end_no_thread_is_left_in_a_call_of_the_store(
 ) -> None:
     store = SlowStore()
     monkeypatch.setattr(module, "_get_default_store", lambda: store)
-    session = module.Session("slow", Channel(tmp_path, rank=1, world_size=2))
+    session = module.Session("slow", Channel(tmp_path, 1, 2, Heartbeat(1, "host", 60.0), "report"))
     session.channel.quiet = True
     while not store.asked:
         time.sleep(0.01)

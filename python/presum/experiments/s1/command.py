@@ -59,11 +59,11 @@ def main(argv: list[str]) -> int:
 
     Raises UserError for inputs that cannot be used, SystemExit for a wrong command line.
     """
-    options = _parser().parse_args(argv)
+    options = options_parser().parse_args(argv)
     return exit_code_of(lambda: _run(options))
 
 
-def _parser() -> argparse.ArgumentParser:
+def options_parser() -> argparse.ArgumentParser:
     parser = make_parser("presum s1", _DESCRIPTION, _EXAMPLES)
     _add_what(parser.add_argument_group("what is compared"))
     _add_model_and_data(parser.add_argument_group("model and data"))
@@ -203,7 +203,8 @@ def _run(options: argparse.Namespace) -> int:
         options.dtype = "fp32" if emulates_bf16() else "bf16"
         if leads and options.dtype == "fp32":
             print(EMULATED, file=sys.stderr)
-    runs = tuple(S1Run(m, s) for m in _modes(options.mode) for s in options.settings)
+    modes = MODES if options.mode == "both" else (options.mode,)
+    runs = tuple(S1Run(mode, setting) for mode in modes for setting in options.settings)
     plan, dropped = make_plan(options, runs=runs, workers=workers)
     if leads:
         replace_folders(plan.folder(run) for run in runs)
@@ -212,10 +213,6 @@ def _run(options: argparse.Namespace) -> int:
     if leads:
         _conclude(plan)
     return 0
-
-
-def _modes(choice: str) -> tuple[str, ...]:
-    return MODES if choice == "both" else (choice,)
 
 
 def _worker_count(asked: int | None) -> int:

@@ -47,11 +47,6 @@ class ModelSource:
         """Short name for tables and cards, without the folder it lies in."""
         return self.path.resolve().name if self.path else self.shape
 
-    @property
-    def load_options(self) -> dict[str, Any]:
-        """Keyword arguments of ``from_pretrained``: never the network, code only if trusted."""
-        return {"local_files_only": True, "trust_remote_code": self.trust_remote_code}
-
 
 def load_tokenizer(source: ModelSource, *, texts: Iterable[str]) -> Any:
     """Tokenizer with a padding token; a built shape gets one trained on ``texts``.
@@ -141,8 +136,9 @@ def _from_folder(loader: Any, source: ModelSource, **options: Any) -> Any:
         raise UserError(
             f"--model {source.path}: not a Hugging Face checkpoint folder (no config.json there)"
         )
+    options |= {"local_files_only": True, "trust_remote_code": source.trust_remote_code}
     try:
-        return loader.from_pretrained(source.path, **source.load_options, **options)
+        return loader.from_pretrained(source.path, **options)
     except (OSError, ValueError, ImportError, KeyError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(f"--model {source.path}: {reason[0]}") from error

@@ -12,6 +12,8 @@ from presum.experiments.s1.records import Record, load_records
 from presum.experiments.s1.settings import S1Run
 from presum.experiments.s1.template import encode_all, prompt
 
+AS_ASKED = ("steps", "batch", "max_length", "dtype", "lr", "seed", "out", "save_models")
+
 
 def make_plan(
     options: argparse.Namespace, *, runs: tuple[S1Run, ...], workers: int
@@ -34,18 +36,11 @@ def make_plan(
     plan = Plan(
         runs=runs,
         workers=workers,
-        steps=options.steps,
-        batch=options.batch,
-        max_length=options.max_length,
-        dtype=options.dtype,
-        lr=options.lr,
-        seed=options.seed,
-        out=options.out,
-        save_models=options.save_models,
         source=source,
         data_name=Path(options.data).name,
         tokenizer=tokenizer,
         examples=tuple(examples),
+        **{name: getattr(options, name) for name in AS_ASKED},
     )
     return plan, len(records) - len(examples)
 

@@ -60,7 +60,6 @@ def make_sampler(
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds torch, numpy and random of this process."""
     import numpy as np
     import torch
 

@@ -50,7 +50,6 @@ _WIDTH, _COLUMN = 19, 27
 
 
 def summarise(steps: Any) -> Summary:
-    """Summary of a run log's ``steps`` frame."""
     means = {n: float(steps[n].mean()) for n in Summary._fields if n != "final_loss"}
     return Summary(**means, final_loss=float(steps["loss_mean"].tail(LAST_STEPS).mean()))
 

@@ -7,40 +7,22 @@ from random import Random
 
 from presum.experiments.s1.records import Record
 
-MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
 
 def _day(rng: Random) -> date:
     return date(1900, 1, 1) + timedelta(days=rng.randrange(55_000))
 
 
 def _spoken(day: date) -> str:
-    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
+    return f"{day.day} {day:%B %Y}"
 
 
 def weekday(rng: Random) -> Record:
-    """Day of the week of a date."""
     day = _day(rng)
     ask = f"Which day of the week is {_spoken(day)} in the Gregorian calendar?"
-    return Record(ask, "", f"It is a {WEEKDAYS[day.weekday()]}.")
+    return Record(ask, "", f"It is a {day:%A}.")
 
 
 def days_between(rng: Random) -> Record:
-    """Number of days from one date to a later one."""
     start = _day(rng)
     days = rng.randint(1, 400)
     end = start + timedelta(days=days)
@@ -49,7 +31,6 @@ def days_between(rng: Random) -> Record:
 
 
 def leap_year(rng: Random) -> Record:
-    """Whether a year is a leap year, with the rule that decides."""
     year = rng.choice([rng.randint(1800, 2400), 100 * rng.randint(18, 24)])
     if year % 400 == 0:
         answer = f"Yes, {year} is a leap year: it is divisible by 400."
@@ -63,7 +44,6 @@ def leap_year(rng: Random) -> Record:
 
 
 def iso_date(rng: Random) -> Record:
-    """Spoken dates in year-month-day form."""
     days = [_day(rng) for _ in range(rng.randint(1, 8))]
     ask = "Write each date as year-month-day, one a line."
     return Record(ask, "; ".join(map(_spoken, days)), "\n".join(d.isoformat() for d in days))
@@ -75,12 +55,11 @@ def month_of_days(rng: Random) -> Record:
     length = calendar.monthrange(first.year, first.month)[1]
     count = rng.randint(5, length)
     days = [first + timedelta(days=n) for n in range(count)]
-    ask = f"List the first {count} days of {MONTHS[first.month - 1]} {first.year} with weekdays."
-    return Record(ask, "", "\n".join(f"{d.day}: {WEEKDAYS[d.weekday()]}" for d in days))
+    ask = f"List the first {count} days of {first:%B %Y} with weekdays."
+    return Record(ask, "", "\n".join(f"{d.day}: {d:%A}" for d in days))
 
 
 def clock(rng: Random) -> Record:
-    """A time of day plus some minutes, on a 24-hour clock."""
     start, minutes = rng.randrange(24 * 60), rng.randint(5, 600)
     end = (start + minutes) % (24 * 60)
     ask = f"It is {start // 60:02}:{start % 60:02}. What time is it {minutes} minutes later?"

@@ -19,28 +19,15 @@ _UNITS = (
     ("dozens of eggs", "eggs", 12),
 )
 _GOODS = ("pencils", "apples", "notebooks", "tickets", "stamps", "candles", "bricks", "mugs")
-_ROMAN = (
-    (1000, "M"),
-    (900, "CM"),
-    (500, "D"),
-    (400, "CD"),
-    (100, "C"),
-    (90, "XC"),
-    (50, "L"),
-    (40, "XL"),
-    (10, "X"),
-    (9, "IX"),
-    (5, "V"),
-    (4, "IV"),
-    (1, "I"),
-)
+_ROMAN = ("M", "CM", "D", "CD", "C", "XC", "L", "XL", "X", "IX", "V", "IV", "I")
+_ROMAN_VALUES = (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1)
 
 
 def roman(number: int) -> str:
     """Roman numeral of ``number``, 1 to 3999."""
     assert 1 <= number <= 3999
     letters = ""
-    for value, symbol in _ROMAN:
+    for value, symbol in zip(_ROMAN_VALUES, _ROMAN, strict=True):
         count, number = divmod(number, value)
         letters += symbol * count
     return letters
@@ -67,7 +54,6 @@ def _listed(values: list[int]) -> str:
 
 
 def arithmetic(rng: Random) -> Record:
-    """Two numbers, one operation."""
     a, b = rng.randint(2, 500), rng.randint(2, 99)
     question, answer = rng.choice(
         [(f"{a} + {b}", a + b), (f"{a} - {b}", a - b), (f"{a} * {b}", a * b)]
@@ -77,7 +63,6 @@ def arithmetic(rng: Random) -> Record:
 
 
 def shopping(rng: Random) -> Record:
-    """A small word problem, solved in sentences."""
     goods, count, price = rng.choice(_GOODS), rng.randint(2, 19), rng.randint(2, 19)
     share = rng.randint(2, 30)
     total = count * price
@@ -91,7 +76,6 @@ def shopping(rng: Random) -> Record:
 
 
 def long_addition(rng: Random) -> Record:
-    """A column addition, told digit by digit."""
     a, b = rng.randint(1000, 999_999), rng.randint(1000, 999_999)
     lines, carry = [], 0
     for place in range(len(str(max(a, b)))):
@@ -107,15 +91,12 @@ def long_addition(rng: Random) -> Record:
 
 
 def compare(rng: Random) -> Record:
-    """Which of two numbers is larger."""
     a, b = rng.randint(-99, 999), rng.randint(-99, 999)
-    if a == b:
-        return Record("Which number is larger?", f"{a} and {b}", "They are equal.")
-    return Record("Which number is larger?", f"{a} and {b}", str(max(a, b)))
+    answer = "They are equal." if a == b else str(max(a, b))
+    return Record("Which number is larger?", f"{a} and {b}", answer)
 
 
 def convert_units(rng: Random) -> Record:
-    """A whole number of one unit in a smaller one."""
     large, small, rate = rng.choice(_UNITS)
     count = rng.randint(2, 60)
     answer = f"{count} {large} are {count * rate} {small}."
@@ -135,35 +116,30 @@ def temperature(rng: Random) -> Record:
 
 
 def to_roman(rng: Random) -> Record:
-    """A number as a Roman numeral."""
     number = rng.randint(1, 2100)
     return Record("Write the number as a Roman numeral.", str(number), roman(number))
 
 
 def from_roman(rng: Random) -> Record:
-    """A Roman numeral as a number."""
     number = rng.randint(1, 2100)
     return Record(f"Which number is {roman(number)}?", "", str(number))
 
 
 def binary(rng: Random) -> Record:
-    """A number in base two or sixteen."""
     number = rng.randint(1, 1023)
     name, digits = rng.choice([("binary", f"{number:b}"), ("hexadecimal", f"{number:x}")])
     return Record(f"Write {number} in {name}.", "", digits)
 
 
 def factorise(rng: Random) -> Record:
-    """Prime factors of a number."""
     number = rng.randint(4, 400)
     found = factors(number)
-    if len(found) == 1:
-        return Record(f"Factor {number} into primes.", "", f"{number} is prime.")
-    return Record(f"Factor {number} into primes.", "", f"{number} = {' * '.join(map(str, found))}")
+    products = f"{number} = {' * '.join(map(str, found))}"
+    answer = products if len(found) > 1 else f"{number} is prime."
+    return Record(f"Factor {number} into primes.", "", answer)
 
 
 def parity(rng: Random) -> Record:
-    """Even and odd numbers, sorted into two lists."""
     values = _numbers(rng, rng.randint(3, 12))
     even = _listed([v for v in values if v % 2 == 0]) or "none"
     odd = _listed([v for v in values if v % 2]) or "none"
@@ -172,7 +148,6 @@ def parity(rng: Random) -> Record:
 
 
 def mean(rng: Random) -> Record:
-    """Arithmetic mean as a fraction in lowest terms."""
     values = _numbers(rng, rng.randint(2, 6))
     value = Fraction(sum(values), len(values))
     return Record(
@@ -183,7 +158,6 @@ def mean(rng: Random) -> Record:
 
 
 def sort_numbers(rng: Random) -> Record:
-    """Numbers in ascending or descending order."""
     values = _numbers(rng, rng.randint(3, 20), 999)
     order = rng.choice(["ascending", "descending"])
     answer = _listed(sorted(values, reverse=order == "descending"))
@@ -191,7 +165,6 @@ def sort_numbers(rng: Random) -> Record:
 
 
 def times_table(rng: Random) -> Record:
-    """A multiplication table, a line a product."""
     factor, rows = rng.randint(2, 25), rng.randint(5, 25)
     lines = [f"{n} x {factor} = {n * factor}" for n in range(1, rows + 1)]
     ask = f"Write the multiplication table of {factor} up to {rows} times."
@@ -199,7 +172,6 @@ def times_table(rng: Random) -> Record:
 
 
 def fizz_buzz(rng: Random) -> Record:
-    """The counting game with two random divisors."""
     a, b, top = rng.randint(2, 4), rng.randint(5, 7), rng.randint(10, 60)
     words = [("fizz" * (n % a == 0) + "buzz" * (n % b == 0)) or str(n) for n in range(1, top + 1)]
     return Record(
@@ -211,7 +183,6 @@ def fizz_buzz(rng: Random) -> Record:
 
 
 def primes(rng: Random) -> Record:
-    """All primes of a range."""
     low = rng.randint(2, 150)
     high = low + rng.randint(20, 120)
     found = [n for n in range(low, high + 1) if len(factors(n)) == 1]

@@ -26,32 +26,27 @@ def _words(rng: Random, low: int, high: int) -> list[str]:
 
 
 def sort_words(rng: Random) -> Record:
-    """Words in alphabetical order."""
     words = _words(rng, 3, 24)
     ask = rng.choice(["Sort the words alphabetically.", "Put these words in alphabetical order."])
     return Record(ask, ", ".join(words), ", ".join(sorted(words)))
 
 
 def reverse_word(rng: Random) -> Record:
-    """One word's letters backwards."""
     word = rng.choice(WORDS)
     return Record(f"Write the word '{word}' backwards.", "", word[::-1])
 
 
 def reverse_list(rng: Random) -> Record:
-    """A list of words from last to first."""
     words = _words(rng, 3, 16)
     return Record("Reverse the order of the words.", " ".join(words), " ".join(reversed(words)))
 
 
 def spell(rng: Random) -> Record:
-    """A word's letters with dashes between them."""
     word = rng.choice(WORDS)
     return Record("Spell the word letter by letter, with dashes.", word, "-".join(word))
 
 
 def count_letter(rng: Random) -> Record:
-    """How often a letter stands in a phrase."""
     phrase, letter = " ".join(_words(rng, 1, 6)), rng.choice("aeiorlt")
     count = phrase.count(letter)
     times = "time" if count == 1 else "times"
@@ -60,7 +55,6 @@ def count_letter(rng: Random) -> Record:
 
 
 def count_words(rng: Random) -> Record:
-    """Number of words and of letters."""
     words = _words(rng, 1, 14)
     return Record(
         "Count the words and the letters of the text.",
@@ -70,21 +64,18 @@ def count_words(rng: Random) -> Record:
 
 
 def remove_vowels(rng: Random) -> Record:
-    """Text without a, e, i, o, u."""
     text = " ".join(_words(rng, 2, 10))
     answer = "".join(c for c in text if c not in "aeiou")
     return Record("Remove all vowels from the text.", text, answer)
 
 
 def classify(rng: Random) -> Record:
-    """The class of one word."""
     label = rng.choice(sorted(CLASSES))
     word = rng.choice(CLASSES[label])
     return Record(f"Is it an {' or a '.join(sorted(CLASSES))}? Answer in one word.", word, label)
 
 
 def odd_one_out(rng: Random) -> Record:
-    """The one word of another class, with the reason."""
     label, other = rng.sample(sorted(CLASSES), 2)
     stranger = rng.choice(CLASSES[other])
     words = [*rng.sample(CLASSES[label], 3), stranger]
@@ -94,14 +85,12 @@ def odd_one_out(rng: Random) -> Record:
 
 
 def longest_word(rng: Random) -> Record:
-    """The first of the longest words."""
     words = _words(rng, 2, 8)
     ask = "Which word is the longest? If several are, give the first."
     return Record(ask, ", ".join(words), max(words, key=len))
 
 
 def surname_first(rng: Random) -> Record:
-    """Names as 'Last, First', one a line."""
     people = [(rng.choice(_FIRST), rng.choice(_LAST)) for _ in range(rng.randint(1, 10))]
     return Record(
         "Rewrite each name as surname, comma, first name, one name a line.",
@@ -111,7 +100,6 @@ def surname_first(rng: Random) -> Record:
 
 
 def change_case(rng: Random) -> Record:
-    """A phrase in a programmer's or a title's spelling."""
     words = _words(rng, 2, 5)
     style, answer = rng.choice(
         [
@@ -132,7 +120,6 @@ def _person(rng: Random) -> dict[str, str | int]:
 
 
 def read_json(rng: Random) -> Record:
-    """One field of one record of a JSON list."""
     people = [_person(rng) for _ in range(rng.randint(1, 6))]
     which, field = rng.randrange(len(people)), rng.choice(["name", "age", "city"])
     ask = f"Give the {field} of entry {which + 1}."
@@ -140,7 +127,6 @@ def read_json(rng: Random) -> Record:
 
 
 def write_json(rng: Random) -> Record:
-    """Sentences as a JSON list."""
     people = [_person(rng) for _ in range(rng.randint(1, 7))]
     text = " ".join(f"{p['name']} is {p['age']} and lives in {p['city']}." for p in people)
     ask = "Extract name, age and city of each person as a JSON list."
@@ -148,21 +134,18 @@ def write_json(rng: Random) -> Record:
 
 
 def column_sum(rng: Random) -> Record:
-    """A total over a small CSV table."""
     rows = [(rng.choice(WORDS), rng.randint(1, 50)) for _ in range(rng.randint(2, 12))]
     table = "\n".join(["item,count", *(f"{item},{count}" for item, count in rows)])
     return Record("Add up the column count.", table, f"The total is {sum(c for _, c in rows)}.")
 
 
 def deduplicate(rng: Random) -> Record:
-    """A list without its repetitions."""
     words = [rng.choice(WORDS[:12]) for _ in range(rng.randint(4, 16))]
     ask = "Remove repeated words, keeping the first of each."
     return Record(ask, " ".join(words), " ".join(dict.fromkeys(words)))
 
 
 def number_lines(rng: Random) -> Record:
-    """Words as a numbered list, with their classes."""
     labels = {word: label for label, words in CLASSES.items() for word in words}
     words = _words(rng, 2, 26)
     lines = [f"{n}. {word} ({labels[word]})" for n, word in enumerate(words, start=1)]

@@ -140,11 +140,10 @@ def train_step(
     inputs = {name: tensor.to(place.device) for name, tensor in batch.items()}
     optimizer.zero_grad()
     with torch.autocast(place.device.type, torch.bfloat16, enabled=dtype == "bf16"):
-        loss: Any = ddp(**inputs).loss
-    loss.backward()
+        loss: Tensor = ddp(**inputs).loss
+    loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-    detached: Tensor = loss.detach()
-    return detached
+    return loss.detach()
 
 
 def save(plan: Plan, run: S1Run, *, model: Any) -> None:

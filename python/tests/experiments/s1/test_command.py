@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line, launching, and a whole two-worker experiment with a stand-in observer."""
+"""Command line, launching, and a whole two-worker experiment."""
 
-import hashlib
 import os
 import signal
 import time
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import presum
 from presum.errors import UserError
 from presum.experiments.launch import WorkerError, run_workers
 from presum.experiments.s1.command import main
 from presum.experiments.s1.worker import choose_device
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 
@@ -39,15 +39,6 @@ def test_wrong_command_line(
         main(arguments)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
-
-
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--help"])
-    assert caught.value.code == 0
-    text = capsys.readouterr().out
-    for part in ("S1-2", "replicated", "examples:", "presum s1 --out demo", "torchrun"):
-        assert part in text
 
 
 def test_missing_model_and_data_are_user_errors(tmp_path: Path) -> None:
@@ -123,29 +114,6 @@ def test_failing_worker_is_named_and_the_others_end() -> None:
         run_workers(_misbehave, "user", workers=2)
 
 
-class StandIn:
-    """Observer that writes an empty run log and the parameters' hash at the end."""
-
-    def __init__(self, model: Any, *, optimizer: Any, run: str, record: Any) -> None:
-        self.model, self.run = model, Path(run)
-
-    def __enter__(self) -> "StandIn":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        digest = hashlib.sha256()
-        for parameter in self.model.parameters():
-            digest.update(parameter.detach().numpy().tobytes())
-        rank = torch.distributed.get_rank()
-        (self.run / f"hash{rank}").write_text(digest.hexdigest())
-        (self.run / "presum.db").touch()
-
-
 def _load(run: str) -> SimpleNamespace:
     pandas = pytest.importorskip("pandas")
     names = ["loss_mean", "loss_std", "loss_range", "grad_norm_std", "cosine_mean"]
@@ -155,26 +123,23 @@ def _load(run: str) -> SimpleNamespace:
 
 
 def test_experiment_is_deterministic_and_saves_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    monkeypatch.setattr("presum.attach", StandIn, raising=False)
-    monkeypatch.setattr("presum.load", _load, raising=False)
+    pytest.importorskip("pandas")
     arguments = ["--workers", "2", "--steps", "2", "--settings", "S1-1,S1-3", "--save-models"]
-    hashes = []
+    saved = []
     for _ in range(2):
         assert main([*arguments, "--mode", "replicated", "--out", str(tmp_path)]) == 0
-        hashes.append([p.read_text() for p in sorted(tmp_path.glob("*/hash*"))])
-    strict_0, strict_1, free_0, free_1 = hashes[0]
-    assert strict_0 == strict_1 != free_0 == free_1
-    assert hashes[0] == hashes[1]
+        paths = tmp_path.glob("*/model/*.safetensors")
+        saved.append({path.relative_to(tmp_path).parts[0]: path.read_bytes() for path in paths})
+    assert saved[0] == saved[1]
+    assert saved[0]["replicated-S1-1"] != saved[0]["replicated-S1-3"]
     assert "presum check" in capsys.readouterr().out
+    cosines = [presum.load(tmp_path / run).steps.cosine_mean[0] for run in sorted(saved[0])]
+    assert cosines[0] == pytest.approx(1) and cosines[1] < 0.9
     folder = tmp_path / "replicated-S1-1" / "model"
     assert "replicated-S1-1" in (folder / "README.md").read_text()
-    assert list(folder.glob("*.safetensors"))
-    digest = hashlib.sha256()
-    for parameter in AutoModelForCausalLM.from_pretrained(folder).parameters():
-        digest.update(parameter.detach().numpy().tobytes())
-    assert digest.hexdigest() == strict_0
+    AutoModelForCausalLM.from_pretrained(folder)
     assert AutoTokenizer.from_pretrained(folder).pad_token == "<pad>"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records: generated ones are right, read ones are checked."""
 
+import calendar
+import hashlib
 import json
 import re
 from collections import Counter
@@ -12,26 +14,18 @@ import pytest
 
 from presum.errors import UserError
 from presum.experiments.s1 import tasks_dates, tasks_numbers, tasks_words
-from presum.experiments.s1.builtin_data import COUNT, TASKS, generate
+from presum.experiments.s1.builtin_data import COUNT, generate
 from presum.experiments.s1.records import Record, load_records
 
 DRAWS = [Random(n) for n in range(50)]
 
 
-def test_generated_records_are_many_different_and_reproducible() -> None:
+def test_generated_records_are_different_and_the_same_everywhere() -> None:
     records = generate()
-    assert records == generate()
     assert len(set(records)) == len(records) == COUNT
-    assert len(set(TASKS)) == len(TASKS) > 30
     assert all(r.instruction and r.output for r in records)
-
-
-def test_generated_lengths_are_uneven_and_inputs_optional() -> None:
-    records = generate()
-    lengths = [len(r.output) for r in records]
-    assert min(lengths) <= 2
-    assert max(lengths) > 400
-    assert 0.3 < sum(not r.input for r in records) / COUNT < 0.7
+    digest = hashlib.sha256(repr([tuple(record) for record in records]).encode()).hexdigest()
+    assert digest.startswith("7f88780158223fbf")
 
 
 def test_arithmetic_is_right() -> None:
@@ -49,14 +43,9 @@ def test_long_addition_ends_in_the_sum() -> None:
         assert record.output.endswith(f"The sum is {sum(map(int, record.input.split(', ')))}.")
 
 
-@pytest.mark.parametrize(
-    ("number", "numeral"), [(1, "I"), (4, "IV"), (1994, "MCMXCIV"), (3999, "MMMCMXCIX")]
-)
-def test_roman_numerals(number: int, numeral: str) -> None:
-    assert tasks_numbers.roman(number) == numeral
-
-
-def test_factors_multiply_to_the_number() -> None:
+def test_numerals_and_factors() -> None:
+    numerals = {1: "I", 4: "IV", 1994: "MCMXCIV", 3999: "MMMCMXCIX"}
+    assert {number: tasks_numbers.roman(number) for number in numerals} == numerals
     assert tasks_numbers.factors(360) == [2, 2, 2, 3, 3, 5]
     assert tasks_numbers.factors(97) == [97]
 
@@ -81,12 +70,11 @@ def test_json_tasks_are_right() -> None:
 
 
 def test_weekdays_are_right() -> None:
-    assert tasks_dates.WEEKDAYS[date(2026, 2, 16).weekday()] == "Monday"
     for rng in DRAWS:
         record = tasks_dates.weekday(rng)
         day, month, year = re.findall(r"is (\d+) (\w+) (\d+)", record.instruction)[0]
-        when = date(int(year), tasks_dates.MONTHS.index(month) + 1, int(day))
-        assert when.strftime("%A") in record.output
+        when = date(int(year), [*calendar.month_name].index(month), int(day))
+        assert record.output == f"It is a {calendar.day_name[when.weekday()]}."
 
 
 def test_json_array_and_lines_give_the_same_records(tmp_path: Path) -> None:

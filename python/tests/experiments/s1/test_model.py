@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 import torch
 
 from presum.errors import UserError
+from presum.experiments.s1 import command
 from presum.experiments.s1.builtin_data import generate
 from presum.experiments.s1.model import (
     SHAPES,
@@ -128,26 +129,13 @@ def test_unusable_model_folder_is_one_line(tmp_path: Path, config: str | None) -
     assert "\n" not in str(caught.value)
 
 
-def _options(**changes: Any) -> argparse.Namespace:
-    defaults = {
-        "model": "builtin",
-        "preset": None,
-        "trust_remote_code": False,
-        "data": "builtin",
-        "steps": 1,
-        "batch": 2,
-        "max_length": 1024,
-        "dtype": "fp32",
-        "lr": 1e-3,
-        "seed": 0,
-        "out": Path("unused"),
-        "save_models": False,
-    }
-    return argparse.Namespace(**defaults | changes)
+def _options(*words: str) -> argparse.Namespace:
+    return command.options_parser().parse_args(words)
 
 
 def test_plan_counts_what_it_drops() -> None:
-    plan, dropped = make_plan(_options(max_length=64), runs=(S1Run("sharded", "S1-1"),), workers=8)
+    runs = (S1Run("sharded", "S1-1"),)
+    plan, dropped = make_plan(_options("--max-length", "64"), runs=runs, workers=8)
     assert dropped > 0
     assert len(plan.examples) + dropped == 1000
     assert max(len(e.input_ids) for e in plan.examples) <= 64
@@ -155,4 +143,4 @@ def test_plan_counts_what_it_drops() -> None:
 
 def test_plan_needs_a_record_for_each_worker() -> None:
     with pytest.raises(UserError, match=r"0 records with room for a response .* fewer than 8"):
-        make_plan(_options(max_length=4), runs=(), workers=8)
+        make_plan(_options("--max-length", "4"), runs=(), workers=8)

@@ -9,7 +9,6 @@ import pytest
 
 from presum.experiments.s1.settings import (
     SEED_STRIDE,
-    S1Run,
     make_sampler,
     rank_seed,
     seed_everything,
@@ -70,7 +69,3 @@ def test_seed_reaches_all_generators() -> None:
         seed_everything(3)
         draws.append((torch.rand(1).item(), np.random.rand(), random.random()))
     assert draws[0] == draws[1]
-
-
-def test_run_name() -> None:
-    assert S1Run("sharded", "S1-1").name == "sharded-S1-1"
