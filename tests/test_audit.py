@@ -20,12 +20,9 @@ BITS: dict[str, list[int]] = {"fp32": [], "bf16": [8], "fp16": [11]}
 
 
 @pytest.fixture(scope="module", params=[2, 4, 8])
-def reduced(request: Any, launch: Any, tmp_path_factory: Any) -> tuple[int, Path]:
+def reduced(request: Any, launch: Any) -> tuple[int, Path]:
     """The number of workers and the folder of their files."""
-    folder: Path = tmp_path_factory.mktemp("audit")
-    done = launch("audit", request.param, folder)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return request.param, folder
+    return request.param, launch("audit", request.param).out
 
 
 def arrays(reduced: tuple[int, Path], case: str) -> tuple[list[torch.Tensor], torch.Tensor]:

@@ -18,11 +18,8 @@ WORLD = 4
 
 
 @pytest.fixture(scope="module")
-def out(launch: Any, tmp_path_factory: Any) -> Path:
-    folder: Path = tmp_path_factory.mktemp("tensors")
-    done = launch("tensors", WORLD, folder)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder
+def out(launch: Any) -> Path:
+    return launch("tensors", WORLD).out
 
 
 def notes(run: Path) -> list[str]:

@@ -44,11 +44,8 @@ SLEEPLESS = ("ddp-none", "ddp-none-again", "uneven", "shared-core")
 
 
 @pytest.fixture(scope="module")
-def out(launch: Any, tmp_path_factory: Any) -> Path:
-    folder: Path = tmp_path_factory.mktemp("times")
-    done = launch("times", WORLD, folder)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder
+def out(launch: Any) -> Path:
+    return launch("times", WORLD).out
 
 
 @pytest.fixture(scope="module")

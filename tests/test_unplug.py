@@ -16,16 +16,13 @@ import presum
 from programs_started import presum_command, run_command
 
 WORLD = 3
+KILLED = 128 + signal.SIGKILL
 
 
 @pytest.fixture(scope="module")
-def out(launch: Any, tmp_path_factory: Any) -> Path:
-    folder: Path = tmp_path_factory.mktemp("unplug")
-    done = launch("unplug", WORLD, folder)
-    assert done.returncode == 128 + signal.SIGKILL, done.stderr[
-        -4000:
-    ]  # the planted kill, no other
-    return folder
+def out(launch: Any) -> Path:
+    """Of a launch with a planted kill."""
+    return launch("unplug", WORLD, code=KILLED).out
 
 
 def said(out: Path, rank: int, case: str) -> list[str]:
@@ -107,9 +104,9 @@ def test_a_run_of_one_step_is_whole(out: Path) -> None:
     assert presum.load(out / "one-step").steps.workers.tolist() == [3]
 
 
-def test_a_killed_aggregator_leaves_what_was_committed(launch: Any, tmp_path: Path) -> None:
-    assert launch("unplug", 1, tmp_path).returncode == 128 + signal.SIGKILL
-    steps = presum.load(tmp_path / "aggregator-killed").steps
+def test_a_killed_aggregator_leaves_what_was_committed(launch: Any) -> None:
+    out = launch("unplug", 1, code=KILLED).out
+    steps = presum.load(out / "aggregator-killed").steps
     assert steps.step.tolist() == list(range(20))
     assert steps.cosine_mean.isna().all()
 

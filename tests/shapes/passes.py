@@ -20,9 +20,7 @@ from shapes.training import WIDTH, Shape, Training, network, sgd
 
 def raises_early(run: Training) -> None:
     """Of two passes the first one fails before it reaches a parameter; no forward comes between."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
 
     def broken(_gradient: torch.Tensor) -> None:
         raise RuntimeError("planted")
@@ -62,9 +60,7 @@ class Blocks(nn.Module):
 
 
 def checkpoints_without_an_output(run: Training) -> None:
-    model = run.wrap(Blocks())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(Blocks())
     for x in run.batches():
         run.expect(model, [lambda net, x=x: net(x).value.square().mean()])
         optimizer.zero_grad()
@@ -85,9 +81,7 @@ class Heads(nn.Module):
 
 def towers(run: Training) -> None:
     """One forward, a pass for each tower: DDP reduces in the second one."""
-    model = run.wrap(Heads())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(Heads())
     for x in run.batches():
         run.expect(model, [lambda net, at=at, x=x: net(x)[at].square().mean() for at in (0, 1)])
         optimizer.zero_grad()
@@ -99,9 +93,7 @@ def towers(run: Training) -> None:
 def engine_called_by_the_program(run: Training) -> None:
     """As Megatron's schedules do; every other step starts from what is there. What is
     differentiated is not known then."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
     engine: Any = Variable._execution_engine
     for place, x in enumerate(run.batches()):
         run.expect(model, [lambda net, x=x: net(x).square().mean()], loss_known=False)

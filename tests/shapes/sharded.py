@@ -35,10 +35,7 @@ def fsdp(run: Training) -> None:
     optimizer = sgd(model)
     run.watch(model, optimizer)
     for x in run.batches():
-        run.expect(model, [loss_of(x)], bare=whole(model, like))
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
+        run.step(model, optimizer, loss_of(x), bare=whole(model, like))
 
 
 def fsdp_accumulating(run: Training) -> None:
@@ -110,15 +107,10 @@ class TakesParts(nn.Module):
 def distributed_inputs(run: Training) -> None:
     """Each worker's rows are its part of one tensor over all."""
     mesh = init_device_mesh("cpu", (run.shape.world,))
-    model = run.wrap(TakesParts())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(TakesParts())
     for own in run.batches():
         x: Any = DTensor.from_local(own, mesh, [Shard(0)])
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
+        run.step(model, optimizer, loss_of(x))
 
 
 SHAPES = [
