@@ -24,14 +24,10 @@ EXPECTED = {
     "ddp-none": None,
     "ddp-data": "data",
     "ddp-forward": "forward",
-    "ddp-loss": "forward",
     "ddp-backward": "backward",
-    "ddp-rest": "rest",
     "ddp-optimizer": "optimizer",
     "micro-batches": "forward",
     "norm": "forward",
-    "each-reduced": "forward",
-    "two-views": "forward",
     "joined": "forward",
     "logged": "data",
     "evaluated": "rest",
@@ -39,7 +35,7 @@ EXPECTED = {
     "fsdp-backward": "backward",
     "by-hand": "forward",
 }
-SLEEPS_OF_A_STEP = {"micro-batches": 3, "two-views": 2}
+SLEEPS_OF_A_STEP = {"micro-batches": 3}
 SLEEPLESS = ("ddp-none", "ddp-none-again", "uneven", "shared-core")
 
 
