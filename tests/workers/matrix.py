@@ -23,9 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import presum
-from presum import attaching
-from presum.devices.readable import in_host_memory
-from workers.launch import main, token_rows, write_json
+from workers.launch import QUIET, main, token_rows, write_json
 
 STEPS = 20
 BATCH = 2
@@ -40,7 +38,6 @@ class Configuration:
     autocast: bool = False
     optional_branch: bool = False
     checkpoint: bool = False  # reentrant activation checkpointing
-    torch_operations: bool = False  # the pass for devices, on CPU tensors
     tied: bool = False
     frozen: bool = False
     sparse: bool = False
@@ -61,7 +58,6 @@ class Configuration:
 CONFIGURATIONS = [
     Configuration("plain"),
     Configuration("accumulation", micro_batches=3),
-    Configuration("bucket-view", {"gradient_as_bucket_view": True}),
     Configuration("bucket-view-accumulation", {"gradient_as_bucket_view": True}, micro_batches=2),
     Configuration("static-graph", {"static_graph": True}),
     Configuration(
@@ -71,9 +67,7 @@ CONFIGURATIONS = [
         optional_branch=True,
     ),
     Configuration("bf16-autocast", autocast=True),
-    Configuration("small-buckets", {"bucket_cap_mb": 0.02}),
     Configuration("reentrant-checkpoint", checkpoint=True),
-    Configuration("torch-operations", micro_batches=2, torch_operations=True),
     Configuration("tied", tied=True),
     Configuration("frozen", frozen=True),
     Configuration("sparse", sparse=True),
@@ -198,11 +192,6 @@ def register_hook(model: DistributedDataParallel, name: str, *, after: bool) -> 
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
 
 
-def not_in_host_memory(_device: torch.device) -> bool:
-    """Has gradients read as on a device."""
-    return False
-
-
 def train(
     configuration: Configuration, rows: torch.Tensor, rank: int, world: int, run: Path | None
 ) -> tuple[str, list[dict[str, Any]]]:
@@ -213,18 +202,12 @@ def train(
     register_hook(model, configuration.comm_hook, after=False)
     monitor = None
     if run is not None:
-        attaching.in_host_memory = (
-            not_in_host_memory if configuration.torch_operations else in_host_memory
-        )
         monitor = presum.attach(
             model,
             optimizer=optimizer,
             run=run,
             audit=2 if configuration.audited else None,
-            record=presum.Record(
-                reduced_every=REDUCED_EVERY,
-                quiet=True,
-            ),
+            record=presum.Record(reduced_every=REDUCED_EVERY, quiet=True),
         )
     register_hook(model, configuration.comm_hook, after=True)
     if configuration.later:
@@ -262,9 +245,7 @@ def join(rows: torch.Tensor, rank: int, world: int, run: Path | None) -> str:
     torch.manual_seed(0)
     model = DistributedDataParallel(Model(CONFIGURATIONS[0]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = run and presum.attach(
-        model, optimizer=optimizer, run=run, record=presum.Record(quiet=True)
-    )
+    monitor = run and presum.attach(model, optimizer=optimizer, run=run, record=QUIET)
     with model.join():
         for step in range(STEPS - rank):
             optimizer.zero_grad()
@@ -276,10 +257,12 @@ def join(rows: torch.Tensor, rank: int, world: int, run: Path | None) -> str:
 
 
 def configurations_for(world: int) -> list[Configuration]:
-    """For 3 workers, where 1/W is not exact, those that divide themselves; for 8 the first."""
-    if world == 3:
-        return [c for c in CONFIGURATIONS if c.audited and not c.ddp and not c.comm_hook]
-    return CONFIGURATIONS if world < 8 else CONFIGURATIONS[:1]
+    """For 3 workers, where 1/W is not exact, those that divide themselves, and for each number the
+    first, as metrics depend on it."""
+    if world == 2:
+        return CONFIGURATIONS
+    divide = [c for c in CONFIGURATIONS if c.audited and not c.ddp] if world == 3 else []
+    return [CONFIGURATIONS[0], *divide]
 
 
 def work(rank: int, world: int, out: Path) -> None:
