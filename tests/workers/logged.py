@@ -29,13 +29,11 @@ from workers.integrations import (
     cross_entropy_sum,
     llama,
     quietly,
-    tokenizer,
 )
-from workers.launch import main, token_rows, write_json
+from workers.launch import QUIET, main, token_rows, write_json
 
 STEPS = 3
 Losses = list[float]
-QUIET = presum.Record(quiet=True)
 
 
 def mean_over_ranks(loss: torch.Tensor) -> float:
@@ -91,6 +89,17 @@ def by_items(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None)
 
 
 # ---- TRL
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="w0", eos_token="w1", unk_token="w0"
+    )
 
 
 def sft(run: Path, *, checkpointing: bool, subclass: bool = False) -> Losses:
@@ -234,7 +243,6 @@ def lightning(run: Path, micro: int, *, sharded: bool) -> Losses:
 
 TRAININGS: dict[str, Callable[[Path], Losses]] = {
     "trainer": trainer,
-    "trainer-one-pass": lambda run: trainer(run, micro=1),
     "trainer-own-tokens": lambda run: trainer(run, average_tokens_across_devices=False),
     "trainer-smoothed": lambda run: trainer(run, label_smoothing_factor=0.1),
     "trainer-function": lambda run: trainer(run, compute_loss_func=by_items),
@@ -245,8 +253,7 @@ TRAININGS: dict[str, Callable[[Path], Losses]] = {
     "sft-measuring": lambda run: sft(run, checkpointing=False, subclass=True),
     "dpo": dpo,
     "grpo": grpo,
-    "accelerate": lambda run: accelerate(run, 1),
-    "accelerate-accumulation": lambda run: accelerate(run, 3),
+    "accelerate": lambda run: accelerate(run, 3),
     "lightning": lambda run: lightning(run, 2, sharded=False),
     "lightning-fsdp2": lambda run: lightning(run, 3, sharded=True),
 }
