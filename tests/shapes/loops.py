@@ -77,33 +77,6 @@ def sharpness_aware(run: Training) -> None:
         optimizer.zero_grad()
 
 
-def gradients_put_together(run: Training) -> None:
-    """Two tasks with a pass and a batch each; the program adds their gradients up as it likes."""
-    model, optimizer = run.trained(network())
-    batches = list(run.batches(count=2 * run.steps))
-    for pair in zip(batches[::2], batches[1::2], strict=True):
-        gradients = []
-        for x in pair:
-            run.expect(model, [loss_of(x)], use="unused" if x is pair[0] else "used")
-            optimizer.zero_grad()
-            loss_of(x)(model).backward()
-            gradients.append([p.grad.clone() for p in model.parameters()])
-        for p, first, second in zip(model.parameters(), *gradients, strict=True):
-            p.grad = first.clamp(-0.1, 0.1) + second.clamp(-0.1, 0.1)
-        optimizer.step()
-
-
-def hard_examples(run: Training) -> None:
-    """A forward pass chooses the rows of the one that is trained on."""
-    model, optimizer = run.trained(network())
-    for x in run.batches():
-        chosen = x[model(x).square().mean(1).topk(2).indices]
-        run.expect(model, [loss_of(chosen)])
-        loss_of(chosen)(model).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 def closures(run: Training) -> None:
     """LBFGS: several passes in a step; its closure returns a loss that all workers agree on."""
     model = run.wrap(network())
@@ -171,8 +144,6 @@ SHAPES = [
     Shape("evaluation-on-rank-0", evaluation_on_rank_0),
     Shape("caught-and-retried", caught_and_retried),
     Shape("sharpness-aware", sharpness_aware),
-    Shape("gradients-put-together", gradients_put_together),
-    Shape("hard-examples", hard_examples),
     Shape("closures", closures),
     Shape("policy-gradient", policy_gradient),
     Shape("five-trainings", five_trainings, kept=7),

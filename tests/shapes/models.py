@@ -105,20 +105,6 @@ def compiled_inside(run: Training) -> None:
     train(run, inside, lambda net, x: net(x).square().mean())
 
 
-class ReturnsParameter(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = network()
-        self.temperature = nn.Parameter(torch.ones(()))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.inside(x) * self.temperature, self.temperature
-
-
-def returns_parameter(run: Training) -> None:
-    train(run, ReturnsParameter(), lambda net, x: net(x)[0].square().mean())
-
-
 class MixedDtypes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -134,12 +120,36 @@ def mixed_dtypes(run: Training) -> None:
     train(run, MixedDtypes(), lambda net, x: net(x).square().mean())
 
 
+class Marked(torch.Tensor):
+    """A class of the program's own."""
+
+
+class TakesAny(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.stack([part.mean(0) for part in x.unbind()]) if x.is_nested else x
+        return self.inside(rows.as_subclass(torch.Tensor))
+
+
+def nested(x: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor([x[: 1 + place] for place in range(len(x))])
+
+
+def given(made: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Training], None]:
+    """Inputs that presum does not read."""
+    return lambda run: train(run, TakesAny(), lambda net, x: net(made(x)).square().mean())
+
+
 SHAPES = [
     *(Shape(f"loss-in-{name}", returning(*how)) for name, how in RETURNED.items()),
     Shape("batch-norm", batch_norm),
     Shape("low-rank", low_rank),
     Shape("checkpointed", checkpointed),
     Shape("compiled-inside", compiled_inside),
-    Shape("returns-parameter", returns_parameter),
     Shape("mixed-dtypes", mixed_dtypes),
+    Shape("nested-inputs", given(nested)),
+    Shape("inputs-of-another-class", given(lambda x: x.as_subclass(Marked))),
 ]

@@ -159,26 +159,6 @@ def penalties_by_hand(run: Training) -> None:
         optimizer.step()
 
 
-def scaled_before_both_passes(run: Training) -> None:
-    """Two models' losses go through the scaler before the first ``backward()``."""
-    models = [run.wrap(network()), run.wrap(network())]
-    optimizers = [sgd(model) for model in models]
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100_000)
-    for model, optimizer in zip(models, optimizers, strict=True):
-        run.watch(model, optimizer)
-    for x in run.batches():
-        for place, model in enumerate(models):
-            run.expect(model, [loss_of(x + place)])
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        losses = [scaler.scale(loss_of(x + place)(model)) for place, model in enumerate(models)]
-        for loss in losses:
-            loss.backward()
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
-
-
 def attached_between(run: Training) -> None:
     """After the first forward, before its backward."""
     model = run.wrap(network())
@@ -247,7 +227,6 @@ SHAPES = [
     ),
     Shape("gradients-kept-elsewhere", gradients_kept_elsewhere),
     Shape("penalties-by-hand", penalties_by_hand),
-    Shape("scaled-before-both-passes", scaled_before_both_passes),
     Shape("attached-between", attached_between),
     Shape("in-two-threads", in_two_threads),
 ]

@@ -102,5 +102,5 @@ SHAPES = [
     Shape("without-optimizer", without_optimizer, findings=frozenset({"no-reduction"})),
     Shape("scaler-skips", scaler_skips, findings=frozenset({"nonfinite-gradient"})),
     Shape("many-parameters", many_parameters, steps=3),
-    Shape("sequence-parallel", sequence_parallel),
+    Shape("sequence-parallel", sequence_parallel, world=4),
 ]

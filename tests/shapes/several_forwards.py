@@ -72,21 +72,6 @@ def two_losses_inside(run: Training) -> None:
         run.step(model, optimizer, loss_of)
 
 
-def several_roots(run: Training) -> None:
-    """``torch.autograd.backward`` of a list."""
-    model, optimizer = run.trained(network(out=2))
-    for x in run.batches():
-
-        def losses_of(net: nn.Module, x: torch.Tensor = x) -> list[torch.Tensor]:
-            out = net(x)
-            return [out[:, 0].square().mean(), out[:, 1].abs().mean()]
-
-        run.expect(model, [lambda net, losses_of=losses_of: sum(losses_of(net))])
-        optimizer.zero_grad()
-        torch.autograd.backward(losses_of(model))
-        optimizer.step()
-
-
 def retained_graph(run: Training) -> None:
     """Two backward passes over one graph: DDP reduces in the first one only, so the second is a
     step of its own that was not reduced."""
@@ -145,6 +130,5 @@ SHAPES = [
     Shape("contrastive", contrastive),
     Shape("cached-contrastive", cached_contrastive),
     Shape("two-losses-inside", two_losses_inside),
-    Shape("several-roots", several_roots),
     Shape("retained-graph", retained_graph, findings=frozenset({"no-reduction"})),
 ]

@@ -39,7 +39,7 @@ class Shape:
     steps: int = 20
     findings: frozenset[str] = frozenset()  # that are due, at warning or above
     ragged: bool = False  # workers leave out steps: they are numbered together all the same
-    world: int = 4
+    world: int = 2
     kept: int = 0  # Python objects a step that stay on purpose: rows of batches, up to 8,192
 
 
