@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import presum
 from presum.parallel.fsdp import CAN_STAND_IN
 from presum.parallel.sampler import MicroBatchSampler
-from workers.launch import main
+from workers.launch import QUIET, main
 
 MICRO_BATCHES = 8  # a step, over all workers
 STEPS = 50
@@ -125,9 +125,7 @@ def train(how: dict[str, Any], run: Path, rank: int, world: int) -> dict[str, to
     tokens = torch.randint(0, 37, (SIZE * MICRO_BATCHES * STEPS, 9))
     model, set_last = wrapped(Model(how["dtype"]), how)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    monitor = presum.attach(
-        model, optimizer=optimizer, run=run, **how["attach"], record=presum.Record(quiet=True)
-    )
+    monitor = presum.attach(model, optimizer=optimizer, run=run, **how["attach"], record=QUIET)
     everything = MicroBatchSampler(
         tokens, size=SIZE, micro_batches=MICRO_BATCHES, workers=1, rank=0, shuffle=True
     )
