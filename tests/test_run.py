@@ -17,26 +17,21 @@ Ends = list[Ended]
 
 
 @pytest.fixture(scope="module")
-def well(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Path]:
-    """The ends of a program that ends well, and its run."""
-    run = tmp_path_factory.mktemp("well") / "run"
-    return start([*UNDER, "--run", run, PROGRAM, "--end", "well"]), run
+def plain() -> Ends:
+    """Without presum: the output is the same whatever the end."""
+    return start([PROGRAM, "--end", "error"])
 
 
-@pytest.mark.parametrize("end", ["well", "error", "code", "kill"])
+@pytest.mark.parametrize(("end", "code"), [("error", 1), ("code", 7), ("kill", -9)])
 def test_output_and_end_are_the_program_s_own(
-    end: str, tmp_path: Path, well: tuple[Ends, Path]
+    end: str, code: int, plain: Ends, tmp_path: Path
 ) -> None:
-    plain = start([PROGRAM, "--end", end])
-    if end == "well":
-        watched = well[0]
-    else:
-        watched = start([*UNDER, "--run", tmp_path / "run", PROGRAM, "--end", end])
+    watched = start([*UNDER, "--run", tmp_path / "run", PROGRAM, "--end", end])
     for before, after in zip(plain, watched, strict=True):
         assert before.stdout == after.stdout and before.stdout.count("epoch") == 2
-        assert before.returncode == after.returncode
-        assert traceback_of(before.stderr) == traceback_of(after.stderr)
-    assert {0: "well", 1: "error", 7: "code", -9: "kill"}[watched[0].returncode] == end
+        assert after.returncode == code
+        raised = traceback_of(before.stderr) if end == "error" else []
+        assert traceback_of(after.stderr) == raised
 
 
 def traceback_of(stderr: str) -> list[str]:
@@ -46,8 +41,9 @@ def traceback_of(stderr: str) -> list[str]:
     return lines[start : end + 1]
 
 
-def test_each_model_has_a_section_and_its_loss_is_found(well: tuple[Ends, Path]) -> None:
-    done, run = well[0], presum.load(well[1])
+def test_each_model_has_a_section_and_its_loss_is_found(tmp_path: Path) -> None:
+    done, run = start([*UNDER, "--run", tmp_path, PROGRAM]), presum.load(tmp_path)
+    assert [end.returncode for end in done] == [0] * WORLD
     assert list(run.steps.groupby("module").step.count()) == [16, 16]
     assert run.workers.loss.notna().all() and (run.steps.workers == WORLD).all()
     assert not [found for found in run.findings if found.severity != "info"]
