@@ -22,7 +22,6 @@ import presum
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("src", "include", "python", "tests", "bench", "cmake", "examples", "tools", "wheels")
-MAPS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 COMMENT = {".h": "//", ".cc": "//", ".cu": "//", ".py": "#", ".pyi": "#", ".cmake": "#"}
 TEXTS = {*COMMENT, ".md", ".txt", ".toml", ".json", ".css", ".js", ".html"}
@@ -354,27 +353,7 @@ def test_every_listed_source_exists() -> None:
                 assert (ROOT / "src" / name / listed).exists(), f"src/{name}/{listed}"
 
 
-# ---- the maps
-
-
-def code_spans(text: str) -> list[str]:
-    fenceless = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    return re.findall(r"`([^`\n]+)`", fenceless)
-
-
-def is_path(span: str) -> bool:
-    """Something with a slash or the ending of a text file."""
-    whole = re.fullmatch(r"[\w.*-]+(/[\w.*-]*)*", span)
-    return bool(whole) and ("/" in span or Path(span).suffix in TEXTS)
-
-
-@pytest.mark.parametrize("name", MAPS)
-def test_paths_on_the_map_exist(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    paths = [span for span in code_spans(text) if is_path(span)]
-    assert paths
-    missing = [p for p in paths if not any(ROOT.glob(p.rstrip("/")))]
-    assert not missing, f"{name}: {missing}"
+# ---- the map
 
 
 def test_the_map_has_every_room_and_its_dependencies() -> None:
