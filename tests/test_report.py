@@ -385,15 +385,6 @@ def test_a_sampler_that_names_its_rank_is_no_difference(screen: Screen) -> None:
     assert len(screen.evaluate("[...document.querySelectorAll('.facts .odd')].map(e => 1)")) == 1
 
 
-def test_what_presum_took_is_shown_of_each_rank_and_no_difference(screen: Screen) -> None:
-    values = [{"value": f"{rank + 2}.125", "ranks": [rank]} for rank in range(2)]
-    fact = {"segment": 1, "key": "overhead_ms", "values": values}
-    page = screen.edited("fine", "overhead", lambda run: run["facts"].append(fact))
-    text = page_text(screen, page)
-    assert "rank 0: 2.125" in text and "rank 1: 3.125" in text
-    assert "Every setting that should be the same on all ranks is" in text
-
-
 def test_the_tables_say_what_the_run_log_says(screen: Screen, runs: dict[str, Path]) -> None:
     screen.show("missing")
     log = presum.load(runs["missing"])
@@ -561,15 +552,6 @@ def test_times_show_what_waiting_costs(screen: Screen) -> None:
     screen.show(with_times(screen, "sparse", every=10))
     said = screen.text("#waiting p")
     assert said.endswith("29.2% of all time of the recorded steps, which are one in 10.")
-
-
-def test_times_that_are_not_known_are_not_shown(screen: Screen) -> None:
-    page = screen.edited("planted", "no-times", lambda run: run["parts"][0].update(time=None))
-    screen.show(page)
-    assert screen.evaluate("document.querySelector('#time')") is None
-    screen.click_on(HEAT, 0.8, 0.63)
-    assert screen.count("#workers .panel figure") == 3
-    screen.check()
 
 
 def stall(*, harmless: bool, end: str, text: str = "evaluate()") -> dict[str, object]:
