@@ -346,13 +346,6 @@ def test_every_example_is_built_and_run_by_a_test(folder: str) -> None:
     assert f'build("{Path(folder).name}")' in tests
 
 
-def test_every_listed_source_exists() -> None:
-    for name, room in ROOMS.items():
-        for listed in room.listed:
-            if listed.endswith((".cc", ".cu")) and "$" not in listed:
-                assert (ROOT / "src" / name / listed).exists(), f"src/{name}/{listed}"
-
-
 # ---- the map
 
 

@@ -309,22 +309,6 @@ def test_a_table_that_is_cut_says_that_it_scrolls(screen: Screen, name: str) -> 
     )
 
 
-def test_a_step_is_tinted_once(screen: Screen) -> None:
-    """A lesser finding within a graver one's steps leaves the tint as it is."""
-
-    def repeat(severity: str) -> Path:
-        def change(run: Any) -> None:
-            worst = run["judgement"]["findings"][0] | {"severity": "critical"}
-            lesser = worst | {"severity": severity, "last_step": worst["last_step"] - 5}
-            run["judgement"]["findings"] = [worst, lesser]
-
-        return screen.edited("planted", f"twice-{severity}", change)
-
-    pictures = [screen.chart(repeat(severity)) for severity in ("info", "warning", "critical")]
-    assert pictures[0] == pictures[1] == pictures[2]
-    assert screen.count(".lane") == 2
-
-
 def test_a_finding_of_two_ranks_shows_both(screen: Screen) -> None:
     page = screen.edited(
         "planted",

@@ -32,6 +32,7 @@ SHORT = """
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
+torch.manual_seed({same} or dist.get_rank())
 model = DistributedDataParallel(torch.nn.Linear(2, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range({steps}):
@@ -46,9 +47,7 @@ def test_a_preflight_that_the_program_ends_before_is_judged_on_what_there_is(
     steps: int, same: int, code: int, tmp_path: Path
 ) -> None:
     program = tmp_path / "short.py"
-    seed = "torch.manual_seed(7 if SAME else dist.get_rank())\n".replace("SAME", str(same))
-    text = SHORT.format(steps=steps, same=same)
-    program.write_text(text.replace("model = ", seed + "model = "))
+    program.write_text(SHORT.format(steps=steps, same=same))
     done = start([*UNDER, "--run", tmp_path / "run", "--preflight", "20", program])
     assert {end.returncode for end in done} == {code}, done[0].stderr
     assert "training ended before 20 preflight steps" in done[0].stderr
@@ -57,8 +56,7 @@ def test_a_preflight_that_the_program_ends_before_is_judged_on_what_there_is(
 
 def test_a_preflight_says_what_it_was_too_short_for_and_may_require_it(tmp_path: Path) -> None:
     program = tmp_path / "short.py"
-    seeded = "torch.manual_seed(dist.get_rank())\nmodel = "
-    program.write_text(SHORT.format(steps=12, same=0).replace("model = ", seeded))
+    program.write_text(SHORT.format(steps=12, same=0))
     words = [*UNDER, "--run", tmp_path / "run", "--preflight", "10"]
     done = start([*words, "--require", "statistics", program])
     assert {end.returncode for end in done} == {2}, done[0].stderr

@@ -19,7 +19,7 @@ from transformers import Trainer, TrainingArguments
 
 import presum
 from presum.parallel.sampler import MicroBatchSampler
-from workers.integrations import arguments, digest, llama
+from workers.integrations import LIGHTNING, arguments, digest, llama
 from workers.launch import QUIET, main, write_json
 
 MICRO_BATCHES = 8  # a step, over all workers
@@ -87,17 +87,13 @@ def by_lightning(run: Path, rank: int, world: int) -> str:
         rows, size=SIZE, micro_batches=MICRO_BATCHES, workers=world, rank=rank
     )
     lightning.Trainer(
-        accelerator="cpu",
+        **LIGHTNING,
         devices=world,
         strategy="ddp",
         max_epochs=1,
         accumulate_grad_batches=MICRO_BATCHES // world,
         gradient_clip_val=1.0,
         use_distributed_sampler=False,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         callbacks=[presum.LightningCallback(run=run, reduction="exact", record=QUIET)],
     ).fit(model, DataLoader(rows, batch_sampler=sampler))
     return digest(model.parameters())

@@ -323,14 +323,10 @@ def lightning(
     rows = token_rows()[: STEPS * BATCH * world * micro]
     with quietly():
         found = pl.Trainer(
-            accelerator="cpu",
+            **LIGHTNING,
             devices=world,
             strategy=ModelParallelStrategy(world, 1) if sharded else "ddp",
             max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             accumulate_grad_batches=micro,
             callbacks=[presum.LightningCallback(run=run, record=QUIET)] if run else [],
         )
@@ -349,6 +345,15 @@ def lightning(
         gradient = records.gradient(part, loss)
         expected.append(oracle(gradient, sum(losses) / len(losses), world))
     return digest(module.parameters()), expected
+
+
+LIGHTNING = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 
 @contextlib.contextmanager

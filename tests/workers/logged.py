@@ -24,6 +24,7 @@ from transformers import Trainer, TrainingArguments
 import presum
 from workers.integrations import (
     BATCH,
+    LIGHTNING,
     Causal,
     arguments,
     cross_entropy_sum,
@@ -227,14 +228,10 @@ def lightning(run: Path, micro: int, *, sharded: bool) -> Losses:
     module = Module(sharded=sharded)
     with quietly():
         pl.Trainer(
-            accelerator="cpu",
+            **LIGHTNING,
             devices=world,
             strategy=ModelParallelStrategy(world, 1) if sharded else "ddp",
             max_steps=STEPS,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             accumulate_grad_batches=micro,
             callbacks=[presum.LightningCallback(run=run, record=QUIET)],
         ).fit(module, DataLoader(Causal(), batch_size=BATCH))

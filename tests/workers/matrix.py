@@ -20,7 +20,6 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 import presum
 from workers.launch import QUIET, main, token_rows, write_json
@@ -37,7 +36,6 @@ class Configuration:
     micro_batches: int = 1
     autocast: bool = False
     optional_branch: bool = False
-    checkpoint: bool = False  # reentrant activation checkpointing
     tied: bool = False
     frozen: bool = False
     sparse: bool = False
@@ -67,7 +65,6 @@ CONFIGURATIONS = [
         optional_branch=True,
     ),
     Configuration("bf16-autocast", autocast=True),
-    Configuration("reentrant-checkpoint", checkpoint=True),
     Configuration("tied", tied=True),
     Configuration("frozen", frozen=True),
     Configuration("sparse", sparse=True),
@@ -91,7 +88,6 @@ class Model(nn.Module):
 
     def __init__(self, configuration: Configuration) -> None:
         super().__init__()
-        self.checkpoint = configuration.checkpoint
         self.embed = nn.Embedding(256, 32, sparse=configuration.sparse)
         layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
@@ -104,11 +100,7 @@ class Model(nn.Module):
         self.to(configuration.dtype)
 
     def forward(self, tokens: torch.Tensor, use_optional: bool) -> dict[str, torch.Tensor]:
-        hidden = self.embed(tokens)
-        if self.checkpoint:
-            hidden = checkpoint(self.layers, hidden, use_reentrant=True)
-        else:
-            hidden = self.layers(hidden)
+        hidden = self.layers(self.embed(tokens))
         if use_optional:
             hidden = hidden + self.optional(hidden)
         logits = self.head(hidden)[:, :-1].flatten(0, 1)
