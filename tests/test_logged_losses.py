@@ -14,7 +14,7 @@ import presum
 from workers.logged import STEPS, TRAININGS
 
 RANKS = 3  # not a power of two: no division by it is exact
-OF_TOKENS = ("trainer", "trainer-smoothed", "trainer-measuring", "sft", "sft-measuring")
+OF_TOKENS = ("trainer", "trainer-smoothed", "trainer-measuring", "sft")
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,6 @@ def work(rank: int, world: int, out: Path) -> None:
         record=presum.Record(on_training_thread=True),
     )
     case(out, "preflight-bad", rank, world, clean, same_data=True, preflight=PREFLIGHT)
-    case(out, "preflight-good", rank, world, clean, same_data=False, preflight=PREFLIGHT)
 
 
 if __name__ == "__main__":

@@ -103,19 +103,15 @@ def tokenizer() -> Any:
     )
 
 
-def sft(run: Path, *, checkpointing: bool, subclass: bool = False) -> Losses:
+def sft(run: Path, *, checkpointing: bool) -> Losses:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
-
-    class Mine(SFTTrainer):  # type: ignore[misc]
-        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-            return super().compute_loss(*args, **kwargs)
 
     rows = [{"input_ids": r.tolist()[: 12 + i % 20]} for i, r in enumerate(token_rows())]
     settings = SFTConfig(
         **given(2, gradient_checkpointing=checkpointing), max_length=None, dataset_num_proc=None
     )
-    made = (Mine if subclass else SFTTrainer)(
+    made = SFTTrainer(
         model=llama(),
         args=settings,
         train_dataset=Dataset.from_list(rows),
@@ -247,7 +243,6 @@ TRAININGS: dict[str, Callable[[Path], Losses]] = {
     "trainer-measuring": lambda run: trainer(run, Measuring),
     "sft": lambda run: sft(run, checkpointing=True),
     "sft-no-checkpointing": lambda run: sft(run, checkpointing=False),
-    "sft-measuring": lambda run: sft(run, checkpointing=False, subclass=True),
     "dpo": dpo,
     "grpo": grpo,
     "accelerate": lambda run: accelerate(run, 3),

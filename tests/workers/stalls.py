@@ -14,7 +14,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import sqlite3
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 import presum.attaching  # before the forks
+from presum.experiments.launch import free_port
 
 WORLD = 3
 STEPS_AFTER = 6  # the step in which a way begins
@@ -196,9 +196,7 @@ def train(rank: int, way: str, run: Path, port: int) -> None:
 
 def start(way: str, run: Path) -> list[int]:
     """The processes of its ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     children = []
     for rank in range(WORLD):
         child = os.fork()
