@@ -404,26 +404,6 @@ def test_several_runs_agree_with_their_logs(screen: Screen, runs: dict[str, Path
     assert "the workers do the work of one" in sentence
 
 
-@pytest.mark.parametrize(
-    ("bad", "count", "said"),
-    [
-        (0, 2, "Neither run is inconsistent."),
-        (0, 3, "None of the three runs is inconsistent."),
-        (1, 3, "One of the three runs is inconsistent: run."),
-        (2, 3, "Two of the three runs are inconsistent: run, run."),
-        (2, 2, "Both runs are inconsistent: run, run."),
-        (3, 3, "All three runs are inconsistent: run, run, run."),
-    ],
-)
-def test_the_sentence_over_several_runs_counts_them(
-    screen: Screen, bad: int, count: int, said: str
-) -> None:
-    verdicts = ["inconsistent"] * bad + ["consistent"] * (count - bad)
-    judged = [{"name": "run", "judgement": {"verdict": verdict}} for verdict in verdicts]
-    general = report_browser.with_page_functions(f"generalSentence({json.dumps(judged)})")
-    assert screen.evaluate(general) == said
-
-
 RANGES = """[...document.querySelectorAll('.tile')].map(tile => [tile.dataset.run,
     Math.max(...[...tile.querySelectorAll('.dygraph-axis-label-y')].map(l => +l.textContent)),
     tile.querySelector('.beyond').textContent])"""

@@ -104,52 +104,6 @@ def test_processes_are_started_as_the_program_says(tmp_path: Path) -> None:
     assert watched.stderr == plain.stderr == ""
 
 
-def test_warnings_and_tracebacks_are_the_program_s_own(tmp_path: Path) -> None:
-    program = tmp_path / "warns.py"
-    program.write_text(WARNS)
-    (plain,) = start([program], world=1)
-    (watched,) = start([*UNDER, "--quiet", "--run", tmp_path / "run", program], world=1)
-    assert plain.stdout == watched.stdout
-    frames = watched.stdout.splitlines()
-    assert f"{program}:{1 + WARNS.splitlines().index(DEPRECATED)}" in frames
-    assert not [line for line in frames if "presum" in line]
-
-
-DEPRECATED = "    DistributedDataParallel(torch.nn.Linear(4, 1), check_reduction=True)"
-WARNS = f"""
-import traceback, warnings
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-dist.init_process_group("gloo")
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-{DEPRECATED}
-for warning in caught:
-    print(f"{{warning.filename}}:{{warning.lineno}}")
-
-class Raises(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ValueError("in backward")
-
-model = DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for attempt in (lambda: Raises.apply(model(torch.ones(2, 4))).sum().backward(),
-                lambda: DistributedDataParallel(torch.nn.ReLU()),
-                lambda: torch.optim.SGD([], lr=0.1),
-                lambda: next(iter(torch.utils.data.DataLoader([None])))):
-    try:
-        attempt()
-    except Exception as error:
-        for frame in traceback.extract_tb(error.__traceback__):
-            print(frame.filename.rsplit("/site-packages/")[-1], frame.name)
-dist.destroy_process_group()
-"""
-
-
 def test_a_module_runs_as_one(tmp_path: Path) -> None:
     command = [*UNDER, "--quiet", "-m", "json.tool", "--help"]
     (done,) = start(command, world=1)
