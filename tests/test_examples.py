@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Callable
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch import nn
 import presum
 from presum.experiments.launch import free_port
 from programs_started import Ended, run_command, run_commands
+from workers.matrix import metrics
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
@@ -135,52 +135,26 @@ def test_the_readme_s_sample_compiles_and_checks_every_status(prefix: Path, tmp_
 # ---- what a run log must say
 
 
-class Truth:
-    """The losses and whole gradients of all workers, step by step."""
+def check(run: presum.Run, expected: list[dict[str, Any]], tolerance: float) -> None:
+    """Against the metrics of each step."""
 
-    def __init__(self) -> None:
-        self.losses: list[list[float]] = []
-        self.gradients: list[np.ndarray] = []  # workers x elements, float64
+    def of(key: str) -> np.ndarray:
+        return np.array([step[key] for step in expected])
 
-    def add(self, losses: list[float], gradients: np.ndarray) -> None:
-        self.losses.append(losses)
-        self.gradients.append(gradients)
-
-    def check(self, run: presum.Run, tolerance: float) -> None:
-        losses, gradients = np.array(self.losses), np.array(self.gradients)
-        norms = np.linalg.norm(gradients, axis=2)
-        same = partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
-        workers = run.workers.sort_values(["step", "rank"])
-        same(workers.loss.to_numpy().reshape(losses.shape), losses)
-        same(workers.grad_norm.to_numpy().reshape(norms.shape), norms)
-        same(run.steps.loss_std, losses.std(axis=1))
-        same(run.steps.grad_norm_cv, norms.std(axis=1) / norms.mean(axis=1))
-        read = run.steps.consistency.notna()
-        assert list(run.steps.step[read]) == list(range(0, len(losses), 25))
-        for step, value in run.steps.consistency[read].items():
-            same(value, consistency(gradients[step]))
-        cosines = np.array([mean_cosine(g) for g in gradients])
-        # Estimates: a pair's standard error is 1.2 / sqrt(4096) = 0.019.
-        errors = np.abs(run.steps.cosine_mean - cosines)
-        assert errors.max() < 0.05
-        assert errors.mean() < 0.02
-
-
-def pairs(gradients: np.ndarray) -> list[tuple[float, float]]:
-    """The dot product and the product of norms of every pair."""
-    return [
-        (float(a @ b), float(np.linalg.norm(a) * np.linalg.norm(b)))
-        for a, b in combinations(gradients, 2)
-    ]
-
-
-def mean_cosine(gradients: np.ndarray) -> float:
-    return float(np.mean([dot / norms for dot, norms in pairs(gradients)]))
-
-
-def consistency(gradients: np.ndarray) -> float:
-    dots, norms = zip(*pairs(gradients), strict=True)
-    return sum(dots) / sum(norms)
+    losses, norms = of("losses"), of("norms")
+    same = partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
+    workers = run.workers.sort_values(["step", "rank"])
+    same(workers.loss.to_numpy().reshape(losses.shape), losses)
+    same(workers.grad_norm.to_numpy().reshape(norms.shape), norms)
+    same(run.steps.loss_std, losses.std(axis=1))
+    same(run.steps.grad_norm_cv, norms.std(axis=1) / norms.mean(axis=1))
+    read = run.steps.consistency.notna().to_numpy()
+    assert list(run.steps.step[read]) == list(range(0, len(losses), 25))
+    same(run.steps.consistency[read], of("consistency")[read])
+    # Estimates: a pair's standard error is 1.2 / sqrt(4096) = 0.019.
+    errors = np.abs(run.steps.cosine_mean - of("cosine_mean"))
+    assert errors.max() < 0.05
+    assert errors.mean() < 0.02
 
 
 def findings(prefix: Path, run: Path) -> Any:
@@ -239,9 +213,9 @@ def test_the_run_log_shows_which_mpi_rank_read_wrong_data(
 WORLD = 3
 
 
-def libtorch_training() -> tuple[Truth, list[float]]:
+def libtorch_training() -> tuple[list[dict[str, Any]], list[float]]:
     """The same training in one process, and the last losses."""
-    truth = Truth()
+    expected = []
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
@@ -255,11 +229,11 @@ def libtorch_training() -> tuple[Truth, list[float]]:
             own.append(torch.autograd.grad(loss, list(model.parameters())))
             losses.append(loss.item())
         flat = [torch.cat([g.flatten() for g in gradients]).double() for gradients in own]
-        truth.add(losses, torch.stack(flat).numpy())
+        expected.append(metrics(torch.tensor(losses, dtype=torch.float64), torch.stack(flat)))
         for parameter, *gradients in zip(model.parameters(), *own, strict=True):
             parameter.grad = sum(gradients) / WORLD
         optimizer.step()
-    return truth, losses
+    return expected, losses
 
 
 @pytest.fixture(scope="module")
@@ -282,8 +256,8 @@ def test_libtorch_ranks_are_measured_as_a_float64_oracle_does(
 ) -> None:
     watched = libtorch_train(tmp_path / "run")
     assert watched == libtorch_train()
-    truth, last = libtorch_training()
-    truth.check(presum.load(tmp_path / "run"), 1e-4)
+    expected, last = libtorch_training()
+    check(presum.load(tmp_path / "run"), expected, 1e-4)
     losses = [float.fromhex(out.split()[-1]) for out, _ in watched]
     np.testing.assert_allclose(losses, last, rtol=1e-4)
     assert findings(prefix, tmp_path / "run")["verdict"] == "consistent"

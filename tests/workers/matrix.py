@@ -141,13 +141,19 @@ def oracle(gradient: torch.Tensor, loss: float, world: int, group: Any = None) -
     everyone = [torch.zeros_like(mine) for _ in range(world)]
     dist.all_gather(everyone, mine, group=group)
     losses, matrix = torch.stack(everyone).split([1, len(gradient)], dim=1)
+    return metrics(losses.flatten(), matrix)
+
+
+def metrics(losses: torch.Tensor, matrix: torch.Tensor) -> dict[str, Any]:
+    """Of each worker's loss and gradient, in float64."""
+    world = len(losses)
     norms = matrix.norm(dim=1)
     unit = matrix / norms[:, None]
     gram = matrix @ matrix.T
     cosines = unit @ unit.T
     pairs = world * (world - 1)
     return {
-        "losses": losses.flatten().tolist(),
+        "losses": losses.tolist(),
         "norms": norms.tolist(),
         "cosine_mean": ((cosines.sum() - world) / pairs).item() if pairs else None,
         "consistency": ((gram.sum() - gram.trace()) / (norms.sum() ** 2 - (norms**2).sum())).item(),
