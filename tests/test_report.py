@@ -47,6 +47,7 @@ VERDICTS: dict[str, tuple[str, str | None, list[int]]] = {
 }
 HOSTILE_SCENE = Scene(text=HOSTILE, nonfinite=lambda rank, step: (rank, step) == (3, 1))
 DEVICES = {"desktop": (1280, 900), "phone": (400, 844)}
+LOOKS = (("desktop", "light"), ("phone", "dark"))
 DASH, MINUS = "\u2013", "\u2212"
 HEAT = "document.querySelector('#workers .heat canvas')"
 
@@ -169,10 +170,9 @@ def same_digits(shown: str, value: float) -> bool:
 
 @pytest.mark.parametrize("name", [*SCENES, "s1"])
 def test_every_page_in_every_look(screen: Screen, name: str, tmp_path: Path) -> None:
-    for device in DEVICES:
-        for scheme in ("light", "dark"):
-            screen.show(name, device, scheme)
-            assert screen.evaluate("document.documentElement.dataset.theme") == scheme
+    for device, scheme in LOOKS:
+        screen.show(name, device, scheme)
+        assert screen.evaluate("document.documentElement.dataset.theme") == scheme
     if name in VERDICTS:
         assert screen.text(".verdict")[1:].startswith(VERDICTS[name][0])
     screen.size(*DEVICES["desktop"])
@@ -417,9 +417,8 @@ def test_one_run_does_not_flatten_the_others(screen: Screen, tmp_path: Path) -> 
     ]
     page = tmp_path / "page.html"
     assert report(*runs, "-o", page).returncode == 0
-    for device in DEVICES:
-        for scheme in ("light", "dark"):
-            screen.show(page, device, scheme)
+    for device, scheme in LOOKS:
+        screen.show(page, device, scheme)
     ranges = screen.evaluate(RANGES)
     assert {largest for _, largest, _ in ranges} == {6}
     beyond = {name: said for name, _, said in ranges if said}
