@@ -6,15 +6,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import leftovers
-from programs_started import Ended, run_command
+from programs_started import run_command
 
 TESTS = Path(__file__).parent
 os.environ["XDG_CONFIG_HOME"] = f"{tempfile.gettempdir()}/presum-tests"  # not the user's salt
-Launch = Callable[..., Ended]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,12 +23,29 @@ def nothing_is_left() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def launch() -> Launch:
-    """Run tests/workers/PROGRAM.py with its arguments; no torchrun, whose agent ends survivors."""
+class Launched(NamedTuple):
+    out: Path
+    stderr: str
 
-    def launched(program: str, *args: object) -> Ended:
-        command = [sys.executable, "-m", f"workers.{program}", *args]
-        return run_command(command, PYTHONPATH=str(TESTS), OMP_NUM_THREADS="1")
+
+@pytest.fixture(scope="session")
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Launched]:
+    """Run tests/workers/PROGRAM.py with so many workers, which must end with that code; no
+    torchrun, whose agent ends survivors. ``silent``: presum says nothing."""
+
+    def launched(
+        program: str,
+        world: int,
+        *names: str,
+        out: Path | None = None,
+        code: int = 0,
+        silent: bool = False,
+    ) -> Launched:
+        out = out or tmp_path_factory.mktemp(program)
+        command = [sys.executable, "-m", f"workers.{program}", world, out, *names]
+        done = run_command(command, PYTHONPATH=str(TESTS), OMP_NUM_THREADS="1")
+        assert done.returncode == code, done.stderr[-4000:]
+        assert not silent or "presum:" not in done.stderr
+        return Launched(out, done.stderr)
 
     return launched

@@ -144,10 +144,6 @@ class Browser:
             )
         self.settle()
 
-    def screenshot(self, to: Path, *, whole: bool = True) -> None:
-        answer = self.command("Page.captureScreenshot", captureBeyondViewport=whole, format="png")
-        to.write_bytes(base64.b64decode(answer["data"]))
-
     def pdf(self, to: Path) -> None:
         answer = self.command("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
         to.write_bytes(base64.b64decode(answer["data"]))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
@@ -23,7 +22,6 @@ import presum
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("src", "include", "python", "tests", "bench", "cmake", "examples", "tools", "wheels")
-MAPS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 COMMENT = {".h": "//", ".cc": "//", ".cu": "//", ".py": "#", ".pyi": "#", ".cmake": "#"}
 TEXTS = {*COMMENT, ".md", ".txt", ".toml", ".json", ".css", ".js", ".html"}
@@ -194,9 +192,6 @@ def test_what_compares_two_runs_does_not_word_it() -> None:
 # ---- the Python parts
 
 PACKAGE = ROOT / "python" / "presum"
-TOP_MODULES_MAX = 11
-CLASS_LINES_MAX = 250
-FUNCTION_LINES_MAX = 60
 
 
 def module_name(path: Path) -> str:
@@ -268,190 +263,6 @@ def test_no_two_python_modules_import_each_other() -> None:
         list(TopologicalSorter(below).static_order())
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
-
-
-# Of longer classes and functions, with the reason.
-LONG_CLASSES = {"StepRecorder": "a short method for each of torch's events, and no state of a step"}
-LONG_FUNCTIONS: dict[str, str] = {}
-
-
-def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Without a function's docstring."""
-    assert node.end_lineno is not None
-    count = node.end_lineno - node.lineno + 1
-    first = node.body[0]
-    if isinstance(node, ast.ClassDef) or ast.get_docstring(node) is None:
-        return count
-    assert first.end_lineno is not None
-    return count - (first.end_lineno - first.lineno + 1)
-
-
-# What Python keeps of one step or pass outside of presum.reduce, by class: the rest is C++'s
-# (docs/step.md). Tensors that are still on a device, what torch calls back with, and what loaders'
-# batches are found by.
-STEP_STATE = {
-    "StepRecorder": {
-        "in_backward",  # these three are PassFlags, for each parameter
-        "reads_sums",
-        "reads_arrivals",
-        "gathers",
-        "pass_rows",
-        "run_told",
-        "held",
-        "versions",
-        "scale_of_pass",
-        "end_queued",
-        "run",
-        "looked",
-        "thread",
-        "task",
-    },
-    "ReducingPasses": {"armed", "seen", "before", "waiting", "waits_for", "takes_no_part"},
-    "DdpSource": {"reduces", "fresh"},
-    "LateNumbers": {"chunks", "count", "scalars"},
-    "GradientReader": {"device_step"},
-    "EndedSteps": {"late", "samples", "windows", "late_steps"},
-    "ForwardPasses": {"rows", "forwards"},
-    "OptimizerTurn": {
-        "forwards",
-        "reached",
-        "unknown",
-        "of_pass",
-        "waiting",
-        "cleared",
-        "emptied",
-        "others",
-        "sample",
-        "factor",
-        "found",
-    },
-    "Recomputation": {"kept", "passes", "forwards"},
-    "Marks": {"known"},
-    "RoundedUpdates": {"before"},
-    "OtherOptimizers": {"empty", "in_vain", "sample", "steps"},
-}
-# And what stays for the recording.
-LASTING = {
-    "StepRecorder": {
-        "source",
-        "setup",
-        "observer",
-        "waiting",
-        "marks",
-        "off",
-        "failed",
-        "ended",  # whether it has, and the steps that have
-        "fingerprints",
-        "forwards",
-        "aside",
-        "moments",
-        "turn",
-        "rounded",
-        "small",
-        "others",
-        "asks_others",
-        "recomputation",
-        "overhead",
-        "reader",
-        "scaled",
-        "in_hook",
-        "told_of_audit",
-        "norms",
-        "handles",
-        "listening",
-    },
-    "OptimizerSteps": {"listeners"},
-    "ReducingPasses": {"reference"},
-    "OptimizerTurn": {"clears", "follows", "number", "own_steps", "setup", "source"},
-    "Parameters": {"held"},
-    "Recomputation": {"arrivals", "setup"},
-    "RoundedUpdates": {"steps"},
-    "SmallGradients": {"replicas", "steps"},
-    "OtherOptimizers": {"astray", "held", "holder", "setup"},
-    "ValueSample": {"places", "values"},
-    "Arrivals": {"arrives", "handles"},
-    "Waiting": {"open"},
-    "_Arrival": {"arrives", "place"},
-    "Overhead": {"first", "flags", "recorded", "setup"},
-    "DdpSource": {"arrivals", "passes", "recorder", "views"},
-    "JoinListeners": {"sources", "tap"},
-    "GradientSource": {"inner", "recorder", "wrapper"},
-    "Recording": {
-        "ended",
-        "ending",
-        "finalizer",
-        "model_is_gone",
-        "error_before",  # of the interpreter, for the last note
-        "module",
-        "observer",
-        "preflight",
-        "process_group",
-        "recorder",
-        "session",
-    },
-    "GradientReader": {"setup", "observer", "told", "repeated"},
-    "EndedSteps": {"setup"},
-    "ForwardPasses": {"inner", "setup", "shifts_labels", "turn"},
-}
-
-
-def attributes_of(node: ast.ClassDef) -> set[str]:
-    """Those that its methods set."""
-    targets = [
-        target
-        for statement in ast.walk(node)
-        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign))
-        for one in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
-        for target in ast.walk(one)
-    ]
-    return {
-        target.attr.lstrip("_")
-        for target in targets
-        if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
-    }
-
-
-def test_python_keeps_no_other_state_of_a_step() -> None:
-    steps = [path for name, path in MODULES.items() if name.startswith("presum.steps.")]
-    steps.append(MODULES["presum.parallel.ddp"])  # which passes reduce
-    classes = {
-        node.name: attributes_of(node)
-        for path in steps
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef) and attributes_of(node)
-    }
-    known = STEP_STATE.keys() | LASTING.keys()
-    expected = {name: STEP_STATE.get(name, set()) | LASTING.get(name, set()) for name in known}
-    assert classes == expected
-
-
-def python_definitions(kinds: tuple[type, ...]) -> Iterator[tuple[str, str, int]]:
-    """Place, name and lines of each in the package."""
-    for path in MODULES.values():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, kinds):
-                yield f"{relative(path)}:{node.lineno}", node.name, lines_of(node)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "limit", "exceptions"),
-    [
-        ((ast.ClassDef,), CLASS_LINES_MAX, LONG_CLASSES),
-        ((ast.FunctionDef, ast.AsyncFunctionDef), FUNCTION_LINES_MAX, LONG_FUNCTIONS),
-    ],
-    ids=["classes", "functions"],
-)
-def test_python_classes_and_functions_are_short(
-    kinds: tuple[type, ...], limit: int, exceptions: dict[str, str]
-) -> None:
-    long = [(place, name, n) for place, name, n in python_definitions(kinds) if n > limit]
-    wrong = [f"{place}: {name} has {n} lines" for place, name, n in long if name not in exceptions]
-    assert not wrong, f"at most {limit}; " + "\n".join(wrong)
-    assert exceptions.keys() == {name for _, name, _ in long}, "an exception is not needed any more"
-
-
-def test_few_python_modules_stand_outside_of_packages() -> None:
-    assert len(list(PACKAGE.glob("*.py"))) <= TOP_MODULES_MAX
 
 
 def test_no_python_module_is_called_as_a_public_function_is() -> None:
@@ -535,34 +346,7 @@ def test_every_example_is_built_and_run_by_a_test(folder: str) -> None:
     assert f'build("{Path(folder).name}")' in tests
 
 
-def test_every_listed_source_exists() -> None:
-    for name, room in ROOMS.items():
-        for listed in room.listed:
-            if listed.endswith((".cc", ".cu")) and "$" not in listed:
-                assert (ROOT / "src" / name / listed).exists(), f"src/{name}/{listed}"
-
-
-# ---- the maps
-
-
-def code_spans(text: str) -> list[str]:
-    fenceless = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    return re.findall(r"`([^`\n]+)`", fenceless)
-
-
-def is_path(span: str) -> bool:
-    """Something with a slash or the ending of a text file."""
-    whole = re.fullmatch(r"[\w.*-]+(/[\w.*-]*)*", span)
-    return bool(whole) and ("/" in span or Path(span).suffix in TEXTS)
-
-
-@pytest.mark.parametrize("name", MAPS)
-def test_paths_on_the_map_exist(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    paths = [span for span in code_spans(text) if is_path(span)]
-    assert paths
-    missing = [p for p in paths if not any(ROOT.glob(p.rstrip("/")))]
-    assert not missing, f"{name}: {missing}"
+# ---- the map
 
 
 def test_the_map_has_every_room_and_its_dependencies() -> None:
@@ -604,139 +388,3 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
             if machine.search(line):
                 wrong.append(f"{relative(path)}:{number}: {line.strip()}")
     assert not wrong, "\n".join(wrong)
-
-
-# ---- sizes of C++: functions are held to 60 lines by clang-tidy (.clang-tidy), classes here
-
-# Lines of code of its body and of its member functions outside of it. Comments and blank lines are
-# free: a header is its documentation.
-CPP_CLASS_LINES_MAX = 250
-# Classes above the limit, each with the reason. One that no longer is has to leave.
-LARGE_CPP_CLASSES: dict[str, str] = {}
-
-NOT_CODE = re.compile(
-    r"""//[^\n]* | /\*.*?\*/ | R"(\w*)\(.*?\)\1" | "(?:\\.|[^"\\\n])*" | (?<!\w)'(?:\\.|[^'\\\n])+'
-    | ^[ \t]*\#(?:\\\n|[^\n])*""",
-    re.DOTALL | re.MULTILINE | re.VERBOSE,
-)
-CLASS = re.compile(
-    r"(?:template\s*<.*>\s*)?(?:class|struct|union)\s+(?:(?:\[\[.*?\]\]|alignas\(.*?\))\s*)*"
-    r"([\w:]+)(?:<.*>)?(?:\s+final)?\s*(?::(?!:).*)?",
-    re.DOTALL,
-)
-MEMBER = re.compile(r"((?:\w+(?:<[^<>()]*>)?::)+)(?:~?\w+|operator[^\w]*)\s*$")
-
-
-def closing_brace(code: str, opening: int) -> int:
-    depth = 0
-    for brace in re.finditer(r"[{}]", code[opening:]):
-        depth += 1 if brace[0] == "{" else -1
-        if depth == 0:
-            return opening + brace.start()
-    return len(code) - 1
-
-
-def cpp_definitions(text: str) -> Iterator[tuple[str, int, bool]]:
-    """Of every class, and of every member function outside of it: the class, its lines of code,
-    whether it is the class itself."""
-    code = NOT_CODE.sub(lambda noise: re.sub(r"[^\n]", " ", noise[0]), text)
-    begin = 0
-    while found := re.compile(r"[{};]").search(code, begin):
-        end = found.start()
-        head = code[begin:end].strip()
-        if found[0] == "{" and not re.search(r"\bnamespace\b|^extern\b", head):
-            end = closing_brace(code, end)
-            # Members that a constructor initialises with braces, then its body.
-            while more := re.compile(r"\s*[,{][^{;]*").match(code, end + 1):
-                end = closing_brace(code, code.index("{", more.start()))
-            lines = sum(1 for line in code[begin : end + 1].splitlines() if line.strip())
-            if is_class := CLASS.fullmatch(head):
-                yield is_class[1], lines, True
-            elif owner := MEMBER.search(head.partition("(")[0]):
-                yield re.sub(r"<.*?>", "", owner[1])[:-2], lines, False
-        begin = end + 1
-
-
-def class_sizes(sources: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Lines of code by "folder: class". A public class counts where its functions are, too."""
-    bodies: Counter[tuple[str, str]] = Counter()
-    sizes: Counter[tuple[str, str]] = Counter()
-    for folder, text in sources:
-        for name, lines, is_class in cpp_definitions(text):
-            sizes[folder, name] += lines
-            bodies[folder, name] += lines if is_class else 0
-    for folder, name in sizes:
-        if not bodies[folder, name]:
-            sizes[folder, name] += bodies["include/presum", name]
-    return {f"{folder}: {name}": lines for (folder, name), lines in sizes.items()}
-
-
-def cpp_sources() -> Iterator[tuple[str, str]]:
-    for path in files("src", "include"):
-        if path.suffix in (".h", ".cc", ".cu") and not path.name.endswith("_test.cc"):
-            folder = "/".join(path.relative_to(ROOT).parts[:2])
-            yield folder, path.read_text(encoding="utf-8")
-
-
-def complaints_about_sizes(sizes: dict[str, int], exceptions: Iterable[str]) -> list[str]:
-    large = {name for name, lines in sizes.items() if lines > CPP_CLASS_LINES_MAX}
-    wrong = [f"{name}: {sizes[name]} lines: make parts of it" for name in large - {*exceptions}]
-    return sorted(wrong + [f"{name}: is no exception" for name in {*exceptions} - large])
-
-
-def test_no_class_of_the_core_is_large() -> None:
-    sizes = class_sizes(cpp_sources())
-    assert len(sizes) > 200
-    wrong = complaints_about_sizes(sizes, LARGE_CPP_CLASSES)
-    assert not wrong, "\n".join(wrong)
-
-
-def test_a_large_class_is_noticed_and_so_is_an_exception_that_is_none() -> None:
-    half = "void A::{}() {{\n" + "  f();\n" * (CPP_CLASS_LINES_MAX // 2) + "}}\n"
-    sizes = class_sizes([("src/a", "struct A {};\n" + half.format("f") + half.format("g"))])
-    assert complaints_about_sizes(sizes, []) == [
-        f"src/a: A: {CPP_CLASS_LINES_MAX + 5} lines: make parts of it"
-    ]
-    assert complaints_about_sizes(sizes, ["src/a: A"]) == []
-    assert complaints_about_sizes({"src/a: A": 3}, ["src/a: A"]) == ["src/a: A: is no exception"]
-
-
-def test_sizes_of_classes_count_bodies_and_member_functions() -> None:
-    header = """\
-namespace a {
-// class Comment { "
-template <class T>
-class Queue final : public Base<T> {
-  // A comment.
-  struct Item { int x; };
-
-  const char* text = "}";
-};
-Queue make();
-enum class Kind { kOne };
-}  // namespace a
-"""
-    source = """\
-namespace a {
-Queue::Queue(int n) : items_{1, 2}, n_{n} {
-  if (n) { f(); }
-}
-std::vector<Queue::Item> Queue::items() const
-{
-  return {};
-}
-bool Queue::operator==(const Queue&) const { return Other::get(1); }
-static std::size_t free_function(Queue::Item item) {
-  return item.x;
-}
-struct Queue::State {
-  int a;
-};
-}  // namespace a
-"""
-    sizes = class_sizes([("include/presum", header), ("src/a", source)])
-    assert sizes == {
-        "include/presum: Queue": 5,
-        "src/a: Queue": 5 + 3 + 4 + 1,
-        "src/a: Queue::State": 3,
-    }

@@ -21,11 +21,8 @@ FROM_SKETCHES = ("cosine_mean", "consistency", "effective_workers")
 
 
 @pytest.fixture(scope="module")
-def out(launch: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("as-device")
-    done = launch("as_device", 2, folder)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder
+def out(launch: Any) -> Path:
+    return launch("as_device", 2).out
 
 
 @pytest.mark.parametrize("read_by", ["torch", "kernels"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -78,28 +77,7 @@ def test_every_verb_is_listed_once() -> None:
     assert len(listed) == len(set(listed))
 
 
-def test_a_user_s_program_is_typed_without_any() -> None:
-    flags = ["--strict", "--disallow-any-explicit", "--disallow-any-unimported"]
-    command = [sys.executable, "-m", "mypy", *flags, "--config-file", os.devnull]
-    command += ["--cache-dir", str(GOLDEN.parents[2] / "build" / "mypy")]
-    revealing = [
-        "presum.attach(nn.Linear(1, 1))",
-        "presum.attach(nn.Linear(1, 1)).findings",
-        "presum.load(Path()).findings",
-        "presum.load(Path()).cosines(0)",
-        "presum.reduce.sum([torch.zeros(1)])",
-        "presum.reduce.sum([np.zeros(1, np.float32)])",
-    ]
-    source = PROGRAM.read_text() + "".join(f"\nreveal_type({one})" for one in revealing)
-    told = subprocess.run([*command, "-c", source], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout
-    kinds = re.findall(r'Revealed type is "(.*)"', told.stdout)
-    assert len(kinds) == len(revealing)
-    arrays = r"numpy\.ndarray\[Any, numpy\.dtype\[Any\]\]"  # of any shape and dtype
-    assert not [kind for kind in kinds if "Any" in re.sub(rf"{arrays}|tuple\[Any", "", kind)]
-
-
-def test_that_program_runs(tmp_path: Path) -> None:
+def test_a_program_that_uses_all_of_it_runs(tmp_path: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     launcher += ["--master-port", str(free_port())]
     told = run_command([sys.executable, *launcher, PROGRAM, tmp_path / "run"])

@@ -20,19 +20,16 @@ PROGRAM = str(Path(__file__).parent / "programs" / "any_launcher.py")
 ARGUMENTS = ["--lr", "1", "file", "--flag", "-x", "a b"]
 Run = Callable[..., Ended]
 
-TORCHRUN = ["torchrun", "--nproc-per-node", "2", "--master-port", "PORT"]
-LAUNCH = ["python", "-m", "torch.distributed.launch", *TORCHRUN[1:]]
-ACCELERATE = ["accelerate", "launch", "--num_processes", "2", "--main_process_port", "PORT"]
 LAUNCHERS = {
-    "torchrun": TORCHRUN,
-    "launch": LAUNCH,
-    "launch-use-env": [*LAUNCH, "--use-env"],
+    "torchrun": ["torchrun", "--nproc-per-node", "2", "--master-port", "PORT"],
     "deepspeed": ["deepspeed", "--num_gpus", "2", "--master_port", "PORT"],
-    "accelerate": [*ACCELERATE, "--multi_gpu", "--mixed_precision", "no"],
+    "accelerate": [
+        *["accelerate", "launch", "--num_processes", "2", "--main_process_port", "PORT"],
+        *["--multi_gpu", "--mixed_precision", "no"],
+    ],
     "fabric": ["fabric", "run", "--devices", "2", "--accelerator", "cpu", "--main-port", "PORT"],
     "mpirun": ["mpirun", "-n", "2", "python"],
     "srun": ["srun", "--ntasks=2", "python"],
-    "srun-torchrun": ["srun", "--ntasks=1", *TORCHRUN],
 }
 
 # As DeepSpeed's: `deepspeed.launcher.runner` starts each rank as `python -u [-m] FIRST

@@ -18,11 +18,8 @@ WORLD = 3
 
 
 @pytest.fixture(scope="module")
-def started(launch: Any, tmp_path_factory: Any) -> tuple[Path, str]:
-    folder: Path = tmp_path_factory.mktemp("meeting")
-    done = launch("meeting", WORLD, folder)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return folder, done.stderr
+def started(launch: Any) -> tuple[Path, str]:
+    return launch("meeting", WORLD)
 
 
 @pytest.mark.parametrize("run", ["short", "without-rank-0"])

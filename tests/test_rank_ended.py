@@ -10,22 +10,18 @@ import pytest
 
 from programs_started import UNDER, presum_command, run_command, start
 
+TESTS = str(Path(__file__).parent)
 PROGRAM = """
-import contextlib, os, signal, sqlite3, sys, time, torch, torch.distributed as dist
+import os, pathlib, signal, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-def written():
-    with contextlib.suppress(sqlite3.Error):
-        with contextlib.closing(sqlite3.connect("file:{run}/presum.db?mode=ro", uri=True)) as db:
-            return db.execute("SELECT count(*) FROM step").fetchone()[0]
-    return 0
+from workers.launch import steps_committed, wait_until
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(60):
     if step == 40 and dist.get_rank() == {rank}:
-        while written() < 40:
-            time.sleep(0.1)
+        wait_until(lambda: steps_committed(pathlib.Path("{run}")) == 40)
         {end}
     optimizer.zero_grad()
     model(torch.randn(8, 4)).square().mean().backward()
@@ -46,7 +42,7 @@ def test_the_rank_is_named_with_its_end(end: str, said: str, tmp_path: Path) -> 
     program.write_text(PROGRAM.format(end=end, rank=1, run=tmp_path / "run"))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     under = ["--standalone", "-m", "presum.run", "--run-folder", tmp_path / "run"]
-    done = run_command([*torchrun, *under, program], OMP_NUM_THREADS="1")
+    done = run_command([*torchrun, *under, program], OMP_NUM_THREADS="1", PYTHONPATH=TESTS)
     assert done.returncode == 1
     found = presum_command("findings", tmp_path / "run")
     assert found.returncode == 0, found.stderr
@@ -59,7 +55,7 @@ def test_a_run_whose_recording_process_is_gone_is_not_called_consistent(tmp_path
     program = tmp_path / "train.py"
     end = "os.kill(os.getpid(), signal.SIGKILL)"
     program.write_text(PROGRAM.format(end=end, rank=0, run=tmp_path / "run"))
-    start([*UNDER, "--run", tmp_path / "run", program])
+    start([*UNDER, "--run", tmp_path / "run", program], PYTHONPATH=TESTS)
     checked = presum_command("check", tmp_path / "run")
     assert checked.returncode == 2, checked.stdout
     assert "the process that recorded is gone" in checked.stdout

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""presum report, seen by a real browser.
-
-Set PRESUM_SCREENSHOTS to a folder to keep the pictures that the tests take.
-"""
+"""presum report, seen by a real browser."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +47,7 @@ VERDICTS: dict[str, tuple[str, str | None, list[int]]] = {
 }
 HOSTILE_SCENE = Scene(text=HOSTILE, nonfinite=lambda rank, step: (rank, step) == (3, 1))
 DEVICES = {"desktop": (1280, 900), "phone": (400, 844)}
+LOOKS = (("desktop", "light"), ("phone", "dark"))
 DASH, MINUS = "\u2013", "\u2212"
 HEAT = "document.querySelector('#workers .heat canvas')"
 
@@ -62,15 +59,6 @@ def page_data(page: Path) -> Any:
     found = re.search(r'id="presum-data">(.*?)</script>', page.read_text(), re.DOTALL)
     assert found
     return json.loads(found[1])
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[report_browser.Browser]:
-    command = report_browser.find()
-    if command is None:
-        pytest.skip("Chromium is not installed (Debian package chromium)")
-    with report_browser.Browser(command) as started:
-        yield started
 
 
 @pytest.fixture(scope="session")
@@ -95,74 +83,81 @@ def pages(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> di
     return made
 
 
+class Screen(report_browser.Browser):
+    """Shows the pages of the runs, or others."""
+
+    def __init__(self, command: str, pages: dict[str, Path]) -> None:
+        super().__init__(command)
+        self.pages = pages
+
+    def show(self, page: str | Path, device: str = "desktop", scheme: str = "light") -> None:
+        self.size(*DEVICES[device], touch=device == "phone")
+        self.prefer(scheme)
+        self.shown = self.pages[page] if isinstance(page, str) else page
+        self.open(self.shown)
+        self.check()
+
+    def edited(self, page: str | Path, name: str, change: Callable[[Any], object]) -> Path:
+        """The page of a run, with something else in its data."""
+        page = self.pages[page] if isinstance(page, str) else page
+        data = page_data(page)
+        change(data["runs"][0])
+        head, found, rest = page.read_text().partition('id="presum-data">')
+        out = page.with_name(f"{name}.html")
+        out.write_text(head + found + json.dumps(data) + rest[rest.index("</script>") :])
+        return out
+
+    def check(self) -> None:
+        """Nothing went wrong, nothing was loaded, nothing sticks out."""
+        assert self.errors == []
+        assert self.requests == [self.shown.resolve().as_uri()]
+        assert self.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    def text(self, selector: str) -> str:
+        return self.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
+
+    def count(self, selector: str) -> int:
+        return self.evaluate(f"document.querySelectorAll({json.dumps(selector)}).length")
+
+    def click_on(self, element: str, x: float = 0.5, y: float = 0.5) -> None:
+        """At a place within the element that a JavaScript expression yields."""
+        self.evaluate(f"{element}.scrollIntoView({{block: 'center'}})")
+        box = self.evaluate(
+            f"(b => [b.x, b.y, b.width, b.height])({element}.getBoundingClientRect())"
+        )
+        self.click(box[0] + x * box[2], box[1] + y * box[3])
+
+    def table(self, label: str) -> list[list[str]]:
+        return self.evaluate(
+            f"[...document.querySelectorAll('[aria-label={label}] tbody tr')]"
+            ".map(r => [...r.cells].map(c => c.textContent))"
+        )
+
+    def legend(self, selector: str) -> list[str]:
+        return self.evaluate(
+            f"[...document.querySelectorAll('{selector} .legend > span')].map(s => s.textContent)"
+        )
+
+    def chart(self, page: Path) -> str:
+        self.show(page)
+        return self.evaluate("document.querySelector('#metrics canvas').toDataURL()")
+
+
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = Path(os.environ.get("PRESUM_SCREENSHOTS", tmp_path_factory.mktemp("pictures")))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def look(browser: report_browser.Browser, page: Path, device: str, scheme: str = "light") -> None:
-    browser.size(*DEVICES[device], touch=device == "phone")
-    browser.prefer(scheme)
-    browser.open(page)
-    assert_clean(browser, page)
-
-
-def assert_clean(browser: report_browser.Browser, page: Path) -> None:
-    """Nothing went wrong, nothing was loaded, nothing sticks out."""
-    assert browser.errors == []
-    assert browser.requests == [page.resolve().as_uri()]
-    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def screen(pages: dict[str, Path]) -> Iterator[Screen]:
+    command = report_browser.find()
+    if command is None:
+        pytest.skip("Chromium is not installed (Debian package chromium)")
+    with Screen(command, pages) as started:
+        yield started
 
 
 WITHOUT = {"findings": [], "verdict": "consistent"}
 
 
-def edited(page: Path, name: str, change: Callable[[Any], object]) -> Path:
-    """The page of a run, with something else in its data."""
-    data = page_data(page)
-    change(data["runs"][0])
-    head, found, rest = page.read_text().partition('id="presum-data">')
-    out = page.with_name(f"{name}.html")
-    out.write_text(head + found + json.dumps(data) + rest[rest.index("</script>") :])
-    return out
-
-
-def chart_of(browser: report_browser.Browser, page: Path) -> str:
-    look(browser, page, "desktop")
-    picture = browser.evaluate("document.querySelector('#metrics canvas').toDataURL()")
-    assert isinstance(picture, str)
-    return picture
-
-
-def page_text(browser: report_browser.Browser, page: Path) -> str:
-    look(browser, page, "desktop")
-    return text_of(browser, "#report")
-
-
-def text_of(browser: report_browser.Browser, selector: str) -> str:
-    text = browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
-    assert isinstance(text, str)
-    return text
-
-
-def click(browser: report_browser.Browser, element: str, x: float = 0.5, y: float = 0.5) -> None:
-    """Click at a place within the element that a JavaScript expression yields."""
-    browser.evaluate(f"{element}.scrollIntoView({{block: 'center'}})")
-    box = browser.evaluate(
-        f"(b => [b.x, b.y, b.width, b.height])({element}.getBoundingClientRect())"
-    )
-    browser.click(box[0] + x * box[2], box[1] + y * box[3])
-
-
-def table(browser: report_browser.Browser, label: str) -> list[list[str]]:
-    rows = browser.evaluate(
-        f"[...document.querySelectorAll('[aria-label={label}] tbody tr')]"
-        ".map(r => [...r.cells].map(c => c.textContent))"
-    )
-    assert isinstance(rows, list)
-    return rows
+def page_text(screen: Screen, page: str | Path) -> str:
+    screen.show(page)
+    return screen.text("#report")
 
 
 def parse(shown: str) -> float:
@@ -174,20 +169,16 @@ def same_digits(shown: str, value: float) -> bool:
 
 
 @pytest.mark.parametrize("name", [*SCENES, "s1"])
-def test_every_page_in_every_look(
-    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path, name: str
-) -> None:
-    for device in DEVICES:
-        for scheme in ("light", "dark"):
-            look(browser, pages[name], device, scheme)
-            assert browser.evaluate("document.documentElement.dataset.theme") == scheme
-            browser.screenshot(pictures / f"{name}-{device}-{scheme}.png")
+def test_every_page_in_every_look(screen: Screen, name: str, tmp_path: Path) -> None:
+    for device, scheme in LOOKS:
+        screen.show(name, device, scheme)
+        assert screen.evaluate("document.documentElement.dataset.theme") == scheme
     if name in VERDICTS:
-        assert text_of(browser, ".verdict")[1:].startswith(VERDICTS[name][0])
-    browser.size(*DEVICES["desktop"])
-    browser.pdf(pictures / f"{name}-print.pdf")
-    assert_clean(browser, pages[name])
-    assert browser.evaluate("document.documentElement.dataset.theme") == "dark"
+        assert screen.text(".verdict")[1:].startswith(VERDICTS[name][0])
+    screen.size(*DEVICES["desktop"])
+    screen.pdf(tmp_path / "print.pdf")
+    screen.check()
+    assert screen.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
 def findings(run: Path) -> Any:
@@ -196,10 +187,10 @@ def findings(run: Path) -> Any:
 
 @pytest.mark.parametrize("name", VERDICTS)
 def test_the_page_shows_the_findings_of_the_run(
-    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path], name: str
+    screen: Screen, runs: dict[str, Path], name: str
 ) -> None:
     found = findings(runs[name])
-    judgement = page_data(pages[name])["runs"][0]["judgement"]
+    judgement = page_data(screen.pages[name])["runs"][0]["judgement"]
     assert {key: found[key] for key in ("verdict", "findings", "checks")} == {
         key: judgement[key] for key in ("verdict", "findings", "checks")
     }
@@ -208,126 +199,93 @@ def test_the_page_shows_the_findings_of_the_run(
     assert ([f["check"] for f in worst[:1]], [f["ranks"] for f in worst[:1]]) == (
         ([check], [ranks]) if check else ([], [])
     )
-    look(browser, pages[name], "desktop")
-    cards = browser.evaluate(
+    screen.show(name)
+    cards = screen.evaluate(
         "[...document.querySelectorAll('.finding')].map(f => [f.dataset.check, f.textContent])"
     )
     assert [card[0] for card in cards] == [f["check"] for f in found["findings"]]
     for (_, text), finding in zip(cards, found["findings"], strict=True):
         for said in ("severity", "title", "remedy", "resembles"):
             assert finding[said].replace("`", "") in text
-    rows = browser.evaluate("document.querySelectorAll('#checks tr').length")
+    rows = screen.count("#checks tr")
     assert rows == len(found["checks"])
 
 
-def test_a_click_on_a_finding_shows_its_steps_and_its_rank(
-    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path
-) -> None:
-    finding = page_data(pages["planted"])["runs"][0]["judgement"]["findings"][0]
+def test_a_click_on_a_finding_shows_its_steps_and_its_rank(screen: Screen) -> None:
+    finding = page_data(screen.pages["planted"])["runs"][0]["judgement"]["findings"][0]
     assert finding["ranks"] == [5]
     zoomed = "[...document.querySelectorAll('.zoom input')].map(i => Number(i.value))"
     for part in (".finding button", ".lane button"):
-        look(browser, pages["planted"], "desktop")
-        assert browser.evaluate(zoomed) == [0, 119]
-        click(browser, f"document.querySelector({json.dumps(part)})")
-        first, last = browser.evaluate(zoomed)
+        screen.show("planted")
+        assert screen.evaluate(zoomed) == [0, 119]
+        screen.click_on(f"document.querySelector({json.dumps(part)})")
+        first, last = screen.evaluate(zoomed)
         assert 0 < first <= finding["first_step"]
         assert finding["last_step"] <= last <= 119
-        assert "Rank 5 against the others" in text_of(browser, "#workers .panel")
-        assert_clean(browser, pages["planted"])
-    browser.screenshot(pictures / "planted-finding.png")
+        assert "Rank 5 against the others" in screen.text("#workers .panel")
+        screen.check()
 
 
 @pytest.mark.parametrize("first", [0, 60])
-def test_findings_are_marked_in_the_charts(
-    browser: report_browser.Browser, pages: dict[str, Path], first: int
-) -> None:
+def test_findings_are_marked_in_the_charts(screen: Screen, first: int) -> None:
     """The charts of the same run differ where a finding is taken out of its data, also where that
     holds in all steps."""
-    marked = edited(
-        pages["planted"],
+    marked = screen.edited(
+        "planted",
         f"since-{first}",
         lambda run: run["judgement"]["findings"][0].update(first_step=first, last_step=119),
     )
-    bare = edited(marked, "bare", lambda run: run["judgement"].update(WITHOUT))
-    assert chart_of(browser, marked) != chart_of(browser, bare)
-    assert browser.evaluate("document.querySelectorAll('.lane').length") == 0
+    bare = screen.edited(marked, "bare", lambda run: run["judgement"].update(WITHOUT))
+    assert screen.chart(marked) != screen.chart(bare)
+    assert screen.count(".lane") == 0
 
 
-def legend(browser: report_browser.Browser, selector: str) -> list[str]:
-    labels = browser.evaluate(
-        f"[...document.querySelectorAll('{selector} .legend > span')].map(s => s.textContent)"
-    )
-    assert isinstance(labels, list)
-    return labels
+def test_the_ranks_that_findings_name_are_drawn_from_the_start(screen: Screen) -> None:
+    screen.show("planted")
+    assert "Rank 5 against the others" in screen.text("#workers .panel")
+    assert screen.legend("#workers .panel").count("rank 5") == 4
+    assert "rank 5" in screen.legend("#story")
+    assert screen.evaluate("scrollY") == 0
+    screen.show("fine")
+    assert screen.evaluate("document.querySelector('#workers .panel').hidden")
+    assert len(screen.legend("#story")) == 2
 
 
-def test_the_ranks_that_findings_name_are_drawn_from_the_start(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    look(browser, pages["planted"], "desktop")
-    assert "Rank 5 against the others" in text_of(browser, "#workers .panel")
-    assert legend(browser, "#workers .panel").count("rank 5") == 4
-    assert "rank 5" in legend(browser, "#story")
-    assert browser.evaluate("scrollY") == 0
-    look(browser, pages["fine"], "desktop")
-    assert browser.evaluate("document.querySelector('#workers .panel').hidden")
-    assert len(legend(browser, "#story")) == 2
-
-
-def test_a_line_of_its_own_is_for_ranks_apart_from_others(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    everyone = edited(
-        pages["planted"],
-        "everyone",
-        lambda run: run["judgement"]["findings"][0].update(ranks=list(range(8))),
-    )
-    look(browser, everyone, "desktop")
-    assert len(legend(browser, "#story")) == 2
-
-
-def test_the_cosines_open_at_the_step_of_the_worst_finding(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    finding = page_data(pages["planted"])["runs"][0]["judgement"]["findings"][0]
+def test_the_cosines_open_at_the_step_of_the_worst_finding(screen: Screen) -> None:
+    finding = page_data(screen.pages["planted"])["runs"][0]["judgement"]["findings"][0]
     step = finding["first_step"]
-    look(browser, pages["planted"], "desktop")
-    assert text_of(browser, ".matrix-label") == f"Step {step}, where worker-outlier begins"
-    look(browser, pages["fine"], "desktop")
-    assert text_of(browser, ".matrix-label") == "Step 39"
+    screen.show("planted")
+    assert screen.text(".matrix-label") == f"Step {step}, where worker-outlier begins"
+    screen.show("fine")
+    assert screen.text(".matrix-label") == "Step 39"
 
     def add(run: Any) -> None:
         run["judgement"]["findings"].append(finding | {"first_step": 100, "check": "loss-event"})
 
-    look(browser, edited(pages["planted"], "two-findings", add), "desktop")
-    click(browser, "document.querySelectorAll('.finding button')[1]")
-    shown = text_of(browser, ".matrix-label")
-    matrices = page_data(pages["planted"])["runs"][0]["parts"][0]["matrices"]
+    screen.show(screen.edited("planted", "two-findings", add))
+    screen.click_on("document.querySelectorAll('.finding button')[1]")
+    shown = screen.text(".matrix-label")
+    matrices = page_data(screen.pages["planted"])["runs"][0]["parts"][0]["matrices"]
     assert shown.split(",")[0] == f"Step {min(m['step'] for m in matrices if m['step'] >= 100)}"
 
 
-def test_code_in_texts_is_shown_as_code(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
+def test_code_in_texts_is_shown_as_code(screen: Screen) -> None:
     texts = {
         "remedy": "Call `model.train()` on every rank.",
         "evidence_text": 60 * "`abc` is not `abd`, ",
         "title": "Not `eval()`",
     }
-    page = edited(
-        pages["planted"], "code", lambda run: run["judgement"]["findings"][0].update(texts)
+    page = screen.edited(
+        "planted", "code", lambda run: run["judgement"]["findings"][0].update(texts)
     )
     for scheme in ("light", "dark"):
-        look(browser, page, "desktop", scheme)
-        assert "`" not in text_of(browser, "#report")
-        assert browser.evaluate("!document.querySelector('#report').innerHTML.includes('`')")
-    codes = browser.evaluate(
-        "[...document.querySelectorAll('.finding code')].map(c => c.innerText)"
-    )
+        screen.show(page, "desktop", scheme)
+        assert "`" not in screen.text("#report")
+        assert screen.evaluate("!document.querySelector('#report').innerHTML.includes('`')")
+    codes = screen.evaluate("[...document.querySelectorAll('.finding code')].map(c => c.innerText)")
     assert "model.train()" in codes
     lone = report_browser.with_page_functions("prose('a ` b').textContent")
-    assert browser.evaluate(lone) == "a ` b"
+    assert screen.evaluate(lone) == "a ` b"
 
 
 HINTS = """[...document.querySelectorAll('.scroll')].filter(box => box.clientWidth > 0).map(box => [
@@ -336,102 +294,67 @@ HINTS = """[...document.querySelectorAll('.scroll')].filter(box => box.clientWid
 
 
 @pytest.mark.parametrize("name", ["planted", "workers-64", "s1"])
-def test_a_table_that_is_cut_says_that_it_scrolls(
-    browser: report_browser.Browser, pages: dict[str, Path], name: str
-) -> None:
+def test_a_table_that_is_cut_says_that_it_scrolls(screen: Screen, name: str) -> None:
     for device in DEVICES:
-        look(browser, pages[name], device)
-        hints = browser.evaluate(HINTS)
+        screen.show(name, device)
+        hints = screen.evaluate(HINTS)
         assert len(hints) > 3
         for right, down, said in hints:
             assert ("→" in said, "↓" in said) == (right, down)
         assert any(right for right, _, _ in hints) == (device == "phone")
-    browser.evaluate("document.querySelector('[aria-label=Workers]').scrollLeft = 1e4")
-    browser.settle()
-    assert not browser.evaluate(
+    screen.evaluate("document.querySelector('[aria-label=Workers]').scrollLeft = 1e4")
+    screen.settle()
+    assert not screen.evaluate(
         "document.querySelector('[aria-label=Workers]').classList.contains('more-right')"
     )
 
 
-def test_how_far_a_rank_is_from_the_others_has_a_unit(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    look(browser, pages["planted"], "desktop")
-    assert text_of(browser, "[aria-label=Workers] thead").count("furthest, spreads") == 3
-    scale = text_of(browser, "#workers .scale")
-    assert scale.startswith("6 spreads smaller") and scale.endswith("6 spreads larger")
-
-
-def test_a_step_is_tinted_once(browser: report_browser.Browser, pages: dict[str, Path]) -> None:
-    """A lesser finding within a graver one's steps leaves the tint as it is."""
-
-    def repeat(severity: str) -> Path:
-        def change(run: Any) -> None:
-            worst = run["judgement"]["findings"][0] | {"severity": "critical"}
-            lesser = worst | {"severity": severity, "last_step": worst["last_step"] - 5}
-            run["judgement"]["findings"] = [worst, lesser]
-
-        return edited(pages["planted"], f"twice-{severity}", change)
-
-    pictures = [chart_of(browser, repeat(severity)) for severity in ("info", "warning", "critical")]
-    assert pictures[0] == pictures[1] == pictures[2]
-    assert browser.evaluate("document.querySelectorAll('.lane').length") == 2
-
-
-def test_a_finding_of_two_ranks_shows_both(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    page = edited(
-        pages["planted"],
+def test_a_finding_of_two_ranks_shows_both(screen: Screen) -> None:
+    page = screen.edited(
+        "planted",
         "two-ranks",
         lambda run: run["judgement"]["findings"][0].update(ranks=[2, 5]),
     )
-    look(browser, page, "desktop")
-    assert text_of(browser, ".finding button").endswith(" and ranks 2, 5")
-    click(browser, "document.querySelector('.finding button')")
-    panel = text_of(browser, "#workers .panel")
+    screen.show(page)
+    assert screen.text(".finding button").endswith(" and ranks 2, 5")
+    screen.click_on("document.querySelector('.finding button')")
+    panel = screen.text("#workers .panel")
     assert "Ranks 2, 5 against the others" in panel
     assert panel.count("othersrank 2rank 5") == 4
-    assert_clean(browser, page)
+    screen.check()
 
 
-def test_long_evidence_is_folded_and_can_be_read(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
+def test_long_evidence_is_folded_and_can_be_read(screen: Screen) -> None:
     groups = ", ".join(f"layers.{i}.weight" for i in range(40))
-    page = edited(
-        pages["planted"],
+    page = screen.edited(
+        "planted",
         "long-evidence",
         lambda run: run["judgement"]["findings"][0].update(evidence_text=groups),
     )
     for device in DEVICES:
-        look(browser, page, device)
+        screen.show(page, device)
         height = "document.querySelector('.long').offsetHeight"
-        folded = browser.evaluate(height)
-        click(browser, "document.querySelector('.long summary')", x=0.01, y=0.2)
-        assert browser.evaluate(height) > folded
-        assert text_of(browser, ".long").endswith(groups)
-        assert browser.evaluate("document.querySelector('.long').innerText").endswith(groups)
-        assert_clean(browser, page)
+        folded = screen.evaluate(height)
+        screen.click_on("document.querySelector('.long summary')", x=0.01, y=0.2)
+        assert screen.evaluate(height) > folded
+        assert screen.text(".long").endswith(groups)
+        assert screen.evaluate("document.querySelector('.long').innerText").endswith(groups)
+        screen.check()
 
 
-def test_the_page_says_how_the_run_ended(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    assert "preflight" not in page_text(browser, pages["fine"])
-    page = edited(
-        pages["fine"],
+def test_the_page_says_how_the_run_ended(screen: Screen) -> None:
+    assert "preflight" not in page_text(screen, "fine")
+    page = screen.edited(
+        "fine",
         "ended",
         lambda run: run["segments"][0].update(closed=False, preflight_exit_code=1),
     )
-    text = page_text(browser, page)
+    text = page_text(screen, page)
     assert "preflight: ended with exit code 1 (findings at or above warning)" in text
     assert "not closed (still running, or died): judged on the steps written" in text
 
 
-def test_a_sampler_that_names_its_rank_is_no_difference(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
+def test_a_sampler_that_names_its_rank_is_no_difference(screen: Screen) -> None:
     def facts(seeds: list[int]) -> Callable[[Any], None]:
         values = [
             {"value": f"S(seed={seed}, rank={rank})", "ranks": [rank]}
@@ -439,76 +362,34 @@ def test_a_sampler_that_names_its_rank_is_no_difference(
         ]
         return lambda run: run["facts"].append({"segment": 1, "key": "sampler", "values": values})
 
-    alike = edited(pages["fine"], "samplers", facts([1, 1]))
-    assert "Every setting that should be the same on all ranks is" in page_text(browser, alike)
-    other = edited(pages["fine"], "other-samplers", facts([1, 2]))
-    assert "rank 1: S(seed=2, rank=1)" in page_text(browser, other)
-    assert len(browser.evaluate("[...document.querySelectorAll('.facts .odd')].map(e => 1)")) == 1
+    alike = screen.edited("fine", "samplers", facts([1, 1]))
+    assert "Every setting that should be the same on all ranks is" in page_text(screen, alike)
+    other = screen.edited("fine", "other-samplers", facts([1, 2]))
+    assert "rank 1: S(seed=2, rank=1)" in page_text(screen, other)
+    assert len(screen.evaluate("[...document.querySelectorAll('.facts .odd')].map(e => 1)")) == 1
 
 
-def test_what_presum_took_is_shown_of_each_rank_and_no_difference(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    values = [{"value": f"{rank + 2}.125", "ranks": [rank]} for rank in range(2)]
-    fact = {"segment": 1, "key": "overhead_ms", "values": values}
-    page = edited(pages["fine"], "overhead", lambda run: run["facts"].append(fact))
-    text = page_text(browser, page)
-    assert "rank 0: 2.125" in text and "rank 1: 3.125" in text
-    assert "Every setting that should be the same on all ranks is" in text
-
-
-def test_conventional_limits_are_drawn_not_alarmed_on(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    look(browser, pages["fine"], "desktop")
-    assert "drawn, not alarmed on" in browser.evaluate(
-        "document.querySelector('#metrics').parentElement.textContent"
-    )
-    limits = browser.evaluate("document.querySelectorAll('#metrics .key.dashed').length")
-    assert limits == 3
-
-
-def test_the_tables_say_what_the_run_log_says(
-    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path]
-) -> None:
-    look(browser, pages["missing"], "desktop")
+def test_the_tables_say_what_the_run_log_says(screen: Screen, runs: dict[str, Path]) -> None:
+    screen.show("missing")
     log = presum.load(runs["missing"])
     means = log.workers.groupby("rank")[["loss", "grad_norm", "cosine_to_others"]].mean()
-    rows = table(browser, "Workers")
+    rows = screen.table("Workers")
     assert rows[7][0] == "replica 7 (never seen)"
     for rank, mean in means.iterrows():
         loss, norm, cosine = (rows[int(str(rank))][i] for i in (3, 5, 7))
         assert same_digits(loss, mean.loss)
         assert same_digits(norm, mean.grad_norm)
         assert same_digits(cosine, mean.cosine_to_others)
-    layers = table(browser, "Layers")
+    layers = screen.table("Layers")
     norms = log.groups.groupby(["step", "group"]).grad_norm.mean().groupby("group").mean()
     assert [row[0] for row in layers] == list(norms.index)
     for row, norm in zip(layers, norms, strict=True):
         assert same_digits(row[2], norm)
 
 
-def test_the_charts_hold_what_the_run_log_holds(
-    pages: dict[str, Path], runs: dict[str, Path]
-) -> None:
-    part = page_data(pages["planted"])["runs"][0]["parts"][0]
-    log = presum.load(runs["planted"])
-    assert part["x"] == log.steps.step.tolist()
-    for name in ("loss_mean", "loss_std", "grad_norm_std", "cosine_mean", "cosine_low"):
-        assert np.allclose(part["series"][name], log.steps[name], rtol=1e-4), name
-    losses = log.workers.groupby("step").loss
-    assert np.allclose(part["series"]["loss_min"], losses.min(), rtol=1e-4)
-    assert np.allclose(part["series"]["loss_max"], losses.max(), rtol=1e-4)
-    for worker in part["workers"]:
-        own = log.workers[log.workers["rank"] == worker["rank"]]
-        assert np.allclose(worker["lines"]["grad_norm"], own.grad_norm, rtol=1e-4)
-
-
-def test_several_runs_agree_with_their_logs(
-    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path]
-) -> None:
-    look(browser, pages["s1"], "desktop")
-    rows = table(browser, "Runs")
+def test_several_runs_agree_with_their_logs(screen: Screen, runs: dict[str, Path]) -> None:
+    screen.show("s1")
+    rows = screen.table("Runs")
     assert len(rows) == 6
     for row in rows:
         steps = presum.load(runs["s1"] / row[0]).steps
@@ -518,29 +399,9 @@ def test_several_runs_agree_with_their_logs(
         found = findings(runs["s1"] / row[0])
         worst = [f["check"] for f in found["findings"] if f["severity"] != "info"]
         assert row[2].split(" ", 1)[1] == (worst[0] if worst else found["verdict"])
-    sentence = text_of(browser, "#overview .verdict")
+    sentence = screen.text("#overview .verdict")
     assert "Sharded data hides the seeds" in sentence
     assert "the workers do the work of one" in sentence
-
-
-@pytest.mark.parametrize(
-    ("bad", "runs", "said"),
-    [
-        (0, 2, "Neither run is inconsistent."),
-        (0, 3, "None of the three runs is inconsistent."),
-        (1, 3, "One of the three runs is inconsistent: run."),
-        (2, 3, "Two of the three runs are inconsistent: run, run."),
-        (2, 2, "Both runs are inconsistent: run, run."),
-        (3, 3, "All three runs are inconsistent: run, run, run."),
-    ],
-)
-def test_the_sentence_over_several_runs_counts_them(
-    browser: report_browser.Browser, bad: int, runs: int, said: str
-) -> None:
-    verdicts = ["inconsistent"] * bad + ["consistent"] * (runs - bad)
-    judged = [{"name": "run", "judgement": {"verdict": verdict}} for verdict in verdicts]
-    general = report_browser.with_page_functions(f"generalSentence({json.dumps(judged)})")
-    assert browser.evaluate(general) == said
 
 
 RANGES = """[...document.querySelectorAll('.tile')].map(tile => [tile.dataset.run,
@@ -548,9 +409,7 @@ RANGES = """[...document.querySelectorAll('.tile')].map(tile => [tile.dataset.ru
     tile.querySelector('.beyond').textContent])"""
 
 
-def test_one_run_does_not_flatten_the_others(
-    browser: report_browser.Browser, tmp_path: Path, pictures: Path
-) -> None:
+def test_one_run_does_not_flatten_the_others(screen: Screen, tmp_path: Path) -> None:
     common = Scene(workers=2, steps=20, layers=2, sketch=64)
     runs = [
         report_runs.make(tmp_path / f"run-{i:02}", replace(common, scale=60 if i == 13 else 1))
@@ -558,28 +417,24 @@ def test_one_run_does_not_flatten_the_others(
     ]
     page = tmp_path / "page.html"
     assert report(*runs, "-o", page).returncode == 0
-    for device in DEVICES:
-        for scheme in ("light", "dark"):
-            look(browser, page, device, scheme)
-            browser.screenshot(pictures / f"many-{device}-{scheme}.png")
-    ranges = browser.evaluate(RANGES)
+    for device, scheme in LOOKS:
+        screen.show(page, device, scheme)
+    ranges = screen.evaluate(RANGES)
     assert {largest for _, largest, _ in ranges} == {6}
     beyond = {name: said for name, _, said in ranges if said}
     assert list(beyond) == ["run-13"]
     assert re.fullmatch(r"▲ up to 3[\d.]+, beyond this scale. See it whole", beyond["run-13"])
-    note = text_of(browser, "#overview .note")
+    note = screen.text("#overview .note")
     assert note.endswith("chosen for most of them: one run leaves it, marked ▲ or ▼.")
-    click(browser, "document.querySelector('.beyond button')")
-    assert text_of(browser, ".run-name") == "run-13"
+    screen.click_on("document.querySelector('.beyond button')")
+    assert screen.text(".run-name") == "run-13"
 
 
-def test_few_runs_and_runs_that_are_near_share_one_scale(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    look(browser, pages["s1"], "desktop")
+def test_few_runs_and_runs_that_are_near_share_one_scale(screen: Screen) -> None:
+    screen.show("s1")
     for shown in ("loss", "loss_std", "grad_norm_std", "cosine"):
-        click(browser, f"document.querySelector('[data-shown={shown}]')")
-        assert {said for _, _, said in browser.evaluate(RANGES)} == {""}
+        screen.click_on(f"document.querySelector('[data-shown={shown}]')")
+        assert {said for _, _, said in screen.evaluate(RANGES)} == {""}
     for extents, said in {
         "[[0, 1], [0, 1], [0, 99]]": [0, 99],
         "[[0, 1], [0, 1], [0, 1.5], [0, 99]]": [0, 1.5],
@@ -588,35 +443,30 @@ def test_few_runs_and_runs_that_are_near_share_one_scale(
         "[[1, 1], [1, 1], [1, 1], [2, 2]]": [1, 2],
     }.items():
         common = report_browser.with_page_functions(f"commonExtent({extents})")
-        assert browser.evaluate(common) == said
+        assert screen.evaluate(common) == said
 
 
-def test_a_click_in_the_heat_map_opens_that_workers_lines(
-    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path
-) -> None:
-    look(browser, pages["planted"], "desktop")
-    click(browser, HEAT, 0.8, 0.63)
-    assert "Rank 5 against the others" in text_of(browser, "#workers .panel")
-    assert browser.evaluate("document.querySelectorAll('#workers .panel figure').length") == 4
-    browser.screenshot(pictures / "planted-open.png")
-    click(browser, "document.querySelector('#workers .panel-head button')")
-    assert browser.evaluate("document.querySelector('#workers .panel').hidden")
-    assert browser.errors == []
+def test_a_click_in_the_heat_map_opens_that_workers_lines(screen: Screen) -> None:
+    screen.show("planted")
+    screen.click_on(HEAT, 0.8, 0.63)
+    assert "Rank 5 against the others" in screen.text("#workers .panel")
+    assert screen.count("#workers .panel figure") == 4
+    screen.click_on("document.querySelector('#workers .panel-head button')")
+    assert screen.evaluate("document.querySelector('#workers .panel').hidden")
+    assert screen.errors == []
 
 
-def test_the_heat_map_works_from_the_keyboard(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    look(browser, pages["planted"], "desktop")
-    browser.evaluate(f"{HEAT}.focus()")
+def test_the_heat_map_works_from_the_keyboard(screen: Screen) -> None:
+    screen.show("planted")
+    screen.evaluate(f"{HEAT}.focus()")
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
-        browser.key(key)
-    assert re.search(r"^Rank 2: .*\(step 1\)$", text_of(browser, "#workers .heat .readout"))
-    browser.key("Enter")
-    assert "Rank 2 against the others" in text_of(browser, "#workers .panel")
+        screen.key(key)
+    assert re.search(r"^Rank 2: .*\(step 1\)$", screen.text("#workers .heat .readout"))
+    screen.key("Enter")
+    assert "Rank 2 against the others" in screen.text("#workers .panel")
 
 
-def with_times(pages: dict[str, Path], name: str, every: int = 1) -> Path:
+def with_times(screen: Screen, name: str, every: int = 1) -> Path:
     """The page of a run whose rank 2 is slow; it waits for nobody, and the others for it."""
 
     def change(run: Any) -> None:
@@ -630,35 +480,31 @@ def with_times(pages: dict[str, Path], name: str, every: int = 1) -> Path:
             {"segment": 1, "key": "every", "values": [{"value": str(every), "ranks": [0]}]}
         )
 
-    return edited(pages["fine"], name, change)
+    return screen.edited("fine", name, change)
 
 
-def test_the_times_are_those_of_the_run_log(
-    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path]
-) -> None:
-    look(browser, pages["missing"], "desktop")
+def test_the_times_are_those_of_the_run_log(screen: Screen, runs: dict[str, Path]) -> None:
+    screen.show("missing")
     columns = [f"time_{p}" for p in ("data", "forward", "backward", "optimizer", "rest")]
     workers = presum.load(runs["missing"]).workers
     own = 1000 * workers[columns].sum(axis=1, skipna=False).groupby(workers["rank"]).mean()
-    rows = table(browser, "Times")
+    rows = screen.table("Times")
     assert [row[0] for row in rows] == [f"rank {rank}" for rank in range(7)]
     for row, mean in zip(rows, own, strict=True):
         shown, unit = row[2].split()
         assert unit == "ms"
         assert np.isclose(float(shown), mean, rtol=6e-3)
-    assert browser.evaluate("document.querySelectorAll('#time .time-bar').length") == 7
+    assert screen.count("#time .time-bar") == 7
     # These workers reduce nothing, so nothing is said of waiting.
-    assert browser.evaluate("document.querySelector('#waiting')") is None
+    assert screen.evaluate("document.querySelector('#waiting')") is None
 
 
-def test_times_show_what_waiting_costs(
-    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path
-) -> None:
+def test_times_show_what_waiting_costs(screen: Screen) -> None:
     for device in DEVICES:
-        look(browser, with_times(pages, "times"), device)
-        said = text_of(browser, "#waiting p")
+        screen.show(with_times(screen, "times"), device)
+        said = screen.text("#waiting p")
         assert said == "Waiting for others cost 2.73 rank-seconds, 29.2% of all time recorded."
-        bar = browser.evaluate(
+        bar = screen.evaluate(
             "(b => [b.title, b.lastChild.textContent])(document.querySelectorAll('.time-bar')[2])"
         )
         assert bar == [
@@ -666,37 +512,9 @@ def test_times_show_what_waiting_costs(
             "waiting for others 0 ms",
             "30.0 ms of 30.0 ms",
         ]
-        browser.screenshot(pictures / f"times-{device}.png")
-    look(browser, with_times(pages, "sparse", every=10), "desktop")
-    said = text_of(browser, "#waiting p")
+    screen.show(with_times(screen, "sparse", every=10))
+    said = screen.text("#waiting p")
     assert said.endswith("29.2% of all time of the recorded steps, which are one in 10.")
-
-
-def test_times_that_are_not_known_are_not_shown(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    page = edited(pages["planted"], "no-times", lambda run: run["parts"][0].update(time=None))
-    look(browser, page, "desktop")
-    assert browser.evaluate("document.querySelector('#time')") is None
-    click(browser, HEAT, 0.8, 0.63)
-    assert browser.evaluate("document.querySelectorAll('#workers .panel figure').length") == 3
-    assert_clean(browser, page)
-
-
-def test_the_map_of_times_opens_a_worker(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    look(browser, pages["fine"], "desktop")
-    browser.evaluate("document.querySelector('#time .heat canvas').focus()")
-    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
-        browser.key(key)
-    said = text_of(browser, "#time .heat .readout")
-    assert re.search(r"^Rank 1: [\d.]+ ms of its own \(step 1\)$", said)
-    browser.key("Enter")
-    panel = text_of(browser, "#workers .panel")
-    assert "Rank 1 against the others" in panel
-    assert "Own time, ms" in panel
-    assert browser.errors == []
 
 
 def stall(*, harmless: bool, end: str, text: str = "evaluate()") -> dict[str, object]:
@@ -716,128 +534,117 @@ def stall(*, harmless: bool, end: str, text: str = "evaluate()") -> dict[str, ob
     }
 
 
-def with_stalls(pages: dict[str, Path], name: str, *stalls: dict[str, object]) -> Path:
+def with_stalls(screen: Screen, name: str, *stalls: dict[str, object]) -> Path:
     listed = {"list": stalls, "count": len(stalls) + 3}
-    return edited(pages["fine"], name, lambda run: run.update(stalls=listed))
+    return screen.edited("fine", name, lambda run: run.update(stalls=listed))
 
 
-def test_stalls_say_where_each_rank_stood(
-    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path
-) -> None:
-    look(browser, pages["fine"], "desktop")
-    assert browser.evaluate("document.querySelector('#stalls')") is None
+def test_stalls_say_where_each_rank_stood(screen: Screen) -> None:
+    screen.show("fine")
+    assert screen.evaluate("document.querySelector('#stalls')") is None
     grave = stall(harmless=False, end="open", text=HOSTILE.replace("</", "<\\/"))
-    page = with_stalls(pages, "stalls", grave, stall(harmless=True, end="went-on"))
+    page = with_stalls(screen, "stalls", grave, stall(harmless=True, end="went-on"))
     for device in DEVICES:
-        look(browser, page, device)
-        browser.evaluate("document.querySelectorAll('#stalls details').forEach(d => d.open = true)")
-        browser.settle()
-        assert_clean(browser, page)
-        browser.screenshot(pictures / f"stalls-{device}.png")
-    assert browser.evaluate("document.title") != "owned"
-    assert browser.evaluate("document.images.length") == 0
-    said = text_of(browser, "#stalls .finding")
+        screen.show(page, device)
+        screen.evaluate("document.querySelectorAll('#stalls details').forEach(d => d.open = true)")
+        screen.settle()
+        screen.check()
+    assert screen.evaluate("document.title") != "owned"
+    assert screen.evaluate("document.images.length") == 0
+    said = screen.text("#stalls .finding")
     assert said.startswith(str(grave["sentence"]))
     assert "Step 7: 2.50 min, and it had not gone on when this was written" in said
     assert said.count("keeps the others waiting") == 1
     assert "Stack of rank 2" in said
-    assert "onerror=alert(1)" in text_of(browser, "#stalls pre")
-    harmless = text_of(browser, "#stalls .stall.note")
+    assert "onerror=alert(1)" in screen.text("#stalls pre")
+    harmless = screen.text("#stalls .stall.note")
     assert harmless.startswith("Harmless, at step 7: 2.50 min, then it went on. Rank 2 is in")
     assert "keeps the others waiting" not in harmless
-    assert "and 3 more in the run" in text_of(browser, "#stalls")
+    assert "and 3 more in the run" in screen.text("#stalls")
 
 
-def test_grave_stalls_come_before_the_charts_and_harmless_ones_after(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
+def test_grave_stalls_come_before_the_charts_and_harmless_ones_after(screen: Screen) -> None:
     follows = (
         "Boolean(document.querySelector('#story').compareDocumentPosition("
         "document.querySelector('#stalls')) & Node.DOCUMENT_POSITION_FOLLOWING)"
     )
     for harmless in (False, True):
         one = stall(harmless=harmless, end="open")
-        look(browser, with_stalls(pages, f"stall-{harmless}", one), "desktop")
-        assert "it had not gone on" in text_of(browser, "#stalls")
-        assert browser.evaluate(follows) == harmless
+        screen.show(with_stalls(screen, f"stall-{harmless}", one))
+        assert "it had not gone on" in screen.text("#stalls")
+        assert screen.evaluate(follows) == harmless
 
 
-def test_the_slider_shows_another_steps_cosines(
-    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path]
-) -> None:
-    look(browser, pages["fine"], "desktop")
+def test_the_slider_shows_another_steps_cosines(screen: Screen, runs: dict[str, Path]) -> None:
+    screen.show("fine")
     picture = "document.querySelector('#matrix canvas').toDataURL()"
-    before = browser.evaluate(picture)
-    browser.evaluate(
+    before = screen.evaluate(picture)
+    screen.evaluate(
         "(s => { s.value = 3; s.dispatchEvent(new Event('input')); })"
         "(document.querySelector('.matrix-step'))"
     )
-    assert text_of(browser, ".matrix-label") == "Step 3"
-    assert browser.evaluate(picture) != before
+    assert screen.text(".matrix-label") == "Step 3"
+    assert screen.evaluate(picture) != before
     cosines = presum.load(runs["fine"]).cosines(3)
     least = cosines[np.triu_indices(8, 1)].min()
-    shown = re.search(r"Least alike: ranks (\d) and (\d) \((.*?)\)", text_of(browser, "#matrix"))
+    shown = re.search(r"Least alike: ranks (\d) and (\d) \((.*?)\)", screen.text("#matrix"))
     assert shown
     assert abs(parse(shown[3]) - least) < 1e-3
     assert abs(cosines[int(shown[1]), int(shown[2])] - least) < 1e-3
 
 
-def test_the_theme_toggle(browser: report_browser.Browser, pages: dict[str, Path]) -> None:
-    look(browser, pages["fine"], "desktop")
+def test_the_theme_toggle(screen: Screen) -> None:
+    screen.show("fine")
     paper = "getComputedStyle(document.body).backgroundColor"
-    light, chart = browser.evaluate(paper), "document.querySelector('#story canvas').toDataURL()"
-    drawn = browser.evaluate(chart)
-    click(browser, "document.getElementById('theme-toggle')")
-    assert browser.evaluate(paper) != light
-    assert browser.evaluate(chart) != drawn
-    click(browser, "document.getElementById('theme-toggle')")
-    assert browser.evaluate(paper) == light
+    light, chart = screen.evaluate(paper), "document.querySelector('#story canvas').toDataURL()"
+    drawn = screen.evaluate(chart)
+    screen.click_on("document.getElementById('theme-toggle')")
+    assert screen.evaluate(paper) != light
+    assert screen.evaluate(chart) != drawn
+    screen.click_on("document.getElementById('theme-toggle')")
+    assert screen.evaluate(paper) == light
 
 
-def test_the_run_picker_and_the_small_charts(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    look(browser, pages["s1"], "desktop")
-    assert browser.evaluate("document.querySelectorAll('.tile canvas').length") == 12
-    click(browser, "document.querySelectorAll('[role=tab]')[4]")
-    assert text_of(browser, ".run-name") == "sharded-S1-2"
-    assert browser.evaluate("document.querySelector('[aria-selected=true]').textContent") == (
+def test_the_run_picker_and_the_small_charts(screen: Screen) -> None:
+    screen.show("s1")
+    assert screen.count(".tile canvas") == 12
+    screen.click_on("document.querySelectorAll('[role=tab]')[4]")
+    assert screen.text(".run-name") == "sharded-S1-2"
+    assert screen.evaluate("document.querySelector('[aria-selected=true]').textContent") == (
         "sharded-S1-2"
     )
-    click(browser, "document.querySelector('.tile[data-run=replicated-S1-3] button')")
-    assert text_of(browser, ".run-name") == "replicated-S1-3"
-    before = browser.evaluate("document.querySelector('.tile canvas').toDataURL()")
-    click(browser, "document.querySelector('[data-shown=cosine]')")
-    assert browser.evaluate("document.querySelector('.tile canvas').toDataURL()") != before
-    assert browser.errors == []
+    screen.click_on("document.querySelector('.tile[data-run=replicated-S1-3] button')")
+    assert screen.text(".run-name") == "replicated-S1-3"
+    before = screen.evaluate("document.querySelector('.tile canvas').toDataURL()")
+    screen.click_on("document.querySelector('[data-shown=cosine]')")
+    assert screen.evaluate("document.querySelector('.tile canvas').toDataURL()") != before
+    assert screen.errors == []
 
 
-def test_zooming_by_numbers_moves_every_chart(
-    browser: report_browser.Browser, pages: dict[str, Path]
-) -> None:
-    look(browser, pages["planted"], "desktop")
+def test_zooming_by_numbers_moves_every_chart(screen: Screen) -> None:
+    screen.show("planted")
     canvases = "['#story', '#metrics', '#workers .heat'].map("
     canvases += "s => document.querySelector(s + ' canvas').toDataURL())"
-    before = browser.evaluate(canvases)
-    browser.evaluate(
+    before = screen.evaluate(canvases)
+    screen.evaluate(
         "(i => { i.value = 50; i.dispatchEvent(new Event('change')); })"
         "(document.querySelector('.zoom input'))"
     )
-    browser.settle()
-    after = browser.evaluate(canvases)
+    screen.settle()
+    after = screen.evaluate(canvases)
     assert all(a != b for a, b in zip(after, before, strict=True))
 
 
-def test_the_worker_table_sorts(browser: report_browser.Browser, pages: dict[str, Path]) -> None:
-    look(browser, pages["workers-64"], "desktop")
-    click(browser, "document.querySelectorAll('[aria-label=Workers] th button')[6]")
-    rows = table(browser, "Workers")
+def test_the_worker_table_sorts(screen: Screen) -> None:
+    screen.show("workers-64")
+    screen.click_on("document.querySelectorAll('[aria-label=Workers] th button')[6]")
+    rows = screen.table("Workers")
     assert rows[0][0] == "rank 41"
-    click(browser, "document.querySelector('[aria-label=Workers] td button')")
-    assert "Rank 41 against the others" in text_of(browser, "#workers .panel")
+    screen.click_on("document.querySelector('[aria-label=Workers] td button')")
+    assert "Rank 41 against the others" in screen.text("#workers .panel")
 
 
-def test_no_string_of_a_run_is_run(browser: report_browser.Browser, tmp_path: Path) -> None:
+def test_no_string_of_a_run_is_run(screen: Screen, tmp_path: Path) -> None:
     name = HOSTILE.replace("/", "\\")
     runs = [
         report_runs.make(tmp_path / f"{i}{name}", replace(HOSTILE_SCENE, steps=4 + i))
@@ -846,14 +653,14 @@ def test_no_string_of_a_run_is_run(browser: report_browser.Browser, tmp_path: Pa
     for number, chosen in enumerate((runs[:1], runs)):
         page = tmp_path / f"{number}.html"
         assert report(*chosen, "-o", page).returncode == 0
-        look(browser, page, "desktop")
-        assert browser.evaluate("document.title") != "owned"
-        assert browser.evaluate("document.images.length") == 0
-        assert HOSTILE in text_of(browser, "[aria-label=Layers]")
-        assert HOSTILE in text_of(browser, ".finding")
-        click(browser, "document.querySelector('#groups .heat canvas')", 0.6, 0.2)
-        assert HOSTILE in text_of(browser, "#groups .panel")
-        assert_clean(browser, page)
+        screen.show(page)
+        assert screen.evaluate("document.title") != "owned"
+        assert screen.evaluate("document.images.length") == 0
+        assert HOSTILE in screen.text("[aria-label=Layers]")
+        assert HOSTILE in screen.text(".finding")
+        screen.click_on("document.querySelector('#groups .heat canvas')", 0.6, 0.2)
+        assert HOSTILE in screen.text("#groups .panel")
+        screen.check()
 
 
 def test_bad_input_leaves_no_file(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -898,15 +705,13 @@ def test_the_file_is_replaced_whole_and_a_folder_is_not(
 
 
 @pytest.mark.deep
-def test_a_long_run_stays_small_and_opens_fast(
-    browser: report_browser.Browser, tmp_path: Path
-) -> None:
+def test_a_long_run_stays_small_and_opens_fast(screen: Screen, tmp_path: Path) -> None:
     run = report_runs.make(tmp_path / "long", replace(PLANTED, steps=100_000, layers=2, sketch=64))
     page = tmp_path / "long.html"
     started = time.monotonic()
     assert report(run, "-o", page).returncode == 0
     assert time.monotonic() - started < 60
     assert page.stat().st_size < 5_000_000
-    browser.size(*DEVICES["desktop"])
-    assert browser.open(page) < 5
-    assert_clean(browser, page)
+    screen.size(*DEVICES["desktop"])
+    assert screen.open(page) < 5
+    screen.check()

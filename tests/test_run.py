@@ -17,26 +17,21 @@ Ends = list[Ended]
 
 
 @pytest.fixture(scope="module")
-def well(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Path]:
-    """The ends of a program that ends well, and its run."""
-    run = tmp_path_factory.mktemp("well") / "run"
-    return start([*UNDER, "--run", run, PROGRAM, "--end", "well"]), run
+def plain() -> Ends:
+    """Without presum: the output is the same whatever the end."""
+    return start([PROGRAM, "--end", "error"])
 
 
-@pytest.mark.parametrize("end", ["well", "error", "code", "kill"])
+@pytest.mark.parametrize(("end", "code"), [("error", 1), ("code", 7), ("kill", -9)])
 def test_output_and_end_are_the_program_s_own(
-    end: str, tmp_path: Path, well: tuple[Ends, Path]
+    end: str, code: int, plain: Ends, tmp_path: Path
 ) -> None:
-    plain = start([PROGRAM, "--end", end])
-    if end == "well":
-        watched = well[0]
-    else:
-        watched = start([*UNDER, "--run", tmp_path / "run", PROGRAM, "--end", end])
+    watched = start([*UNDER, "--run", tmp_path / "run", PROGRAM, "--end", end])
     for before, after in zip(plain, watched, strict=True):
         assert before.stdout == after.stdout and before.stdout.count("epoch") == 2
-        assert before.returncode == after.returncode
-        assert traceback_of(before.stderr) == traceback_of(after.stderr)
-    assert {0: "well", 1: "error", 7: "code", -9: "kill"}[watched[0].returncode] == end
+        assert after.returncode == code
+        raised = traceback_of(before.stderr) if end == "error" else []
+        assert traceback_of(after.stderr) == raised
 
 
 def traceback_of(stderr: str) -> list[str]:
@@ -46,8 +41,9 @@ def traceback_of(stderr: str) -> list[str]:
     return lines[start : end + 1]
 
 
-def test_each_model_has_a_section_and_its_loss_is_found(well: tuple[Ends, Path]) -> None:
-    done, run = well[0], presum.load(well[1])
+def test_each_model_has_a_section_and_its_loss_is_found(tmp_path: Path) -> None:
+    done, run = start([*UNDER, "--run", tmp_path, PROGRAM]), presum.load(tmp_path)
+    assert [end.returncode for end in done] == [0] * WORLD
     assert list(run.steps.groupby("module").step.count()) == [16, 16]
     assert run.workers.loss.notna().all() and (run.steps.workers == WORLD).all()
     assert not [found for found in run.findings if found.severity != "info"]
@@ -106,52 +102,6 @@ def test_processes_are_started_as_the_program_says(tmp_path: Path) -> None:
     (watched,) = start([*UNDER, "--quiet", program, script], world=1)
     assert plain.stdout == watched.stdout and "hello items" in plain.stdout
     assert watched.stderr == plain.stderr == ""
-
-
-def test_warnings_and_tracebacks_are_the_program_s_own(tmp_path: Path) -> None:
-    program = tmp_path / "warns.py"
-    program.write_text(WARNS)
-    (plain,) = start([program], world=1)
-    (watched,) = start([*UNDER, "--quiet", "--run", tmp_path / "run", program], world=1)
-    assert plain.stdout == watched.stdout
-    frames = watched.stdout.splitlines()
-    assert f"{program}:{1 + WARNS.splitlines().index(DEPRECATED)}" in frames
-    assert not [line for line in frames if "presum" in line]
-
-
-DEPRECATED = "    DistributedDataParallel(torch.nn.Linear(4, 1), check_reduction=True)"
-WARNS = f"""
-import traceback, warnings
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-dist.init_process_group("gloo")
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-{DEPRECATED}
-for warning in caught:
-    print(f"{{warning.filename}}:{{warning.lineno}}")
-
-class Raises(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ValueError("in backward")
-
-model = DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for attempt in (lambda: Raises.apply(model(torch.ones(2, 4))).sum().backward(),
-                lambda: DistributedDataParallel(torch.nn.ReLU()),
-                lambda: torch.optim.SGD([], lr=0.1),
-                lambda: next(iter(torch.utils.data.DataLoader([None])))):
-    try:
-        attempt()
-    except Exception as error:
-        for frame in traceback.extract_tb(error.__traceback__):
-            print(frame.filename.rsplit("/site-packages/")[-1], frame.name)
-dist.destroy_process_group()
-"""
 
 
 def test_a_module_runs_as_one(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import presum
-from presum.experiments.launch import free_port
 from programs_started import PROGRAM, UNDER, run_command, start
 
 
@@ -44,31 +43,6 @@ def test_an_environment_variable_stands_for_the_launcher(tmp_path: Path) -> None
     done = start(["-c", line], PRESUM="1", PRESUM_OPTIONS=options)
     assert all(end.returncode == 0 for end in done)
     assert set(presum.load(tmp_path).steps.step) == set(range(0, 16, 2))
-
-
-@pytest.mark.parametrize(
-    ("launcher", "world", "alone"),
-    [
-        (["torch.distributed.run", "--nproc-per-node", 2], 2, {}),
-        # On CPUs accelerate starts several processes through mpirun only.
-        (["accelerate.commands.launch", "--cpu", "--num_processes", 1], 1, {"RANK": "0"}),
-    ],
-    ids=["torchrun", "accelerate"],
-)
-def test_launchers_can_start_it(
-    launcher: list[object], world: int, alone: dict[str, str], tmp_path: Path
-) -> None:
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "1"}
-    under = ["-m", "presum.run", "--run-folder", tmp_path / "run", PROGRAM]
-    done = run_command(
-        [sys.executable, "-m", *launcher, *under],
-        OMP_NUM_THREADS="1",
-        **alone,
-        **(place if alone else {}),
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("epoch") >= world
-    assert (presum.load(tmp_path / "run").steps.workers == world).all()
 
 
 @pytest.mark.parametrize(

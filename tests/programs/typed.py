@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A user's training that uses all of presum's public Python, under mypy --strict and without Any:
-typed.py RUN, on each rank."""
+typed.py RUN, on each rank. Lint holds its types."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
+from typing_extensions import assert_type
 
 import presum
 from presum import Audit, Finding, MicroBatchSampler, Monitor, Record, Reduction, Run
@@ -55,7 +56,7 @@ def attached(model: DistributedDataParallel, run: Path) -> tuple[Monitor, torch.
         record=Record(reduced_every=5, sketch=1024, fingerprints=["data", "rng"], quiet=True),
         on_finding=tell,
     )
-    return monitor, optimizer
+    return assert_type(monitor, Monitor), optimizer
 
 
 def train(run: Path) -> Path:
@@ -78,19 +79,20 @@ def train(run: Path) -> Path:
                 monitor.grad_norm(nn.utils.clip_grad_norm_(model.parameters(), 1e3))
                 optimizer.step()
                 optimizer.zero_grad()
-        differing: list[str] = monitor.compare("copy", model.module.state_dict())
+        differing = assert_type(monitor.compare("copy", model.module.state_dict()), list[str])
         told.extend(f"differs: {name}" for name in differing)
+        assert_type(monitor.findings, list[Finding])
     return monitor.run
 
 
 def look(folder: Path) -> None:
-    run: Run = presum.load(folder)
-    findings: list[Finding] = run.findings
+    run = assert_type(presum.load(folder), Run)
+    findings = assert_type(run.findings, list[Finding])
     cosines: npt.NDArray[np.float64] = run.cosines(step=0)
     print("steps", len(run.steps), "ranks", cosines.shape[0], "mean", float(cosines.mean()) <= 1)
     leaves = [np.array([1e8], np.float32), np.array([1.0], np.float32)]
     total: npt.NDArray[np.float32] = presum.reduce.sum(leaves, mean=False)
-    same: Tensor = presum.reduce.sum([torch.from_numpy(leaf) for leaf in leaves])
+    same = assert_type(presum.reduce.sum([torch.from_numpy(leaf) for leaf in leaves]), Tensor)
     print("sum", float(total[0]) == float(same[0]), [*told, *(f.check for f in findings)])
 
 

@@ -18,22 +18,15 @@ def loss_of(x: torch.Tensor, divisor: int = 1) -> Loss:
 
 
 def plain(run: Training) -> None:
-    model = run.wrap(network(dropout=0.1))
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network(dropout=0.1))
     torch.manual_seed(run.rank)
     for x in run.batches():
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
+        run.step(model, optimizer, loss_of(x))
 
 
 def under_no_sync(run: Training) -> None:
     """Losses divided by the number of passes; the last window is short."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
     batches = list(run.batches(count=PASSES * run.steps - 2))
     for first in range(0, len(batches), PASSES):
         window = [loss_of(x, PASSES) for x in batches[first : first + PASSES]]
@@ -48,9 +41,7 @@ def under_no_sync(run: Training) -> None:
 
 def forward_alone_under_no_sync(run: Training) -> None:
     """DDP decides in the forward pass: a backward outside does not reduce."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
     for x in run.batches():
         run.expect(model, [loss_of(x), loss_of(x + 1)])
         optimizer.zero_grad()
@@ -63,9 +54,7 @@ def forward_alone_under_no_sync(run: Training) -> None:
 
 def without_no_sync(run: Training) -> None:
     """Every pass reduces: what the next one adds to is the sum of all workers."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
     for place, x in enumerate(run.batches()):
         ends = place % PASSES == PASSES - 1
         run.expect(model, [loss_of(x)], use="used" if ends else "kept")
@@ -77,9 +66,7 @@ def without_no_sync(run: Training) -> None:
 
 def without_no_sync_in_views(run: Training) -> None:
     """Likewise, gradients in DDP's buckets, and zeroed in place."""
-    model = run.wrap(network(), gradient_as_bucket_view=True)
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network(), gradient_as_bucket_view=True)
     for place, x in enumerate(run.batches()):
         run.expect(model, [loss_of(x)], use="used" if place % 2 else "kept")
         loss_of(x)(model).backward()
@@ -103,9 +90,7 @@ def one_parameter_twice(run: Training) -> None:
     """A weight that is used twice adds to what was reduced."""
     torch.manual_seed(0)
     inside = nn.Linear(8, 8)
-    model = run.wrap(nn.Sequential(inside, nn.Tanh(), inside, nn.Linear(8, 1)))
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(nn.Sequential(inside, nn.Tanh(), inside, nn.Linear(8, 1)))
     for place, x in enumerate(run.batches()):
         run.expect(model, [loss_of(x)], use="used" if place % 2 else "kept")
         loss_of(x)(model).backward()

@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from shapes.accumulation import loss_of
-from shapes.training import WIDTH, Shape, Training, network, sgd
+from shapes.training import WIDTH, Shape, Training, network
 
 ROWS = 48
 
@@ -31,24 +31,11 @@ def fed(batches: Callable[[Training], Iterator[Any]]) -> Callable[[Training], No
     """A training on what these give."""
 
     def train(run: Training) -> None:
-        model = run.wrap(network())
-        optimizer = sgd(model)
-        run.watch(model, optimizer)
+        model, optimizer = run.trained(network())
         for (x,) in itertools.islice(batches(run), run.steps):
-            run.expect(model, [loss_of(x)])
-            optimizer.zero_grad()
-            loss_of(x)(model).backward()
-            optimizer.step()
+            run.step(model, optimizer, loss_of(x))
 
     return train
-
-
-def endless(run: Training) -> Iterator[Any]:
-    sampler = DistributedSampler(rows(), run.shape.world, run.rank)
-    loader = DataLoader(rows(), batch_size=4, sampler=sampler)
-    for epoch in itertools.count():
-        sampler.set_epoch(epoch)
-        yield from loader
 
 
 def repeated(run: Training) -> Iterator[Any]:
@@ -110,7 +97,6 @@ def in_turn(run: Training) -> Iterator[Any]:
 
 
 SHAPES = [
-    Shape("endless-sampler", fed(endless), kept=5),
     Shape("repeated-data", fed(repeated), kept=5),
     Shape("weighted-sampler", fed(weighted), kept=5),
     Shape("bucketed-sampler", fed(bucketed), kept=5),

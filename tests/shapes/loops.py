@@ -4,33 +4,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from shapes.accumulation import loss_of
-from shapes.training import WIDTH, Loss, Shape, Training, network, sgd
-
-
-def zeroed_before_backward(run: Training) -> None:
-    """forward, zero_grad, backward, step."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
-    for x in run.batches():
-        run.expect(model, [loss_of(x)])
-        loss = loss_of(x)(model)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+from shapes.training import WIDTH, Loss, Shape, Training, network
 
 
 def zeroed_in_place(run: Training) -> None:
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
     for x in run.batches():
         window = [loss_of(x), loss_of(-x)]
         run.expect(model, window)
@@ -43,15 +27,10 @@ def zeroed_in_place(run: Training) -> None:
 
 def evaluation_on_rank_0(run: Training) -> None:
     """Between steps, through the wrapper's inside; the others wait."""
-    model = run.wrap(network(dropout=0.1))
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network(dropout=0.1))
     for place, x in enumerate(run.batches()):
         model.train()
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
+        run.step(model, optimizer, loss_of(x))
         if place % 5 == 4:
             if run.rank == 0:
                 model.eval()
@@ -60,24 +39,9 @@ def evaluation_on_rank_0(run: Training) -> None:
             dist.barrier()
 
 
-def pause_of_rank_0(run: Training) -> None:
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
-    for place, x in enumerate(run.batches()):
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
-        if place == 10 and run.rank == 0:
-            time.sleep(1)
-
-
 def caught_and_retried(run: Training) -> None:
     """An exception within a backward pass, on all workers; the batch is done again."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
 
     def broken(_gradient: torch.Tensor) -> None:
         raise RuntimeError("planted")
@@ -89,29 +53,12 @@ def caught_and_retried(run: Training) -> None:
             out.register_hook(broken)
             with contextlib.suppress(RuntimeError):
                 out.square().mean().backward()
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
-
-
-def one_batch_overfitted(run: Training) -> None:
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
-    x = next(run.batches())
-    for _ in range(run.steps):
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
+        run.step(model, optimizer, loss_of(x))
 
 
 def sharpness_aware(run: Training) -> None:
     """SAM: a step up along the gradient, a second pass there, the step down from below."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
     for x in run.batches():
         run.expect(model, [loss_of(x)], use="unused")
         loss_of(x)(model).backward()
@@ -126,54 +73,6 @@ def sharpness_aware(run: Training) -> None:
         with torch.no_grad():
             for p, move in zip(model.parameters(), moves, strict=True):
                 p.sub_(move)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def adversarial_inputs(run: Training) -> None:
-    """FGSM: a pass for the gradient of the inputs, and the one that trains."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
-    for x in run.batches():
-        run.expect(model, [loss_of(x)], use="unused")
-        moved = x.clone().requires_grad_()
-        loss_of(moved)(model).backward()
-        moved = (moved + 0.1 * moved.grad.sign()).detach()
-        optimizer.zero_grad()
-        run.expect(model, [loss_of(moved)])
-        loss_of(moved)(model).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def gradients_put_together(run: Training) -> None:
-    """Two tasks with a pass and a batch each; the program adds their gradients up as it likes."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
-    batches = list(run.batches(count=2 * run.steps))
-    for pair in zip(batches[::2], batches[1::2], strict=True):
-        gradients = []
-        for x in pair:
-            run.expect(model, [loss_of(x)], use="unused" if x is pair[0] else "used")
-            optimizer.zero_grad()
-            loss_of(x)(model).backward()
-            gradients.append([p.grad.clone() for p in model.parameters()])
-        for p, first, second in zip(model.parameters(), *gradients, strict=True):
-            p.grad = first.clamp(-0.1, 0.1) + second.clamp(-0.1, 0.1)
-        optimizer.step()
-
-
-def hard_examples(run: Training) -> None:
-    """A forward pass chooses the rows of the one that is trained on."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
-    for x in run.batches():
-        chosen = x[model(x).square().mean(1).topk(2).indices]
-        run.expect(model, [loss_of(chosen)])
-        loss_of(chosen)(model).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -232,46 +131,20 @@ def policy_gradient(run: Training) -> None:
                 optimizer.step()
 
 
-def scaler_that_skips(run: Training) -> None:
-    """A scaler whose first scale is too large: it skips steps, and no optimiser hook is called."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
-    run.watch(model, optimizer, scaler=scaler)
-    for x in run.batches():
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        scaler.scale(loss_of(x)(model)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-
 def five_trainings(run: Training) -> None:
     """One after the other in a process, each with a wrapper of its own."""
     for _ in range(5):
-        model = run.wrap(network())
-        optimizer = sgd(model)
-        run.watch(model, optimizer)
+        model, optimizer = run.trained(network())
         for x in run.batches(count=run.steps // 5):
-            run.expect(model, [loss_of(x)])
-            optimizer.zero_grad()
-            loss_of(x)(model).backward()
-            optimizer.step()
+            run.step(model, optimizer, loss_of(x))
 
 
 SHAPES = [
-    Shape("zeroed-before-backward", zeroed_before_backward),
     Shape("zeroed-in-place", zeroed_in_place),
     Shape("evaluation-on-rank-0", evaluation_on_rank_0),
-    Shape("pause-of-rank-0", pause_of_rank_0),
     Shape("caught-and-retried", caught_and_retried),
-    Shape("one-batch-overfitted", one_batch_overfitted),
     Shape("sharpness-aware", sharpness_aware),
-    Shape("adversarial-inputs", adversarial_inputs),
-    Shape("gradients-put-together", gradients_put_together),
-    Shape("hard-examples", hard_examples),
     Shape("closures", closures),
     Shape("policy-gradient", policy_gradient),
-    Shape("scaler-that-skips", scaler_that_skips),
     Shape("five-trainings", five_trainings, kept=7),
 ]

@@ -20,9 +20,7 @@ from shapes.training import WIDTH, Shape, Training, network, sgd
 
 def raises_early(run: Training) -> None:
     """Of two passes the first one fails before it reaches a parameter; no forward comes between."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
 
     def broken(_gradient: torch.Tensor) -> None:
         raise RuntimeError("planted")
@@ -62,9 +60,7 @@ class Blocks(nn.Module):
 
 
 def checkpoints_without_an_output(run: Training) -> None:
-    model = run.wrap(Blocks())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(Blocks())
     for x in run.batches():
         run.expect(model, [lambda net, x=x: net(x).value.square().mean()])
         optimizer.zero_grad()
@@ -85,9 +81,7 @@ class Heads(nn.Module):
 
 def towers(run: Training) -> None:
     """One forward, a pass for each tower: DDP reduces in the second one."""
-    model = run.wrap(Heads())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(Heads())
     for x in run.batches():
         run.expect(model, [lambda net, at=at, x=x: net(x)[at].square().mean() for at in (0, 1)])
         optimizer.zero_grad()
@@ -99,9 +93,7 @@ def towers(run: Training) -> None:
 def engine_called_by_the_program(run: Training) -> None:
     """As Megatron's schedules do; every other step starts from what is there. What is
     differentiated is not known then."""
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network())
     engine: Any = Variable._execution_engine
     for place, x in enumerate(run.batches()):
         run.expect(model, [lambda net, x=x: net(x).square().mean()], loss_known=False)
@@ -165,26 +157,6 @@ def penalties_by_hand(run: Training) -> None:
             dist.all_reduce(gradient)
             gradient /= run.shape.world
         optimizer.step()
-
-
-def scaled_before_both_passes(run: Training) -> None:
-    """Two models' losses go through the scaler before the first ``backward()``."""
-    models = [run.wrap(network()), run.wrap(network())]
-    optimizers = [sgd(model) for model in models]
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100_000)
-    for model, optimizer in zip(models, optimizers, strict=True):
-        run.watch(model, optimizer)
-    for x in run.batches():
-        for place, model in enumerate(models):
-            run.expect(model, [loss_of(x + place)])
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        losses = [scaler.scale(loss_of(x + place)(model)) for place, model in enumerate(models)]
-        for loss in losses:
-            loss.backward()
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
 
 
 def attached_between(run: Training) -> None:
@@ -255,7 +227,6 @@ SHAPES = [
     ),
     Shape("gradients-kept-elsewhere", gradients_kept_elsewhere),
     Shape("penalties-by-hand", penalties_by_hand),
-    Shape("scaled-before-both-passes", scaled_before_both_passes),
     Shape("attached-between", attached_between),
     Shape("in-two-threads", in_two_threads),
 ]

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other ways to set a training up: optimisers, wrappers, groups, reductions by hand."""
+"""Other ways to set a training up: optimisers, scalers, parameters, parts of batches."""
 
 from __future__ import annotations
 
-import time
-
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from shapes.accumulation import loss_of
-from shapes.training import BACKEND, LONGER, WIDTH, Shape, Training, network, sgd
+from shapes.training import WIDTH, Shape, Training, network, sgd
 
 
 def two_optimizers(run: Training) -> None:
@@ -61,79 +58,6 @@ def scaler_skips(run: Training) -> None:
         scaler.update()
 
 
-def compiled_around(run: Training) -> None:
-    model = run.wrap(network())
-    optimizer = sgd(model)
-    compiled = torch.compile(model, backend=BACKEND)
-    run.watch(compiled, optimizer)
-    for x in run.batches():
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(compiled).backward()
-        optimizer.step()
-
-
-def by_hand_in_a_flat_buffer(run: Training) -> None:
-    model = network()
-    run.models.append(model)
-    optimizer = sgd(model)
-    monitor = run.watch(model, optimizer, mode="manual")
-    for x in run.batches():
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        named = [(name, p.grad) for name, p in model.named_parameters()]
-        if monitor is not None:
-            monitor.before_reduction(named)
-        flat = torch.cat([gradient.flatten() for _, gradient in named])
-        dist.all_reduce(flat)
-        parts = (flat / run.shape.world).split([gradient.numel() for _, gradient in named])
-        for (_, gradient), part in zip(named, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
-        if monitor is not None:
-            monitor.after_reduction(named)
-        optimizer.step()
-
-
-def by_hand_without_zeroing(run: Training) -> None:
-    """Two passes whose sum is handed over; the program subtracts what was there before."""
-    model = network()
-    run.models.append(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    monitor = run.watch(model, optimizer, mode="manual")
-    before = [torch.zeros_like(p) for p in model.parameters()]
-    for x in run.batches():
-        run.expect(model, [loss_of(x), loss_of(-x)])
-        for loss in (loss_of(x), loss_of(-x)):
-            loss(model).backward()
-        grads = [p.grad - old for p, old in zip(model.parameters(), before, strict=True)]
-        named = dict(zip(dict(model.named_parameters()), grads, strict=True))
-        if monitor is not None:
-            monitor.before_reduction(named)
-        for p, gradient in zip(model.parameters(), grads, strict=True):
-            dist.all_reduce(gradient)
-            p.grad.copy_(gradient / run.shape.world)
-        before = [p.grad.clone() for p in model.parameters()]
-        optimizer.step()
-
-
-def rank_0_without_a_model(run: Training) -> None:
-    """It evaluates, or serves; the others train among themselves."""
-    group = dist.new_group(range(1, run.shape.world))
-    if run.rank == 0:
-        return
-    model = run.wrap(network(), process_group=group)
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
-    for x in run.batches():
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
-        # Nothing else slows them down, and of thousands of steps a second some are not recorded.
-        time.sleep(0.01 if LONGER > 1 else 0)
-
-
 class Many(nn.Module):
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -149,10 +73,7 @@ def many_parameters(run: Training) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     run.watch(model, optimizer)
     for x in run.batches():
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
+        run.step(model, optimizer, loss_of(x))
 
 
 class Half(nn.Module):
@@ -169,26 +90,17 @@ class Half(nn.Module):
 
 
 def sequence_parallel(run: Training) -> None:
-    model = run.wrap(Half(run.rank))
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(Half(run.rank))
     draws = torch.Generator().manual_seed(1000 + run.rank // 2)
     for _ in range(run.steps):
         x = torch.randn(4, WIDTH, generator=draws)
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
+        run.step(model, optimizer, loss_of(x))
 
 
 SHAPES = [
     Shape("two-optimizers", two_optimizers),
     Shape("without-optimizer", without_optimizer, findings=frozenset({"no-reduction"})),
     Shape("scaler-skips", scaler_skips, findings=frozenset({"nonfinite-gradient"})),
-    Shape("compiled-around", compiled_around),
-    Shape("by-hand-in-a-flat-buffer", by_hand_in_a_flat_buffer),
-    Shape("by-hand-without-zeroing", by_hand_without_zeroing),
-    Shape("rank-0-without-a-model", rank_0_without_a_model, waits=True),
     Shape("many-parameters", many_parameters, steps=3),
-    Shape("sequence-parallel", sequence_parallel),
+    Shape("sequence-parallel", sequence_parallel, world=4),
 ]

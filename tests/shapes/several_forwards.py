@@ -7,14 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from shapes.training import Loss, Shape, Training, network, sgd
+from shapes.training import Loss, Shape, Training, network
 
 
 def contrastive(run: Training) -> None:
     """SimCLR: two views of each sample, NT-Xent over both."""
-    model = run.wrap(network(out=6))
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network(out=6))
     for x in run.batches():
         views = x + 0.1 * torch.randn_like(x), x - 0.1 * torch.randn_like(x)
 
@@ -24,17 +22,12 @@ def contrastive(run: Training) -> None:
             half = len(z) // 2
             return functional.cross_entropy(alike, torch.arange(2 * half).roll(half))
 
-        run.expect(model, [loss_of])
-        optimizer.zero_grad()
-        loss_of(model).backward()
-        optimizer.step()
+        run.step(model, optimizer, loss_of)
 
 
 def cached_contrastive(run: Training) -> None:
     """GradCache: embedded without a graph first, then once more in a hook of the loss."""
-    model = run.wrap(network(out=6))
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network(out=6))
     for x in run.batches():
 
         def loss_of(rows: torch.Tensor) -> torch.Tensor:
@@ -56,26 +49,6 @@ def cached_contrastive(run: Training) -> None:
         optimizer.step()
 
 
-def preference(run: Training) -> None:
-    """DPO: chosen and rejected through the policy, and through a reference that is not trained."""
-    model, reference = run.wrap(network()), network().requires_grad_(False)
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
-    for x in run.batches():
-        chosen, rejected = x, x.flip(1)
-
-        def loss_of(
-            net: nn.Module, a: torch.Tensor = chosen, b: torch.Tensor = rejected
-        ) -> torch.Tensor:
-            margin = net(a) - net(b) - (reference(a) - reference(b))
-            return -functional.logsigmoid(0.5 * margin).mean()
-
-        run.expect(model, [loss_of])
-        optimizer.zero_grad()
-        loss_of(model).backward()
-        optimizer.step()
-
-
 class WithLoss(nn.Module):
     """Returns a loss of its own, as a model of transformers does."""
 
@@ -90,43 +63,19 @@ class WithLoss(nn.Module):
 
 def two_losses_inside(run: Training) -> None:
     """Each forward has a loss, and what is trained is made of both."""
-    model = run.wrap(WithLoss())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(WithLoss())
     for x in run.batches():
 
         def loss_of(net: nn.Module, x: torch.Tensor = x) -> torch.Tensor:
             return net(x)["loss"] + 0.5 * net(x.roll(1, 1))["loss"]
 
-        run.expect(model, [loss_of])
-        optimizer.zero_grad()
-        loss_of(model).backward()
-        optimizer.step()
-
-
-def several_roots(run: Training) -> None:
-    """``torch.autograd.backward`` of a list."""
-    model = run.wrap(network(out=2))
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
-    for x in run.batches():
-
-        def losses_of(net: nn.Module, x: torch.Tensor = x) -> list[torch.Tensor]:
-            out = net(x)
-            return [out[:, 0].square().mean(), out[:, 1].abs().mean()]
-
-        run.expect(model, [lambda net, losses_of=losses_of: sum(losses_of(net))])
-        optimizer.zero_grad()
-        torch.autograd.backward(losses_of(model))
-        optimizer.step()
+        run.step(model, optimizer, loss_of)
 
 
 def retained_graph(run: Training) -> None:
     """Two backward passes over one graph: DDP reduces in the first one only, so the second is a
     step of its own that was not reduced."""
-    model = run.wrap(network(out=2))
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(network(out=2))
     for x in run.batches():
 
         def first(net: nn.Module, x: torch.Tensor = x) -> torch.Tensor:
@@ -164,9 +113,7 @@ class OptimizedByHand(nn.Module):
 
 
 def within_forward(run: Training) -> None:
-    model = run.wrap(OptimizedByHand())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(OptimizedByHand())
     for x in run.batches():
         model.module.ddp.clear()
         run.expect(model, [lambda net, x=x: net(x)])
@@ -182,8 +129,6 @@ SHAPES = [
     Shape("within-forward", within_forward),
     Shape("contrastive", contrastive),
     Shape("cached-contrastive", cached_contrastive),
-    Shape("preference", preference),
     Shape("two-losses-inside", two_losses_inside),
-    Shape("several-roots", several_roots),
     Shape("retained-graph", retained_graph, findings=frozenset({"no-reduction"})),
 ]

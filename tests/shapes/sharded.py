@@ -35,10 +35,7 @@ def fsdp(run: Training) -> None:
     optimizer = sgd(model)
     run.watch(model, optimizer)
     for x in run.batches():
-        run.expect(model, [loss_of(x)], bare=whole(model, like))
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
+        run.step(model, optimizer, loss_of(x), bare=whole(model, like))
 
 
 def fsdp_accumulating(run: Training) -> None:
@@ -103,27 +100,24 @@ class TakesParts(nn.Module):
         super().__init__()
         self.inside = network()
 
-    def forward(self, x: Any) -> torch.Tensor:
-        return self.inside(x.to_local())  # type: ignore[no-any-return]
+    def forward(self, x: Any, labels: Any) -> torch.Tensor:
+        kept = labels.to_local() != -100
+        return self.inside(x.to_local())[kept]  # type: ignore[no-any-return]
 
 
 def distributed_inputs(run: Training) -> None:
-    """Each worker's rows are its part of one tensor over all."""
+    """Each worker's rows and labels are its part of one tensor over all."""
     mesh = init_device_mesh("cpu", (run.shape.world,))
-    model = run.wrap(TakesParts())
-    optimizer = sgd(model)
-    run.watch(model, optimizer)
+    model, optimizer = run.trained(TakesParts())
+    labels = DTensor.from_local(torch.tensor([3, -100, 1, 2]), mesh, [Shard(0)])
     for own in run.batches():
-        x: Any = DTensor.from_local(own, mesh, [Shard(0)])
-        run.expect(model, [loss_of(x)])
-        optimizer.zero_grad()
-        loss_of(x)(model).backward()
-        optimizer.step()
+        x = DTensor.from_local(own, mesh, [Shard(0)])
+        run.step(model, optimizer, lambda net, x=x: net(x, labels=labels).square().mean())
 
 
 SHAPES = [
     Shape("fsdp", fsdp),
     Shape("fsdp-accumulating", fsdp_accumulating),
-    Shape("fsdp-tensor-parallel", tensor_parallel),
+    Shape("fsdp-tensor-parallel", tensor_parallel, world=4),
     Shape("distributed-inputs", distributed_inputs),
 ]

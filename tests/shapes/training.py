@@ -39,8 +39,7 @@ class Shape:
     steps: int = 20
     findings: frozenset[str] = frozenset()  # that are due, at warning or above
     ragged: bool = False  # workers leave out steps: they are numbered together all the same
-    world: int = 4
-    waits: bool = False  # packets wait until some rank has taken the recording over: up to 64 MiB
+    world: int = 2
     kept: int = 0  # Python objects a step that stay on purpose: rows of batches, up to 8,192
 
 
@@ -92,6 +91,15 @@ class Training:
         self.monitors.append(monitor)
         return monitor
 
+    def trained(
+        self, inside: nn.Module, **ddp: Any
+    ) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+        """In DDP with its optimiser, both watched."""
+        model = self.wrap(inside, **ddp)
+        optimizer = sgd(model)
+        self.watch(model, optimizer)
+        return model, optimizer
+
     def batches(self, *shape: int, count: int | None = None) -> Iterator[torch.Tensor]:
         """Batches of rows that no other worker has."""
         draws = torch.Generator().manual_seed(1000 * (SEED + 1) + self.rank)
@@ -135,6 +143,15 @@ class Training:
         )
         norm = math.sqrt(squares) if known else None
         self.expected.append(Step(place, values, norm, use, reduced))
+
+    def step(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, **expected: Any
+    ) -> None:
+        """One pass and the update by its gradient."""
+        self.expect(model, [loss], **expected)
+        optimizer.zero_grad()
+        loss(model).backward()
+        optimizer.step()
 
 
 def network(*, dropout: float = 0.0, out: int = 1) -> nn.Sequential:

@@ -19,7 +19,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from workers.launch import main
+from workers.launch import QUIET, main
 
 STEPS = 12
 AUDIT_EVERY = 2
@@ -91,7 +91,7 @@ def train(case: dict[str, Any], run: Path, rank: int) -> None:
         optimizer=optimizer,
         run=run,
         **{"audit": AUDIT_EVERY, **case.get("attach", {})},
-        record=presum.Record(quiet=True),
+        record=QUIET,
     )
     if "hook" in case:
         model.register_comm_hook(None, case["hook"])

@@ -36,18 +36,10 @@ def deleted(run: Path) -> None:
     shutil.rmtree(run)
 
 
-def moved(run: Path) -> None:
-    run.rename(run.with_name("elsewhere"))
-
-
 def replaced(run: Path) -> None:
     other = run.with_name("other.db")
     other.write_bytes(b"something else")
     other.rename(run / "presum.db")
-
-
-def truncated(run: Path) -> None:
-    os.truncate(run / "presum.db", 0)
 
 
 def full(run: Path) -> None:
@@ -55,17 +47,6 @@ def full(run: Path) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     largest = max(path.stat().st_size for path in run.iterdir())
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
-
-
-def no_descriptors(_run: Path) -> None:
-    """What needs a new one fails, and the thread that aggregates needs one, planted."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-
-    def fails(*_: Any) -> Any:
-        return os.open("/dev/null", os.O_RDONLY)
-
-    StoreQueue.waiting = fails  # type: ignore[method-assign]
 
 
 def thread_fails(_run: Path) -> None:
@@ -82,11 +63,8 @@ def nothing(_run: Path) -> None:
 CASES: dict[str, Callable[[Path], None]] = {
     "healthy": nothing,
     "deleted": deleted,
-    "moved": moved,
     "replaced": replaced,
-    "truncated": truncated,
     "full": full,
-    "no-descriptors": no_descriptors,
     "thread": thread_fails,
 }
 

@@ -6,9 +6,8 @@ Arguments: workers, the folder for results. Rank 0 writes ``parameters.json``, a
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import lightning
@@ -16,19 +15,16 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 import presum
 from presum.parallel.sampler import MicroBatchSampler
-from workers.launch import main, write_json
+from workers.integrations import LIGHTNING, arguments, digest, llama
+from workers.launch import QUIET, main, write_json
 
 MICRO_BATCHES = 8  # a step, over all workers
 SIZE = 4
 STEPS = 10
-
-
-def digest(parameters: Iterator[nn.Parameter]) -> str:
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in parameters)).hexdigest()
 
 
 def layers() -> nn.Module:
@@ -49,9 +45,7 @@ def accelerate(run: Path, _rank: int, world: int) -> str:
     model, optimizer, loader = accelerator.prepare(
         plain, optimizer, DataLoader(data(), batch_size=SIZE)
     )
-    with presum.attach(
-        model, optimizer=optimizer, run=run, reduction="exact", record=presum.Record(quiet=True)
-    ):
+    with presum.attach(model, optimizer=optimizer, run=run, reduction="exact", record=QUIET):
         for x, y in loader:
             with accelerator.accumulate(model):
                 accelerator.backward(nn.functional.mse_loss(model(x), y))
@@ -63,30 +57,14 @@ def accelerate(run: Path, _rank: int, world: int) -> str:
 
 
 def trainer(run: Path, _rank: int, world: int) -> str:
-    torch.manual_seed(0)
-    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    sizes = {"vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    model = GPT2LMHeadModel(GPT2Config(**sizes, **off))
-    rows = torch.randint(0, 64, (SIZE * MICRO_BATCHES * STEPS, 16))
-    arguments = TrainingArguments(
-        output_dir=str(run / "trainer"),
-        per_device_train_batch_size=SIZE,
-        gradient_accumulation_steps=MICRO_BATCHES // world,
-        num_train_epochs=1,
-        use_cpu=True,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-    )
+    model = llama()
+    rows = torch.randint(0, 256, (SIZE * MICRO_BATCHES * STEPS, 16))
+    given = arguments(MICRO_BATCHES // world) | {"per_device_train_batch_size": SIZE}
     Trainer(
         model=model,
-        args=arguments,
+        args=TrainingArguments(**given | {"max_steps": STEPS}),
         train_dataset=[{"input_ids": row, "labels": row} for row in rows],
-        callbacks=[
-            presum.TransformersCallback(
-                run=run, reduction="exact", record=presum.Record(quiet=True)
-            )
-        ],
+        callbacks=[presum.TransformersCallback(run=run, reduction="exact", record=QUIET)],
     ).train()
     return digest(model.parameters())
 
@@ -109,20 +87,14 @@ def by_lightning(run: Path, rank: int, world: int) -> str:
         rows, size=SIZE, micro_batches=MICRO_BATCHES, workers=world, rank=rank
     )
     lightning.Trainer(
-        accelerator="cpu",
+        **LIGHTNING,
         devices=world,
         strategy="ddp",
         max_epochs=1,
         accumulate_grad_batches=MICRO_BATCHES // world,
         gradient_clip_val=1.0,
         use_distributed_sampler=False,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[
-            presum.LightningCallback(run=run, reduction="exact", record=presum.Record(quiet=True))
-        ],
+        callbacks=[presum.LightningCallback(run=run, reduction="exact", record=QUIET)],
     ).fit(model, DataLoader(rows, batch_sampler=sampler))
     return digest(model.parameters())
 
@@ -135,7 +107,7 @@ FRAMEWORKS: dict[str, Callable[[Path, int, int], str]] = {
 
 
 def work(rank: int, world: int, out: Path) -> None:
-    os.environ["LOCAL_RANK"] = str(rank)
+    os.environ |= {"LOCAL_RANK": str(rank), "PRESUM_TEST_OUT": str(out / "trainer-output")}
     found = {name: train(out / name, rank, world) for name, train in FRAMEWORKS.items()}
     if rank == 0:
         write_json(out / "parameters.json", found)

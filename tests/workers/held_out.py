@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from workers.launch import main
+from workers.launch import QUIET, main
 
 STEPS = 160
 BEGINS = 60  # the tripled loss
@@ -39,9 +39,7 @@ class Run:
         torch.manual_seed(100 + self.rank)
         wrapped = DistributedDataParallel(model, **ddp)
         optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-        self.monitor = presum.attach(
-            wrapped, optimizer=optimizer, run=self.folder, record=presum.Record(quiet=True)
-        )
+        self.monitor = presum.attach(wrapped, optimizer=optimizer, run=self.folder, record=QUIET)
         return wrapped, optimizer
 
     def batches(self, *shape: int) -> Iterator[torch.Tensor]:

@@ -24,7 +24,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.data import DataLoader, Dataset
 
 import presum
-from workers.launch import main, token_rows, write_json
+from workers.launch import QUIET, main, token_rows, write_json
 from workers.matrix import oracle
 
 STEPS = 8
@@ -86,6 +86,16 @@ def expect(
     return oracle(gradient, sum(losses) / len(losses) / len(inputs), world, group)
 
 
+def watched(
+    model: nn.Module, optimizer: Any, run: Path | None, **attach: Any
+) -> contextlib.AbstractContextManager[Any]:
+    """By presum, where there is a run to record."""
+    if run is None:
+        return contextlib.nullcontext()
+    record = presum.Record(reduced_every=4, quiet=True)
+    return presum.attach(model, optimizer=optimizer, run=run, record=record, **attach)
+
+
 def fsdp2(
     rank: int,
     world: int,
@@ -105,21 +115,17 @@ def fsdp2(
             fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    monitor = run and presum.attach(
-        model, optimizer=optimizer, run=run, record=presum.Record(quiet=True)
-    )
     twin, expected, rows = small_model(), [], token_rows()
-    for step in range(STEPS):
-        inputs = rows_of(rows, step, rank, world, micro)
-        if run:
-            expected.append(expect(twin, list(model.parameters()), inputs, world))
-        optimizer.zero_grad()
-        for index, tokens in enumerate(inputs):
-            model.set_requires_gradient_sync(index == len(inputs) - 1)
-            (loss_of(model, tokens) / len(inputs)).backward()
-        optimizer.step()
-    if monitor:
-        monitor.close()
+    with watched(model, optimizer, run):
+        for step in range(STEPS):
+            inputs = rows_of(rows, step, rank, world, micro)
+            if run:
+                expected.append(expect(twin, list(model.parameters()), inputs, world))
+            optimizer.zero_grad()
+            for index, tokens in enumerate(inputs):
+                model.set_requires_gradient_sync(index == len(inputs) - 1)
+                (loss_of(model, tokens) / len(inputs)).backward()
+            optimizer.step()
     return digest(model.parameters()), expected
 
 
@@ -127,38 +133,27 @@ def by_hand(rank: int, world: int, run: Path | None, *, group: Any = None) -> Ou
     """A loop that sums gradients itself; with a group, in two data-parallel groups."""
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = None
-    if run:
-        monitor = presum.attach(
-            model,
-            optimizer=optimizer,
-            run=run,
-            mode="manual",
-            process_group=group,
-            record=presum.Record(reduced_every=4, quiet=True),
-        )
     members = dist.get_world_size(group)
     place = dist.get_rank(group)
     twin, expected, rows = small_model(), [], token_rows()
-    for step in range(STEPS):
-        inputs = rows_of(rows, step, place, members)
-        if run:
-            expected.append(expect(twin, list(model.parameters()), inputs, members, group))
-        optimizer.zero_grad()
-        for tokens in inputs:
-            (loss_of(model, tokens) / len(inputs)).backward()
-        named = [(name, p.grad) for name, p in model.named_parameters()]
-        if monitor:
-            monitor.before_reduction(named[:2])
-            monitor.before_reduction(named[2:])
-        for _, gradient in named:
-            dist.all_reduce(gradient, group=group)
-            gradient /= members
-        if monitor:
-            monitor.after_reduction(named)
-        optimizer.step()
-    if monitor:
-        monitor.close()
+    with watched(model, optimizer, run, mode="manual", process_group=group) as monitor:
+        for step in range(STEPS):
+            inputs = rows_of(rows, step, place, members)
+            if run:
+                expected.append(expect(twin, list(model.parameters()), inputs, members, group))
+            optimizer.zero_grad()
+            for tokens in inputs:
+                (loss_of(model, tokens) / len(inputs)).backward()
+            named = [(name, p.grad) for name, p in model.named_parameters()]
+            if monitor:
+                monitor.before_reduction(named[:2])
+                monitor.before_reduction(named[2:])
+            for _, gradient in named:
+                dist.all_reduce(gradient, group=group)
+                gradient /= members
+            if monitor:
+                monitor.after_reduction(named)
+            optimizer.step()
     return digest(model.parameters()), expected
 
 
@@ -175,18 +170,14 @@ def accelerated(rank: int, world: int, run: Path | None) -> Outcome:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(token_rows()[: STEPS * BATCH * world], batch_size=BATCH)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    monitor = run and presum.attach(
-        model, optimizer=optimizer, run=run, record=presum.Record(quiet=True)
-    )
     twin, expected = small_model(), []
-    for tokens in loader:
-        if run:
-            expected.append(expect(twin, list(model.parameters()), [tokens], world))
-        optimizer.zero_grad()
-        accelerator.backward(loss_of(model, tokens))
-        optimizer.step()
-    if monitor:
-        monitor.close()
+    with watched(model, optimizer, run):
+        for tokens in loader:
+            if run:
+                expected.append(expect(twin, list(model.parameters()), [tokens], world))
+            optimizer.zero_grad()
+            accelerator.backward(loss_of(model, tokens))
+            optimizer.step()
     return digest(model.parameters()), expected
 
 
@@ -273,7 +264,7 @@ def expect_tokens(records: Records, world: int, micro: int) -> list[dict[str, An
     return expected
 
 
-def trainer(rank: int, world: int, run: Path | None, *, micro: int = 1) -> Outcome:
+def trainer(rank: int, world: int, run: Path | None, *, micro: int) -> Outcome:
     from transformers import Trainer, TrainingArguments
 
     model = llama()
@@ -281,9 +272,7 @@ def trainer(rank: int, world: int, run: Path | None, *, micro: int = 1) -> Outco
         model=model,
         args=TrainingArguments(**arguments(micro)),
         train_dataset=Causal(),
-        callbacks=[presum.TransformersCallback(run=run, record=presum.Record(quiet=True))]
-        if run
-        else [],
+        callbacks=[presum.TransformersCallback(run=run, record=QUIET)] if run else [],
     )
     records = Records(model, llama())
     with quietly():
@@ -304,42 +293,6 @@ def arguments(micro: int) -> dict[str, Any]:
         "disable_tqdm": True,
         "bf16": False,
     }
-
-
-def tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="w0", eos_token="w1", unk_token="w0"
-    )
-
-
-def sft(rank: int, world: int, run: Path | None) -> Outcome:
-    import datasets
-    from trl import SFTConfig, SFTTrainer
-
-    rows = [
-        {"input_ids": row.tolist()[: 12 + i % 20], "completion_mask": None}
-        for i, row in enumerate(token_rows())
-    ]
-    data = datasets.Dataset.from_list([{"input_ids": row["input_ids"]} for row in rows])
-    model = llama()
-    found = SFTTrainer(
-        model=model,
-        args=SFTConfig(**arguments(1), max_length=None, dataset_num_proc=None),
-        train_dataset=data,
-        processing_class=tokenizer(),
-        callbacks=[presum.TransformersCallback(run=run, record=presum.Record(quiet=True))]
-        if run
-        else [],
-    )
-    records = Records(model, llama())
-    with quietly():
-        found.train()
-    return digest(model.parameters()), expect_tokens(records, world, 1) if run else []
 
 
 def lightning(
@@ -370,18 +323,12 @@ def lightning(
     rows = token_rows()[: STEPS * BATCH * world * micro]
     with quietly():
         found = pl.Trainer(
-            accelerator="cpu",
+            **LIGHTNING,
             devices=world,
             strategy=ModelParallelStrategy(world, 1) if sharded else "ddp",
             max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             accumulate_grad_batches=micro,
-            callbacks=[presum.LightningCallback(run=run, record=presum.Record(quiet=True))]
-            if run
-            else [],
+            callbacks=[presum.LightningCallback(run=run, record=QUIET)] if run else [],
         )
         records = Records(module.model, small_model())
         found.fit(module, DataLoader(rows, batch_size=BATCH), DataLoader(rows[:4], batch_size=2))
@@ -400,6 +347,15 @@ def lightning(
     return digest(module.parameters()), expected
 
 
+LIGHTNING = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     with warnings.catch_warnings(), open(os.devnull, "w") as nowhere:  # noqa: PTH123
@@ -409,22 +365,19 @@ def quietly() -> Iterator[None]:
 
 
 def rows_for(world: int) -> dict[str, Row]:
-    rows: dict[str, Row] = {
+    """For 4 workers what 2 cannot form."""
+    if world == 4:
+        return {"hsdp": lambda *a: fsdp2(*a, hybrid=True), "subgroups": subgroups}
+    return {
         "fsdp2": fsdp2,
         "fsdp2-accumulation": lambda *a: fsdp2(*a, micro=3),
         "fsdp2-bf16-reduction": lambda *a: fsdp2(*a, low=True),
         "by-hand": by_hand,
         "accelerate": accelerated,
-        "trainer": trainer,
-        "trainer-accumulation": lambda *a: trainer(*a, micro=2),
-        "sft": sft,
-        "lightning": lightning,
-        "lightning-accumulation": lambda *a: lightning(*a, micro=2),
+        "trainer": lambda *a: trainer(*a, micro=2),
+        "lightning": lambda *a: lightning(*a, micro=2),
         "lightning-fsdp2": lambda *a: lightning(*a, sharded=True),
     }
-    if world % 4 == 0:
-        rows |= {"hsdp": lambda *a: fsdp2(*a, hybrid=True), "subgroups": subgroups}
-    return rows
 
 
 def work(rank: int, world: int, out: Path) -> None:

@@ -19,9 +19,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.parallel  # imported before the fork: it is slow
 
+import presum
 from presum.experiments.launch import free_port
 from presum.transport import channel, recorder, session
 
+QUIET = presum.Record(quiet=True)
 PATIENCE_S = 120
 STUCK_S = 1500  # where a worker is by then, it says as it ends
 ALPACA = Path(__file__).parents[1] / "data" / "alpaca.jsonl"

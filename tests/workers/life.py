@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import presum
 from presum.steps.step_recorder import StepRecorder
 from presum.transport.session import open_sessions
-from workers.launch import main, wait_until, write_json
+from workers.launch import QUIET, main, wait_until, write_json
 
 STEPS = 4
 Wrap = Callable[[nn.Module], nn.Module]
@@ -57,7 +57,7 @@ def alive(
     kept |= {"model": model, "inner": inner, "buffer": inner[1].running_mean}
     if options is not None:
         kept["monitor"] = presum.attach(
-            model, optimizer=optimizer, run=run, **options, record=presum.Record(quiet=True)
+            model, optimizer=optimizer, run=run, **options, record=QUIET
         )
     train(model, optimizer)
     references = {name: weakref.ref(thing) for name, thing in kept.items()}
@@ -99,9 +99,7 @@ def wrap_again(out: Path) -> list[int]:
         model = DistributedDataParallel(inner)
         models.append(model)  # earlier wrappers live on
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        presum.attach(
-            model, optimizer=optimizer, run=out / "wrapped-again", record=presum.Record(quiet=True)
-        )
+        presum.attach(model, optimizer=optimizer, run=out / "wrapped-again", record=QUIET)
         train(model, optimizer)
         hooks = next(inner.parameters())._post_accumulate_grad_hooks
         counts.append(len(hooks or {}))
@@ -115,9 +113,7 @@ def attach_and_close(out: Path) -> dict[str, list[int]]:
     counts: dict[str, list[int]] = {"descriptors": [], "threads": [], "recorders": []}
     gc.disable()
     for index in range(25):
-        with presum.attach(
-            model, optimizer=optimizer, run=out / "closed", record=presum.Record(quiet=True)
-        ):
+        with presum.attach(model, optimizer=optimizer, run=out / "closed", record=QUIET):
             train(model, optimizer, steps=1)
         if index >= 4:
             counts["descriptors"].append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
@@ -134,9 +130,7 @@ def dropped_monitor(out: Path) -> None:
     """The program keeps the model only."""
     model = DistributedDataParallel(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    presum.attach(
-        model, optimizer=optimizer, run=out / "dropped-monitor", record=presum.Record(quiet=True)
-    )
+    presum.attach(model, optimizer=optimizer, run=out / "dropped-monitor", record=QUIET)
     gc.collect()
     train(model, optimizer, steps=10)
 
@@ -144,7 +138,7 @@ def dropped_monitor(out: Path) -> None:
 def last_step_is_open(out: Path) -> None:
     """Without optimizer= the last step is open when the model goes."""
     model = DistributedDataParallel(network())
-    presum.attach(model, run=out / "open", record=presum.Record(quiet=True))
+    presum.attach(model, run=out / "open", record=QUIET)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1))
     del model
 
@@ -159,9 +153,7 @@ def in_a_cycle(out: Path) -> None:
     holder.model = DistributedDataParallel(network())  # type: ignore[attr-defined]
     holder.itself = holder  # type: ignore[attr-defined]
     optimizer = torch.optim.SGD(holder.model.parameters(), lr=0.1)  # type: ignore[attr-defined]
-    presum.attach(
-        holder.model, optimizer=optimizer, run=out / "cycle", record=presum.Record(quiet=True)
-    )  # type: ignore[attr-defined]
+    presum.attach(holder.model, optimizer=optimizer, run=out / "cycle", record=QUIET)  # type: ignore[attr-defined]
     train(holder.model, optimizer)  # type: ignore[attr-defined]
     del holder, optimizer
     thread = threading.Thread(target=gc.collect)

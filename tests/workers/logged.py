@@ -24,18 +24,17 @@ from transformers import Trainer, TrainingArguments
 import presum
 from workers.integrations import (
     BATCH,
+    LIGHTNING,
     Causal,
     arguments,
     cross_entropy_sum,
     llama,
     quietly,
-    tokenizer,
 )
-from workers.launch import main, token_rows, write_json
+from workers.launch import QUIET, main, token_rows, write_json
 
 STEPS = 3
 Losses = list[float]
-QUIET = presum.Record(quiet=True)
 
 
 def mean_over_ranks(loss: torch.Tensor) -> float:
@@ -93,19 +92,26 @@ def by_items(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None)
 # ---- TRL
 
 
-def sft(run: Path, *, checkpointing: bool, subclass: bool = False) -> Losses:
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="w0", eos_token="w1", unk_token="w0"
+    )
+
+
+def sft(run: Path, *, checkpointing: bool) -> Losses:
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
-
-    class Mine(SFTTrainer):  # type: ignore[misc]
-        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-            return super().compute_loss(*args, **kwargs)
 
     rows = [{"input_ids": r.tolist()[: 12 + i % 20]} for i, r in enumerate(token_rows())]
     settings = SFTConfig(
         **given(2, gradient_checkpointing=checkpointing), max_length=None, dataset_num_proc=None
     )
-    made = (Mine if subclass else SFTTrainer)(
+    made = SFTTrainer(
         model=llama(),
         args=settings,
         train_dataset=Dataset.from_list(rows),
@@ -218,14 +224,10 @@ def lightning(run: Path, micro: int, *, sharded: bool) -> Losses:
     module = Module(sharded=sharded)
     with quietly():
         pl.Trainer(
-            accelerator="cpu",
+            **LIGHTNING,
             devices=world,
             strategy=ModelParallelStrategy(world, 1) if sharded else "ddp",
             max_steps=STEPS,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             accumulate_grad_batches=micro,
             callbacks=[presum.LightningCallback(run=run, record=QUIET)],
         ).fit(module, DataLoader(Causal(), batch_size=BATCH))
@@ -234,7 +236,6 @@ def lightning(run: Path, micro: int, *, sharded: bool) -> Losses:
 
 TRAININGS: dict[str, Callable[[Path], Losses]] = {
     "trainer": trainer,
-    "trainer-one-pass": lambda run: trainer(run, micro=1),
     "trainer-own-tokens": lambda run: trainer(run, average_tokens_across_devices=False),
     "trainer-smoothed": lambda run: trainer(run, label_smoothing_factor=0.1),
     "trainer-function": lambda run: trainer(run, compute_loss_func=by_items),
@@ -242,11 +243,9 @@ TRAININGS: dict[str, Callable[[Path], Losses]] = {
     "trainer-measuring": lambda run: trainer(run, Measuring),
     "sft": lambda run: sft(run, checkpointing=True),
     "sft-no-checkpointing": lambda run: sft(run, checkpointing=False),
-    "sft-measuring": lambda run: sft(run, checkpointing=False, subclass=True),
     "dpo": dpo,
     "grpo": grpo,
-    "accelerate": lambda run: accelerate(run, 1),
-    "accelerate-accumulation": lambda run: accelerate(run, 3),
+    "accelerate": lambda run: accelerate(run, 3),
     "lightning": lambda run: lightning(run, 2, sharded=False),
     "lightning-fsdp2": lambda run: lightning(run, 3, sharded=True),
 }

@@ -20,12 +20,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 import presum
-from presum import attaching
-from presum.devices.readable import in_host_memory
-from workers.launch import main, token_rows, write_json
+from workers.launch import QUIET, main, token_rows, write_json
 
 STEPS = 20
 BATCH = 2
@@ -39,8 +36,6 @@ class Configuration:
     micro_batches: int = 1
     autocast: bool = False
     optional_branch: bool = False
-    checkpoint: bool = False  # reentrant activation checkpointing
-    torch_operations: bool = False  # the pass for devices, on CPU tensors
     tied: bool = False
     frozen: bool = False
     sparse: bool = False
@@ -61,7 +56,6 @@ class Configuration:
 CONFIGURATIONS = [
     Configuration("plain"),
     Configuration("accumulation", micro_batches=3),
-    Configuration("bucket-view", {"gradient_as_bucket_view": True}),
     Configuration("bucket-view-accumulation", {"gradient_as_bucket_view": True}, micro_batches=2),
     Configuration("static-graph", {"static_graph": True}),
     Configuration(
@@ -71,9 +65,6 @@ CONFIGURATIONS = [
         optional_branch=True,
     ),
     Configuration("bf16-autocast", autocast=True),
-    Configuration("small-buckets", {"bucket_cap_mb": 0.02}),
-    Configuration("reentrant-checkpoint", checkpoint=True),
-    Configuration("torch-operations", micro_batches=2, torch_operations=True),
     Configuration("tied", tied=True),
     Configuration("frozen", frozen=True),
     Configuration("sparse", sparse=True),
@@ -97,7 +88,6 @@ class Model(nn.Module):
 
     def __init__(self, configuration: Configuration) -> None:
         super().__init__()
-        self.checkpoint = configuration.checkpoint
         self.embed = nn.Embedding(256, 32, sparse=configuration.sparse)
         layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
@@ -110,11 +100,7 @@ class Model(nn.Module):
         self.to(configuration.dtype)
 
     def forward(self, tokens: torch.Tensor, use_optional: bool) -> dict[str, torch.Tensor]:
-        hidden = self.embed(tokens)
-        if self.checkpoint:
-            hidden = checkpoint(self.layers, hidden, use_reentrant=True)
-        else:
-            hidden = self.layers(hidden)
+        hidden = self.layers(self.embed(tokens))
         if use_optional:
             hidden = hidden + self.optional(hidden)
         logits = self.head(hidden)[:, :-1].flatten(0, 1)
@@ -155,13 +141,19 @@ def oracle(gradient: torch.Tensor, loss: float, world: int, group: Any = None) -
     everyone = [torch.zeros_like(mine) for _ in range(world)]
     dist.all_gather(everyone, mine, group=group)
     losses, matrix = torch.stack(everyone).split([1, len(gradient)], dim=1)
+    return metrics(losses.flatten(), matrix)
+
+
+def metrics(losses: torch.Tensor, matrix: torch.Tensor) -> dict[str, Any]:
+    """Of each worker's loss and gradient, in float64."""
+    world = len(losses)
     norms = matrix.norm(dim=1)
     unit = matrix / norms[:, None]
     gram = matrix @ matrix.T
     cosines = unit @ unit.T
     pairs = world * (world - 1)
     return {
-        "losses": losses.flatten().tolist(),
+        "losses": losses.tolist(),
         "norms": norms.tolist(),
         "cosine_mean": ((cosines.sum() - world) / pairs).item() if pairs else None,
         "consistency": ((gram.sum() - gram.trace()) / (norms.sum() ** 2 - (norms**2).sum())).item(),
@@ -198,11 +190,6 @@ def register_hook(model: DistributedDataParallel, name: str, *, after: bool) -> 
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
 
 
-def not_in_host_memory(_device: torch.device) -> bool:
-    """Has gradients read as on a device."""
-    return False
-
-
 def train(
     configuration: Configuration, rows: torch.Tensor, rank: int, world: int, run: Path | None
 ) -> tuple[str, list[dict[str, Any]]]:
@@ -213,18 +200,12 @@ def train(
     register_hook(model, configuration.comm_hook, after=False)
     monitor = None
     if run is not None:
-        attaching.in_host_memory = (
-            not_in_host_memory if configuration.torch_operations else in_host_memory
-        )
         monitor = presum.attach(
             model,
             optimizer=optimizer,
             run=run,
             audit=2 if configuration.audited else None,
-            record=presum.Record(
-                reduced_every=REDUCED_EVERY,
-                quiet=True,
-            ),
+            record=presum.Record(reduced_every=REDUCED_EVERY, quiet=True),
         )
     register_hook(model, configuration.comm_hook, after=True)
     if configuration.later:
@@ -262,9 +243,7 @@ def join(rows: torch.Tensor, rank: int, world: int, run: Path | None) -> str:
     torch.manual_seed(0)
     model = DistributedDataParallel(Model(CONFIGURATIONS[0]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = run and presum.attach(
-        model, optimizer=optimizer, run=run, record=presum.Record(quiet=True)
-    )
+    monitor = run and presum.attach(model, optimizer=optimizer, run=run, record=QUIET)
     with model.join():
         for step in range(STEPS - rank):
             optimizer.zero_grad()
@@ -276,10 +255,12 @@ def join(rows: torch.Tensor, rank: int, world: int, run: Path | None) -> str:
 
 
 def configurations_for(world: int) -> list[Configuration]:
-    """For 3 workers, where 1/W is not exact, those that divide themselves; for 8 the first."""
-    if world == 3:
-        return [c for c in CONFIGURATIONS if c.audited and not c.ddp and not c.comm_hook]
-    return CONFIGURATIONS if world < 8 else CONFIGURATIONS[:1]
+    """For 3 workers, where 1/W is not exact, those that divide themselves, and for each number the
+    first, as metrics depend on it."""
+    if world == 2:
+        return CONFIGURATIONS
+    divide = [c for c in CONFIGURATIONS if c.audited and not c.ddp] if world == 3 else []
+    return [CONFIGURATIONS[0], *divide]
 
 
 def work(rank: int, world: int, out: Path) -> None:

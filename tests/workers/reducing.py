@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from workers.launch import main, write_json
+from workers.launch import QUIET, main, write_json
 
 
 def model_of(run: Path, *, mean: bool) -> DistributedDataParallel:
@@ -19,7 +19,7 @@ def model_of(run: Path, *, mean: bool) -> DistributedDataParallel:
         model,
         run=run,
         reduction=presum.Reduction(microbatch_mean=mean),
-        record=presum.Record(quiet=True),
+        record=QUIET,
     )
     return model
 
@@ -87,18 +87,6 @@ def join_on_top(rank: int, out: Path) -> str:
     return "nothing"
 
 
-def alone(rank: int, out: Path) -> list[float]:
-    """A penalty that DDP takes no part in, on both workers."""
-    model = model_of(out / "penalty", mean=False)
-    found = []
-    for _ in range(3):
-        model(torch.full((1, 3), 1.0 + rank)).sum().backward()
-        (model.module.weight * 10).sum().backward()
-        found.append(float(model.module.weight.grad[0, 0]))
-        model.zero_grad()
-    return found
-
-
 def work(rank: int, _world: int, out: Path) -> None:
     found = {
         "disagree": disagree(rank, out),
@@ -106,7 +94,6 @@ def work(rank: int, _world: int, out: Path) -> None:
         "join_with_leaves": join_with_leaves(rank, out),
         "join_with_zeroed_leaves": join_with_zeroed_leaves(rank, out),
         "join_on_top": join_on_top(rank, out),
-        "alone": alone(rank, out),
     }
     write_json(out / f"{rank}.json", found)
 

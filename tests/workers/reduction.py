@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 import presum
 from presum.parallel.fsdp import CAN_STAND_IN
 from presum.parallel.sampler import MicroBatchSampler
-from workers.launch import main
+from workers.launch import QUIET, main
 
 MICRO_BATCHES = 8  # a step, over all workers
 STEPS = 50
@@ -52,63 +53,58 @@ class Model(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
-def case(
-    *,
-    divided: bool = False,
-    dtype: torch.dtype = torch.float32,
-    fsdp: bool = False,
-    policy: MixedPrecisionPolicy | None = None,
-    rare: bool = False,
-    uneven: bool = False,
-    always: bool = False,
-    ddp: dict[str, Any] | None = None,
-    **attach: Any,
-) -> dict[str, Any]:
-    return {
-        "divided": divided,
-        "dtype": dtype,
-        "fsdp": fsdp,
-        "policy": policy or MixedPrecisionPolicy(),
-        "rare": rare,
-        "uneven": uneven,
-        "always": always,  # reduce, in every pass
-        "ddp": {"bucket_cap_mb": 0.01, "find_unused_parameters": rare, **(ddp or {})},
-        "attach": attach,
-    }
+@dataclass(frozen=True)
+class Case:
+    """How a training differs from a plain one."""
+
+    divided: bool = False  # losses, by the number of micro-batches
+    dtype: torch.dtype = torch.float32
+    fsdp: bool = False
+    policy: MixedPrecisionPolicy = field(default_factory=MixedPrecisionPolicy)
+    rare: bool = False
+    uneven: bool = False
+    always: bool = False  # reduce, in every pass
+    views: bool = False
+    reduction: Any = None
 
 
 MEAN = presum.Reduction(microbatch_mean=True)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "plain": case(),
-    "exact": case(divided=True, reduction="exact"),
-    "exact-mean": case(reduction=MEAN),
-    "exact-always": case(reduction=MEAN, always=True),
-    "exact-rare": case(reduction=MEAN, rare=True),
-    "exact-views": case(reduction=MEAN, ddp={"gradient_as_bucket_view": True}),
-    "exact-bf16": case(reduction=MEAN, dtype=torch.bfloat16),
-    "exact-fp64": case(reduction=MEAN, dtype=torch.float64),
-    "exact-uneven": case(reduction=MEAN, uneven=True),
-    "fsdp-exact": case(divided=True, fsdp=True, reduction="exact"),
-    "fsdp-exact-mixed": case(
+CASES = {
+    "plain": Case(),
+    "exact": Case(divided=True, reduction="exact"),
+    "exact-mean": Case(reduction=MEAN),
+    "exact-always": Case(reduction=MEAN, always=True),
+    "exact-rare": Case(reduction=MEAN, rare=True),
+    "exact-views": Case(reduction=MEAN, views=True),
+    "exact-bf16": Case(reduction=MEAN, dtype=torch.bfloat16),
+    "exact-fp64": Case(reduction=MEAN, dtype=torch.float64),
+    "exact-uneven": Case(reduction=MEAN, uneven=True),
+    "fsdp-exact": Case(divided=True, fsdp=True, reduction="exact"),
+    "fsdp-exact-mixed": Case(
         fsdp=True,
         reduction=MEAN,
         policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
     ),
 }
 if not CAN_STAND_IN:
-    CASES = {name: how for name, how in CASES.items() if not how["fsdp"]}
+    CASES = {name: how for name, how in CASES.items() if not how.fsdp}
 
 
-def wrapped(plain: Model, how: dict[str, Any]) -> tuple[nn.Module, Callable[[bool], None]]:
+def wrapped(plain: Model, how: Case) -> tuple[nn.Module, Callable[[bool], None]]:
     """The model, and how it is told that the next pass is the last of its step."""
-    if how["fsdp"]:
+    if how.fsdp:
         for layer in [*plain.layers, plain.rare]:
-            fully_shard(layer, mp_policy=how["policy"])
-        fully_shard(plain, mp_policy=how["policy"])
+            fully_shard(layer, mp_policy=how.policy)
+        fully_shard(plain, mp_policy=how.policy)
         return plain, plain.set_requires_gradient_sync  # type: ignore[operator]
-    model = DistributedDataParallel(plain, **how["ddp"])
+    model = DistributedDataParallel(
+        plain,
+        bucket_cap_mb=0.01,
+        find_unused_parameters=how.rare,
+        gradient_as_bucket_view=how.views,
+    )
     return model, lambda last: setattr(model, "require_backward_grad_sync", last)
 
 
@@ -120,27 +116,27 @@ def shares(world: int, *, uneven: bool) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
 
-def train(how: dict[str, Any], run: Path, rank: int, world: int) -> dict[str, torch.Tensor]:
+def train(how: Case, run: Path, rank: int, world: int) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     tokens = torch.randint(0, 37, (SIZE * MICRO_BATCHES * STEPS, 9))
-    model, set_last = wrapped(Model(how["dtype"]), how)
+    model, set_last = wrapped(Model(how.dtype), how)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     monitor = presum.attach(
-        model, optimizer=optimizer, run=run, **how["attach"], record=presum.Record(quiet=True)
+        model, optimizer=optimizer, run=run, reduction=how.reduction, record=QUIET
     )
     everything = MicroBatchSampler(
         tokens, size=SIZE, micro_batches=MICRO_BATCHES, workers=1, rank=0, shuffle=True
     )
     micro_batches = list(everything)
-    own = shares(world, uneven=how["uneven"])[rank]
+    own = shares(world, uneven=how.uneven)[rank]
     for step in range(STEPS):
         for place in own:
             last = place == own[-1]
-            set_last(last or how["always"])
+            set_last(last or how.always)
             rows = tokens[micro_batches[step * MICRO_BATCHES + place]]
-            loss = model(rows, rare=not how["rare"] or (step + place) % 3 == 0)
-            (loss / len(own) if how["divided"] else loss).backward()
-        if not how["fsdp"]:  # there the norm is summed in an order that depends on W
+            loss = model(rows, rare=not how.rare or (step + place) % 3 == 0)
+            (loss / len(own) if how.divided else loss).backward()
+        if not how.fsdp:  # there the norm is summed in an order that depends on W
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import presum
-from workers.launch import main, steps_committed, wait_until
+from workers.launch import QUIET, main, steps_committed, wait_until
 
 SAMPLES, BATCH, WORKERS = 320, 8, 2
 PASS = SAMPLES // BATCH // WORKERS  # steps
@@ -53,19 +53,15 @@ CASES: dict[str, dict[str, Any]] = {
     "other-weights": {"change": other_weights},
     "other-state": {"change": other_state},
     "other-generator": {"change": other_generator},
-    "another-rate": {"rate": 5e-4},
     "warm-start": {"loads_optimizer": False, "change": other_weights},
     "another-order": {"seed": 7},
     "pass-anew": {"skip": PASS},
-    "between-passes": {"saved_at": 2 * PASS, "skip": 2 * PASS},
-    "left-between-passes": {"saved_at": 2 * PASS, "skip": 2 * PASS, "more": 0},
-    "another-model": {"width": 9, "loads": False},
 }
 
 
-def layers(width: int) -> nn.Sequential:
+def layers() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 1))
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
 def batches(seed: int, first: int) -> Iterator[torch.Tensor]:
@@ -85,36 +81,28 @@ def train(
     run: Path,
     saved: dict[str, Any] | None,
     *,
-    change: Change | None = None,
-    rate: float = 1e-3,
+    change: Change = lambda *_: None,
     seed: int = 0,
     skip: int = SAVED,
-    saved_at: int = SAVED,
-    more: int = MORE,
-    width: int = 8,
-    loads: bool = True,
     loads_optimizer: bool = True,
 ) -> dict[str, Any]:
-    model = DistributedDataParallel(layers(width))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    model = DistributedDataParallel(layers())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(10 + dist.get_rank())
-    if saved is not None and loads:
-        model.module.load_state_dict(saved["model"])
-    if saved is not None and loads and loads_optimizer:
-        optimizer.load_state_dict(saved["optimizer"])
-        optimizer.param_groups[0]["lr"] = rate
     if saved is not None:
+        model.module.load_state_dict(saved["model"])
+        if loads_optimizer:
+            optimizer.load_state_dict(saved["optimizer"])
         torch.set_rng_state(saved["generator"])
-        if change is not None:
-            change(model.module, optimizer)
-    monitor = presum.attach(model, optimizer=optimizer, run=run, record=presum.Record(quiet=True))
+        change(model.module, optimizer)
+    monitor = presum.attach(model, optimizer=optimizer, run=run, record=QUIET)
     begin = 0 if saved is None else skip
     kept: dict[str, Any] = {}
     for step, x in enumerate(batches(seed, begin), begin):
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
-        if saved is None and step + 1 == saved_at:
+        if saved is None and step + 1 == SAVED:
             kept = copy.deepcopy(
                 {
                     "model": model.module.state_dict(),
@@ -122,12 +110,12 @@ def train(
                     "generator": torch.get_rng_state(),
                 }
             )
-        if step + 1 == (saved_at + more if saved is None else begin + STEPS):
+        if step + 1 == (SAVED + MORE if saved is None else begin + STEPS):
             break
     if saved is None and run.name == "killed":
         torch.save(kept, run.with_suffix(f".{dist.get_rank()}"))
         if dist.get_rank() == 0:
-            wait_until(lambda: steps_committed(run) >= saved_at + more)
+            wait_until(lambda: steps_committed(run) >= SAVED + MORE)
         dist.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
     monitor.close()
@@ -140,8 +128,7 @@ def work(rank: int, _world: int, out: Path) -> None:
         train(out / "killed", None)
     for name, how in CASES.items():
         file = out / f"killed.{rank}"
-        at = {key: how[key] for key in ("saved_at", "more") if key in how}
-        saved = torch.load(file) if name == "killed" else train(out / name, None, **at)
+        saved = torch.load(file) if name == "killed" else train(out / name, None)
         train(out / name, saved, **how)
 
 

@@ -10,15 +10,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    get_state_dict,
-    set_model_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 
 import presum
-from workers.launch import main
+from workers.launch import QUIET, main
 from workers.resume import BATCH, MORE, SAMPLES, batches, other_state
 
 WORKERS = 4
@@ -39,7 +35,6 @@ CASES: dict[str, dict[str, Any]] = {
     "shards-attached-first": {"attaches_first": True},
     "shards-other-weights": {"change": other_weights},
     "shards-other-state": {"change": other_state},
-    "shards-new-optimiser": {"loads_optimizer": False},
 }
 
 
@@ -52,16 +47,10 @@ def sharded() -> nn.Sequential:
     return layers
 
 
-def load(
-    model: nn.Module, optimizer: torch.optim.Optimizer, saved: Path, loads_optimizer: bool
-) -> None:
+def load(model: nn.Module, optimizer: torch.optim.Optimizer, saved: Path) -> None:
     weights, state = get_state_dict(model, optimizer)
-    dcp.load({"model": weights}, checkpoint_id=saved)
-    if loads_optimizer:
-        dcp.load({"optimizer": state}, checkpoint_id=saved)
-        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
-    else:
-        set_model_state_dict(model, weights)
+    dcp.load({"model": weights, "optimizer": state}, checkpoint_id=saved)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
 
 
 def train(run: Path, checkpoint: Path | None, **how: Any) -> Path:
@@ -70,11 +59,11 @@ def train(run: Path, checkpoint: Path | None, **how: Any) -> Path:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def attach() -> presum.Monitor:
-        return presum.attach(model, optimizer=optimizer, run=run, record=presum.Record(quiet=True))
+        return presum.attach(model, optimizer=optimizer, run=run, record=QUIET)
 
     monitor = attach() if how.get("attaches_first") else None
     if checkpoint is not None:
-        load(model, optimizer, checkpoint, how.get("loads_optimizer", True))
+        load(model, optimizer, checkpoint)
         how.get("change", lambda *_: None)(model, optimizer)
     monitor = monitor or attach()
     begin, end = (0, SAVED + MORE) if checkpoint is None else (SAVED, 3 * PASS)

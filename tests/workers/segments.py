@@ -42,16 +42,15 @@ def train(
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
     generator = torch.Generator().manual_seed(dist.get_rank() + 10 * steps)
-    monitor = presum.attach(ddp, optimizer=optimizer, run=run)
     kept: dict[str, Any] = {}
-    for step in range(1, steps + 1):
-        optimizer.zero_grad()
-        ddp(torch.randn(8, 6, generator=generator)).square().mean().backward()
-        optimizer.step()
-        if step == saved_at:
-            kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            kept = copy.deepcopy(kept)
-    monitor.close()
+    with presum.attach(ddp, optimizer=optimizer, run=run):
+        for step in range(1, steps + 1):
+            optimizer.zero_grad()
+            ddp(torch.randn(8, 6, generator=generator)).square().mean().backward()
+            optimizer.step()
+            if step == saved_at:
+                kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                kept = copy.deepcopy(kept)
     dist.barrier()
     return kept
 
@@ -80,12 +79,18 @@ def groups(run: Path) -> None:
     train(run, layers(half), group=halves[half])
 
 
-CASES = {"independent": independent, "resumed": resumed, "ended": ended, "groups": groups}
+CASES = {"independent": independent, "resumed": resumed, "ended": ended}
 
 
-def work(_rank: int, _world: int, out: Path) -> None:
-    name = sys.argv[3]
-    CASES[name](out / name)
+def work(rank: int, world: int, out: Path) -> None:
+    """What is said of a case stands below its name."""
+    if world == 4:
+        return groups(out / "groups")
+    for name, case in CASES.items():
+        if rank == 0:
+            print(f"== {name}", file=sys.stderr, flush=True)
+        case(out / name)
+    return None
 
 
 if __name__ == "__main__":

@@ -83,9 +83,11 @@ def told(shape: Shape, rank: int, out: Path) -> dict[str, object]:
     }
 
 
-def work(rank: int, _world: int, out: Path) -> None:
+def work(rank: int, world: int, out: Path) -> None:
     presum.attaching.Observer = TracedObserver  # type: ignore[misc]
     for name, shape in SHAPES.items():
+        if shape.world != world:
+            continue
         faulthandler.dump_traceback_later(STUCK_S, exit=True)  # a time for each
         try:
             found = told(shape, rank, out)

@@ -14,7 +14,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import sqlite3
 import sys
 import tempfile
@@ -31,19 +30,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 import presum.attaching  # before the forks
+from presum.experiments.launch import free_port
 
 WORLD = 3
 STEPS_AFTER = 6  # the step in which a way begins
 STALL_SECONDS = 2.0
 PATIENCE = STALL_SECONDS + 10.0
 LONG = 3600.0
-
-
-def evaluate(model: nn.Module) -> None:
-    with torch.no_grad():
-        while True:
-            model(torch.randn(4, 16))
-            time.sleep(0.05)
 
 
 class Stuck(torch.utils.data.Dataset[torch.Tensor]):
@@ -59,12 +52,6 @@ def load_batch() -> None:
     next(iter(torch.utils.data.DataLoader(Stuck(), num_workers=1)))
 
 
-def acquire_twice() -> None:
-    lock = threading.Lock()
-    lock.acquire()
-    lock.acquire()
-
-
 def call_that_holds_the_lock() -> None:
     ctypes.PyDLL(None).sleep(int(LONG))
 
@@ -73,34 +60,29 @@ def save_checkpoint(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def skipped(rank: int, _model: nn.Module, _state: dict[str, Any]) -> bool:
+def skipped(rank: int) -> bool:
     """One rank leaves out a step. Returns whether the step is left out."""
     return rank == 2
 
 
-def evaluation(rank: int, model: nn.Module, _state: dict[str, Any]) -> None:
-    if rank == 2:
-        evaluate(model)
-
-
-def killed(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+def killed(rank: int) -> None:
     """The others notice nothing: they exchange through a store."""
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     queue.Queue[None]().get()  # until a message of the rank that was killed
 
 
-def stopped(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+def stopped(rank: int) -> None:
     if rank == 2:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def loader(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+def loader(rank: int) -> None:
     if rank == 1:
         load_batch()
 
 
-def order(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+def order(rank: int) -> None:
     value = torch.ones(3)
     first, second = ("gather", "sum") if rank == 1 else ("sum", "gather")
     for one in (first, second):
@@ -110,100 +92,45 @@ def order(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
             dist.all_gather([torch.ones(3) for _ in range(WORLD)], value)
 
 
-def extra(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
-    if rank == 0:
-        dist.broadcast(torch.ones(1), src=1)
-
-
-def shapes(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
-    """A rank has one tensor more than it is sent."""
-    if rank == 0:
-        for _ in range(2):
-            dist.recv(torch.ones(2), src=1)
-    elif rank == 1:
-        dist.send(torch.ones(2), dst=0)
-
-
-def exception(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+def exception(rank: int) -> None:
     """Of a program whose other threads go on."""
     if rank == 1:
         threading.Thread(target=time.sleep, args=(LONG,)).start()
         raise ValueError("bad batch")
 
 
-def lock_held(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+def lock_held(rank: int) -> None:
     if rank == 1:
         call_that_holds_the_lock()
 
 
-def deadlock(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
-    if rank == 2:
-        acquire_twice()
-
-
-def linger() -> None:
-    time.sleep(LONG)
-
-
-def load_state() -> None:
-    linger()
-
-
-def save_state() -> None:
-    linger()
-
-
-def helpers(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
-    """Two ranks in one function, which others have called."""
-    if rank > 0:
-        (load_state if rank == 1 else save_state)()
-
-
-def one_line(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
-    """Two ranks in one line of the program, in other functions of a library."""
-    if rank > 0:
-        (queue.Queue[None]().get if rank == 1 else threading.Event().wait)()
-
-
-def checkpoint(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+def checkpoint(rank: int) -> None:
     """Clean: the others wait in a barrier while rank 0 saves."""
     if rank == 0:
         save_checkpoint(1.5 * STALL_SECONDS + 1)
     dist.barrier()
 
 
-WAYS: dict[str, Callable[[int, nn.Module, dict[str, Any]], Any]] = {
+WAYS: dict[str, Callable[[int], Any]] = {
     "skipped": skipped,
-    "evaluation": evaluation,
     "killed": killed,
     "stopped": stopped,
     "loader": loader,
     "order": order,
-    "extra": extra,
-    "shapes": shapes,
     "exception": exception,
     "lock_held": lock_held,
-    "deadlock": deadlock,
-    "helpers": helpers,
-    "one_line": one_line,
     "checkpoint": checkpoint,
     "compilation": lambda *_: None,
 }
 # Who is named, and a part of what is said.
 EXPECTED: dict[str, tuple[list[int], str]] = {
     "skipped": ([2], "barrier()"),
-    "evaluation": ([2], "evaluate() of stalls.py"),
     "killed": ([2], "stopped answering"),
     "stopped": ([2], "stopped answering"),
     "loader": ([1], "load_batch() of stalls.py"),
     "order": ([1], "all_gather()"),
-    "extra": ([0], "broadcast()"),
-    "shapes": ([0], "recv()"),
     "exception": ([1], "ValueError: bad batch"),
     "lock_held": ([1], "holds the interpreter's lock"),
-    "deadlock": ([2], "acquire_twice() of stalls.py"),
-    "helpers": ([1, 2], "called from save_state() of stalls.py"),
-    "one_line": ([1, 2], "in wait() of threading.py"),
 }
 CLEAN = ("checkpoint", "compilation")
 
@@ -259,7 +186,7 @@ def train(rank: int, way: str, run: Path, port: int) -> None:
 
     while not all_are_heard(run):
         train_step()
-    if not WAYS[way](rank, model, {}):
+    if not WAYS[way](rank):
         train_step()
     for _ in range(STEPS_AFTER):
         train_step()
@@ -269,9 +196,7 @@ def train(rank: int, way: str, run: Path, port: int) -> None:
 
 def start(way: str, run: Path) -> list[int]:
     """The processes of its ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     children = []
     for rank in range(WORLD):
         child = os.fork()

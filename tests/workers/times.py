@@ -72,78 +72,50 @@ def step_of(
         sleep_at("data", place)
         last = k == micro - 1
         with nullcontext() if last else model.no_sync():  # type: ignore[operator]
-            loss = model(torch.randn(8, 16)).sum()
-            sleep_at("loss", place)
-            loss.backward()
-    sleep_at("rest", place)
+            model(torch.randn(8, 16)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
+def watched(
+    model: nn.Module, run: Path, step: Callable[[torch.optim.Optimizer], None], place: str = ""
+) -> None:
+    """Trains it with this step."""
+    optimizer = optimizer_of(model, place)
+    with presum.attach(model, optimizer=optimizer, run=run):
+        for _ in range(STEPS):
+            step(optimizer)
+
+
 def ddp(place: str, run: Path, *, norm: bool = False, micro: int = 1) -> None:
     model = DistributedDataParallel(Sleeper(place, norm=norm))
-    optimizer = optimizer_of(model, place)
-    monitor = presum.attach(model, optimizer=optimizer, run=run)
-    for _ in range(STEPS):
-        step_of(model, optimizer, place, micro=micro)
-    monitor.close()
-
-
-def each_reduced(run: Path) -> None:
-    """Gradients are accumulated without no_sync: a reduction for every micro-batch."""
-    model = DistributedDataParallel(Sleeper("forward"))
-    optimizer = optimizer_of(model, "")
-    monitor = presum.attach(model, optimizer=optimizer, run=run)
-    for _ in range(STEPS):
-        for _ in range(3):
-            model(torch.randn(8, 16)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    monitor.close()
-
-
-def two_views(run: Path) -> None:
-    """Two forward passes of one backward pass, as of contrastive training."""
-    model = DistributedDataParallel(Sleeper("forward"))
-    optimizer = optimizer_of(model, "")
-    monitor = presum.attach(model, optimizer=optimizer, run=run)
-    for _ in range(STEPS):
-        one, other = model(torch.randn(8, 16)), model(torch.randn(8, 16))
-        (one - other).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    monitor.close()
+    watched(model, run, lambda optimizer: step_of(model, optimizer, place, micro=micro), place)
 
 
 def joined(run: Path) -> None:
     """DDP's join(): before each step all ranks exchange who is still there."""
     model = DistributedDataParallel(Sleeper("forward"))
-    optimizer = optimizer_of(model, "")
-    monitor = presum.attach(model, optimizer=optimizer, run=run)
     with model.join():
-        for _ in range(STEPS):
-            step_of(model, optimizer, "")
-    monitor.close()
+        watched(model, run, lambda optimizer: step_of(model, optimizer, ""))
 
 
 def logged(run: Path) -> None:
     """Every rank waits in a collective of the program's own, after rank 1 slept before it."""
     model = DistributedDataParallel(Sleeper(""))
-    optimizer = optimizer_of(model, "")
-    monitor = presum.attach(model, optimizer=optimizer, run=run)
-    for _ in range(STEPS):
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
         step_of(model, optimizer, "")
         sleep_at("log", "log")
         dist.all_reduce(torch.ones(1))
-    monitor.close()
+
+    watched(model, run, step)
 
 
 def evaluated(run: Path) -> None:
     """Rank 1 alone evaluates before each step."""
     model = DistributedDataParallel(Sleeper(""))
-    optimizer = optimizer_of(model, "")
-    monitor = presum.attach(model, optimizer=optimizer, run=run)
-    for _ in range(STEPS):
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
         if dist.get_rank() == SLOW:
             with torch.no_grad():
                 model.module(torch.randn(8, 16))
@@ -151,7 +123,8 @@ def evaluated(run: Path) -> None:
                     model(torch.randn(8, 16))
             time.sleep(SLEEP)
         step_of(model, optimizer, "")
-    monitor.close()
+
+    watched(model, run, step)
 
 
 def sharded(place: str, run: Path) -> None:
@@ -159,14 +132,7 @@ def sharded(place: str, run: Path) -> None:
     for layer in model.layers:
         fully_shard(layer)
     fully_shard(model)
-    optimizer = optimizer_of(model, place)
-    monitor = presum.attach(model, optimizer=optimizer, run=run)
-    for _ in range(STEPS):
-        sleep_at("data", place)
-        model(torch.randn(8, 16)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    monitor.close()
+    watched(model, run, lambda optimizer: step_of(model, optimizer, place), place)
 
 
 def by_hand(run: Path) -> None:
@@ -174,16 +140,14 @@ def by_hand(run: Path) -> None:
     for parameter in model.parameters():
         dist.broadcast(parameter.data, src=0)
     optimizer = optimizer_of(model, "")
-    monitor = presum.attach(model, optimizer=optimizer, run=run, mode="manual")
-    for _ in range(STEPS):
-        model(torch.randn(8, 16)).sum().backward()
-        monitor.before_reduction((n, p.grad) for n, p in model.named_parameters())
-        for parameter in model.parameters():
-            assert parameter.grad is not None
-            dist.all_reduce(parameter.grad)
-        optimizer.step()
-        optimizer.zero_grad()
-    monitor.close()
+    with presum.attach(model, optimizer=optimizer, run=run, mode="manual") as monitor:
+        for _ in range(STEPS):
+            model(torch.randn(8, 16)).sum().backward()
+            monitor.before_reduction((n, p.grad) for n, p in model.named_parameters())
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def adversarial(run: Path) -> None:
@@ -191,16 +155,14 @@ def adversarial(run: Path) -> None:
     not its fault."""
     first = DistributedDataParallel(Sleeper(""))
     second = DistributedDataParallel(Sleeper("backward"))
-    optimizers = [optimizer_of(model, "") for model in (first, second)]
-    monitors = [
-        presum.attach(model, optimizer=optimizer, run=run)
-        for model, optimizer in zip((first, second), optimizers, strict=True)
-    ]
-    for _ in range(STEPS):
-        for model, optimizer in zip((first, second), optimizers, strict=True):
-            step_of(model, optimizer, "")
-    for monitor in monitors:
-        monitor.close()
+    other = optimizer_of(second, "")
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        step_of(first, optimizer, "")
+        step_of(second, other, "")
+
+    with presum.attach(second, optimizer=other, run=run):
+        watched(first, run, step)
 
 
 class Reader(nn.Module):
@@ -223,13 +185,12 @@ class Reader(nn.Module):
 def read_texts(run: Path, lengths: Callable[[], int], steps: int) -> None:
     model = DistributedDataParallel(Reader())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    monitor = presum.attach(model, optimizer=optimizer, run=run)
-    for _ in range(steps):
-        tokens = torch.randint(32, (8, lengths()))
-        model(input_ids=tokens, labels=tokens)["loss"].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    monitor.close()
+    with presum.attach(model, optimizer=optimizer, run=run):
+        for _ in range(steps):
+            tokens = torch.randint(32, (8, lengths()))
+            model(input_ids=tokens, labels=tokens)["loss"].backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def uneven(run: Path) -> None:
@@ -256,14 +217,12 @@ def shared_core(run: Path) -> None:
             spinner.kill()
 
 
-PLACES = ("none", "data", "forward", "loss", "backward", "rest", "optimizer")
+PLACES = ("none", "data", "forward", "backward", "optimizer")
 CASES: dict[str, Callable[[Path], None]] = {
     "ddp-none-again": lambda run: ddp("none", run),
     **{f"ddp-{place}": lambda run, place=place: ddp(place, run) for place in PLACES},  # type: ignore[misc]
     "micro-batches": lambda run: ddp("forward", run, micro=3),
     "norm": lambda run: ddp("forward", run, norm=True),
-    "each-reduced": each_reduced,
-    "two-views": two_views,
     "joined": joined,
     "logged": logged,
     "evaluated": evaluated,

@@ -23,7 +23,6 @@ import presum
 from presum.steps import step_recorder
 from presum.transport.connections import store_connections
 from presum.transport.session import Session, open_sessions
-from presum.transport.store_queue import StoreQueue
 from workers.launch import main, steps_committed, wait_until, write_json
 from workers.matrix import digest
 
@@ -63,18 +62,6 @@ def store_gone(rank: int, _run: Path) -> None:
         store_connections().stop_serving()
 
 
-def store_fails(rank: int, _run: Path) -> None:
-    """The aggregator's store answers no more."""
-    if rank == 0:
-        for one in open_sessions():
-            one.recorder.queue = StoreQueue(_Broken(), "key")
-
-
-class _Broken:
-    def queue_len(self, _name: str) -> int:
-        raise dist.DistNetworkError("planted failure")
-
-
 def collectors_break(_rank: int, run: Path) -> None:
     collector_breaks(1, run)
 
@@ -98,7 +85,6 @@ def work(rank: int, world: int, out: Path) -> None:
         "healthy": (out / "healthy", nothing),
         "folder": (out / "a-file" / "run", nothing),
         "store": (out / "store", store_gone),
-        "failing-store": (out / "failing-store", store_fails),
         "silent": (out / "silent", nothing),
         "collector": (out / "collector", collector_breaks),
         "collectors": (out / "collectors", collectors_break),
