@@ -375,16 +375,7 @@ GradientSums gradient_of(const void* data, std::size_t count, SketchSpan sketch)
 }
 
 GradientSums gradient_kernel(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return gradient_of<Dtype::kF32>(data, count, sketch);
-    case Dtype::kF64:
-      return gradient_of<Dtype::kF64>(data, count, sketch);
-    case Dtype::kBF16:
-      return gradient_of<Dtype::kBF16>(data, count, sketch);
-    case Dtype::kF16:
-      return gradient_of<Dtype::kF16>(data, count, sketch);
-  }
+  PRESUM_RETURN_BY_DTYPE(dtype, gradient_of, data, count, sketch)
   return {};
 }
 
@@ -401,14 +392,14 @@ HWY_AFTER_NAMESPACE();
 namespace presum::observe {
 namespace {
 
-HWY_EXPORT(gradient_kernel);
-
 [[maybe_unused]] bool is_valid(const SketchSpan& sketch) {
   return sketch.size == 0 || (sketch.values != nullptr && std::has_single_bit(sketch.size) &&
                               sketch.size >= 64 && sketch.size <= 65536);
 }
 
 }  // namespace
+
+HWY_EXPORT(gradient_kernel);
 
 GradientSums gradient_pass(const void* data, std::size_t count, Dtype dtype,
                            SketchSpan sketch) noexcept {

@@ -7,7 +7,6 @@
 #include "reduce/checks.h"
 #include "reduce/exact.h"
 #include "reduce/gram.h"
-#include "reduce/tile.h"
 
 namespace presum::reduce {
 namespace {
