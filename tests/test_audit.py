@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from observers import make_observer
+from observers import audit_of, make_observer
 from presum import _core
 from presum.reduce import audit
 
@@ -156,31 +156,24 @@ def test_no_order_is_named_by_a_handful_of_elements(workers: int) -> None:
     assert found["differing"] < 24 and found["order"] == "any"
 
 
-def test_the_extension_compares_arrays() -> None:
-    generator = np.random.default_rng(1)
-    leaves = [generator.standard_normal(5000).astype(np.float32) for _ in range(4)]
-    result = ((leaves[0] + leaves[1]) + leaves[2]) + leaves[3]
-    whole = _core.audit_compare(leaves, 1, result)
-    assert (whole["order"], whole["accumulation"]) == ("sequential", "fp32")
-    assert whole["elements"] == whole["record"].elements == 5000
-    assert 0 < whole["differing"] < 5000
-
-
 def test_bad_arguments_are_value_errors_in_one_line() -> None:
     x = np.ones(3, dtype=np.float32)
     with pytest.raises(ValueError, match="0 workers"):
-        _core.audit_compare([], 1, x)
+        _core.Auditor(0, _core.Dtype.FLOAT32, 1, 3)
+    auditor = _core.Auditor(1, _core.Dtype.FLOAT32, 1, 3)
     with pytest.raises(ValueError, match="elements must be float32"):
-        _core.audit_compare([x], 1, x.astype(np.int32))
+        auditor.add([x], x.astype(np.int32))
+    with pytest.raises(ValueError, match="leaves must be of one dtype"):
+        auditor.add([x], x.astype(np.float16))
     with pytest.raises(ValueError, match="an array of 2 elements, where it must have 3"):
-        _core.audit_compare([x[:2]], 1, x)
+        auditor.add([x[:2]], x)
 
 
 def test_an_audit_reaches_the_run_log(tmp_path: Path) -> None:
     leaves = [np.linspace(1, 2 + w, 4000, dtype=np.float32) for w in range(4)]
     result = leaves[0] + leaves[1] + leaves[2] + leaves[3]
     result[:5] += 1
-    record = _core.audit_compare(leaves, 1, result)["record"]
+    record = audit_of(leaves, result)["record"]
     aggregator = _core.Aggregator(str(tmp_path / "run"))
     for rank in range(2):
         observer = make_observer([("w", 3, "")], rank=rank, ranks=2)

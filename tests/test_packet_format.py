@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from markdown_tables import code_blocks, number, rows_of, section, tables
-from observers import DTYPES, end_step, make_observer, observer_of, report, report_state
+from observers import DTYPES, audit_of, end_step, make_observer, observer_of, report, report_state
 from packet_decoder import (
     AUDIT,
     AUDIT_FIELDS,
@@ -48,7 +48,6 @@ from presum._core import (
     Moments,
     StateKind,
     Watchdog,
-    audit_compare,
     canonical_name,
     hash_rows,
     stamp,
@@ -296,9 +295,7 @@ def test_an_audit_travels_as_documented(finite: bool) -> None:
     result = array.array("f", [0.0] * 2000)
     for row in rows:
         result = array.array("f", [a + b for a, b in zip(result, row, strict=True)])
-    compared = audit_compare(
-        [np.array(row, np.float32) for row in rows], 1, np.array(result, np.float32)
-    )
+    compared = audit_of([np.array(row, np.float32) for row in rows], np.array(result, np.float32))
     observer = observer_of([])
     observer.begin_step(0)
     observer.audit(compared["record"], repeat=True)
@@ -627,7 +624,7 @@ def test_every_section_the_library_writes_is_documented() -> None:
     observer.indices([0, 1])
     observer.gram(np.array([1, 0, 1], float))
     values = np.ones(1, np.float32)
-    observer.audit(audit_compare([values], 1, values)["record"])
+    observer.audit(audit_of([values], values)["record"])
     for reduced in (False, True):
         report(observer, 0, struct.pack("<f", 1), "f32", reduced=reduced)
     moments = Moments(observer)
