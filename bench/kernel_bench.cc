@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <string_view>
@@ -250,12 +249,8 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   presum::Options options;
-  if (argc == 2 && std::string_view(argv[1]) == "--quick") {
+  if (presum::is_quick(argc, argv))
     options = {.bytes = std::size_t{64} << 10, .timed_bytes = 0, .rounds = 3};
-  } else if (argc != 1) {
-    std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
-    return 2;
-  }
   return presum::run(options);
 }
 
