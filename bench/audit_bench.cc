@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <string_view>
 #include <vector>
 
 #include "audit/audit.h"
@@ -30,8 +29,6 @@
 namespace presum {
 namespace {
 
-HWY_EXPORT(plain_sum_of);
-
 using Clock = std::chrono::steady_clock;
 
 constexpr Clock::duration kLimit = std::chrono::seconds(10);  // a row, after three rounds
@@ -52,7 +49,9 @@ constexpr Case kCases[] = {
 class Bench {
  public:
   Bench(const Case& c, const Options& o)
-      : case_(c), count_(o.bytes / c.workers / element_bytes(c.dtype) / 4096 * 4096) {
+      : case_(c),
+        count_(o.bytes / c.workers / element_bytes(c.dtype) / 4096 * 4096),
+        plain_(leaves_, c.dtype, count_) {
     std::vector<double> draws(std::size_t{1} << 16);
     for (std::size_t worker = 0; worker < c.workers; ++worker) {
       audit::generate(audit::Distribution::kGradients, 1, static_cast<std::uint32_t>(worker), 0,
@@ -60,18 +59,16 @@ class Bench {
       rows_.push_back(packed(draws));
       leaves_.push_back(rows_.back().data());
     }
-    sums_.resize(count_);
-    plain_.resize(count_ * element_bytes(c.dtype));
-    plain();
-    result_ = plain_;
+    plain_.run();
+    result_ = plain_.result();
   }
 
   void print_row(const Options& o) {
-    find_best_walk();
+    plain_.find_best_traversal();
     std::vector<double> scans, audits, plain_gb;
     const auto begin = Clock::now();
     for (int round = 0; round < o.rounds && (round < 3 || Clock::now() - begin < kLimit); ++round) {
-      const double plain_s = seconds([this] { return plain(); });
+      const double plain_s = seconds([this] { return plain_.run(); });
       scans.push_back(seconds([this] { return scan(); }) / plain_s);
       audits.push_back(seconds([this] { return compare(); }) / plain_s);
       plain_gb.push_back(bytes() / plain_s * 1e-9);
@@ -102,30 +99,6 @@ class Bench {
     return static_cast<double>(count_ * case_.workers * element_bytes(case_.dtype));
   }
 
-  std::uint64_t plain() {
-    PRESUM_SIMD_DISPATCH(plain_sum_of)
-    (leaves_, case_.dtype == Dtype::kBF16, count_, traversal_, sums_.data(), plain_.data());
-    return static_cast<std::uint64_t>(plain_[0]);
-  }
-
-  // The baseline gets the tile and the prefetch distance that make it fastest here.
-  void find_best_walk() {
-    double best_s = 0;
-    Traversal best = traversal_;
-    for (const std::size_t tile : {std::size_t{1024}, std::size_t{4096}, count_}) {
-      for (const std::size_t prefetch_bytes :
-           {std::size_t{0}, std::size_t{1024}, std::size_t{4096}}) {
-        traversal_ = {tile, prefetch_bytes};
-        std::vector<double> times;
-        for (int i = 0; i < 5; ++i) times.push_back(seconds([this] { return plain(); }));
-        if (best_s > 0 && median(times) >= best_s) continue;
-        best = traversal_;
-        best_s = median(times);
-      }
-    }
-    traversal_ = best;
-  }
-
   std::uint64_t scan() const {
     const base::DefaultFloatEnvironment environment;
     audit::Scan<float> pass(static_cast<std::uint32_t>(case_.workers), case_.dtype, 1);
@@ -133,17 +106,17 @@ class Bench {
     return pass.result().measures.differing;
   }
   std::uint64_t compare() const {
-    const auto found = audit::compare(leaves_, case_.dtype, count_, 1, result_.data());
-    return found ? found->measures.differing : 0;
+    const auto auditor = audit::Auditor::create(case_.workers, case_.dtype, 1, count_);
+    if (!auditor || !(*auditor)->add(leaves_, count_, result_.data())) return 0;
+    return (*auditor)->comparison().measures.differing;
   }
 
   Case case_;
   std::size_t count_;
-  Traversal traversal_{4096, 0};
   std::vector<std::vector<std::byte>> rows_;
   Leaves leaves_;
-  std::vector<float> sums_;
-  std::vector<std::byte> plain_, result_;
+  PlainSum plain_;
+  std::vector<std::byte> result_;
 };
 
 int run(const Options& options) {
@@ -169,12 +142,7 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   presum::Options options;
-  if (argc == 2 && std::string_view(argv[1]) == "--quick") {
-    options = {.bytes = std::size_t{4096} * 4 * 64, .rounds = 3};
-  } else if (argc != 1) {
-    std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
-    return 2;
-  }
+  if (presum::is_quick(argc, argv)) options = {.bytes = std::size_t{4096} * 4 * 64, .rounds = 3};
   return presum::run(options);
 }
 

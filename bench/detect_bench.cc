@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/pairs.h"
 #include "base/try.h"
 #include "detect/testing.h"
 #include "presum/run_log.h"
@@ -209,12 +210,6 @@ void print_delays(const Arguments& arguments) {
 
 // ---- recorded steps, played again with their workers in another order
 
-// The place of the pair (a, b) among those of `count` workers.
-std::size_t place_of_pair(std::size_t a, std::size_t b, std::size_t count) {
-  const auto [low, high] = std::minmax(a, b);
-  return low * count - low * (low + 1) / 2 + (high - low - 1);
-}
-
 std::vector<float> reordered(const std::vector<float>& values,
                              const std::vector<std::size_t>& order) {
   std::vector<float> out;
@@ -278,11 +273,11 @@ void Replay::reorder(const StepRecord& from) {
     group.maxima = reordered(group.maxima, order_);
     group.fingerprints.clear();
   }
-  if (from.cosines.size() != count * (count - 1) / 2) return;
+  if (from.cosines.size() != pairs_of(count)) return;
   for (std::size_t i = 0; i < count; ++i) {
     for (std::size_t j = i + 1; j < count; ++j) {
-      record_.cosines[place_of_pair(i, j, count)] =
-          from.cosines[place_of_pair(order_[i], order_[j], count)];
+      const auto [low, high] = std::minmax(order_[i], order_[j]);
+      record_.cosines[pair_position(i, j, count)] = from.cosines[pair_position(low, high, count)];
     }
   }
 }

@@ -78,7 +78,7 @@ void ingest(Aggregator& monitor, const Packet& packet) {
   }
 }
 
-// Milliseconds per step, ascending.
+// Milliseconds per step.
 std::vector<double> time_steps(Aggregator& monitor, Workers& workers, const Size& size) {
   std::vector<double> times;
   for (std::uint64_t number = 1; number <= size.steps; ++number) {
@@ -91,24 +91,16 @@ std::vector<double> time_steps(Aggregator& monitor, Workers& workers, const Size
     for (const Packet& packet : packets) ingest(monitor, packet);
     if (number > 1) times.push_back(1e3 * (thread_seconds() - begin));  // the first one warms up
   }
-  std::sort(times.begin(), times.end());
   return times;
 }
 
-// Median, and its distribution-free 95% interval: order statistics about n/2 -+ 0.98 sqrt(n).
 void print(const std::vector<double>& times, const Size& size, bool judged) {
-  const auto n = static_cast<double>(times.size());
-  const auto at = [&](double place) {
-    const auto index = static_cast<std::size_t>(std::clamp(place, 0.0, n - 1));
-    return times[index];
-  };
-  const double median = at(n / 2);
-  const double half = 0.98 * std::sqrt(n);
+  const auto [median, low, high] = summarise(times);
   fmt::print(
       "{} workers x {} groups, sketch {}: median {:.1f} ms a step, 95% interval {:.1f} to "
       "{:.1f} ms, slowest {:.1f} ms ({} steps)",
-      size.workers, size.groups, size.sketch, median, at(n / 2 - half), at(n / 2 + half),
-      times.back(), times.size());
+      size.workers, size.groups, size.sketch, median, low, high, std::ranges::max(times),
+      times.size());
   if (judged) fmt::print("; target {} ms: {}", kTargetMs, median < kTargetMs ? "met" : "missed");
   fmt::print("\n");
 }

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <string_view>
@@ -145,7 +144,7 @@ class Bench {
   }
 
   void print_row(std::string_view target, const char* dtype_name) {
-    std::vector<double> read_gb, pass_gb, full, plain, norm;
+    std::vector<double> read_gb, pass_gb, full, plain;
     const auto begin = Clock::now();
     for (int round = 0; round < rounds_ && (round < 3 || Clock::now() - begin < kLimit); ++round) {
       const double read_s = a_read();
@@ -154,10 +153,9 @@ class Bench {
       pass_gb.push_back(gigabytes() / pass_s);
       full.push_back(read_s / pass_s);
       plain.push_back(a_read() / repeated([this] { return gradient(0); }));
-      norm.push_back(a_read() / repeated([this] { return norm_only(); }));
     }
     std::printf("%-8.*s %-5s", static_cast<int>(target.size()), target.data(), dtype_name);
-    for (const auto* ratios : {&full, &plain, &norm}) {
+    for (const auto* ratios : {&full, &plain}) {
       const Ratio ratio = summarise(*ratios);
       std::printf("  %5.3f [%5.3f, %5.3f]", ratio.median, ratio.low, ratio.high);
     }
@@ -191,10 +189,6 @@ class Bench {
     return observe::gradient_pass(data_, count(), dtype_, sketch).fingerprint;
   }
 
-  std::uint64_t norm_only() const {
-    return observe::norm_pass(data_, count(), dtype_).sum_squares > 0 ? 1 : 0;
-  }
-
   std::size_t count() const { return bytes_ / element_bytes(dtype_); }
 
   // The baseline gets the software prefetch that makes it fastest here.
@@ -224,9 +218,8 @@ class Bench {
 };
 
 int print_table(const Options& options) {
-  std::printf("\n%zu KiB\n%-8s %-5s  %-21s  %-21s  %-21s  %-10s  %s\n", options.bytes >> 10,
-              "target", "dtype", "gradient pass/read", "without sketch/read", "norm pass/read",
-              "pass", "read");
+  std::printf("\n%zu KiB\n%-8s %-5s  %-21s  %-21s  %-10s  %s\n", options.bytes >> 10, "target",
+              "dtype", "gradient pass/read", "without sketch/read", "pass", "read");
   for (const std::string_view target : base::simd_targets()) {
     if (const Status forced = base::set_simd_target(target); !forced) return 1;
     for (const auto& [name, dtype] : kDtypes) Bench(dtype, options).print_row(target, name);
@@ -256,12 +249,8 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   presum::Options options;
-  if (argc == 2 && std::string_view(argv[1]) == "--quick") {
+  if (presum::is_quick(argc, argv))
     options = {.bytes = std::size_t{64} << 10, .timed_bytes = 0, .rounds = 3};
-  } else if (argc != 1) {
-    std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
-    return 2;
-  }
   return presum::run(options);
 }
 

@@ -9,6 +9,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/simd_dispatch.h"
+#include "presum/dtype.h"
+#include "timing.h"
+
 namespace presum {
 
 using Leaves = std::vector<const void*>;
@@ -148,3 +152,60 @@ void plain_sum_of(const Leaves& leaves, bool bf16, std::size_t count, const Trav
 HWY_AFTER_NAMESPACE();
 
 #endif  // PRESUM_BENCH_PLAIN_SUM_INL_H
+
+#if HWY_ONCE
+
+namespace presum {
+namespace {
+
+HWY_EXPORT(plain_sum_of);
+
+// The baseline, and what it gave.
+class PlainSum {
+ public:
+  // `count` is a multiple of 4,096.
+  PlainSum(const Leaves& leaves, Dtype dtype, std::size_t count)
+      : leaves_(leaves),
+        bf16_(dtype == Dtype::kBF16),
+        count_(count),
+        traversal_{count, 0},
+        sums_(count),
+        result_(count * element_bytes(dtype)) {}
+
+  std::uint64_t run() {
+    PRESUM_SIMD_DISPATCH(plain_sum_of)
+    (leaves_, bf16_, count_, traversal_, sums_.data(), result_.data());
+    return static_cast<std::uint64_t>(result_[0]);
+  }
+  const std::vector<std::byte>& result() const { return result_; }
+
+  // From now on with the tile and the prefetch distance that make it fastest here.
+  void find_best_traversal() {
+    Traversal best{};
+    double best_s = 0;
+    for (const std::size_t tile : {std::size_t{1024}, std::size_t{4096}, count_}) {
+      for (const std::size_t prefetch_bytes : {0, 1024, 4096}) {
+        traversal_ = {tile, prefetch_bytes};
+        std::vector<double> times;
+        for (int i = 0; i < 5; ++i) times.push_back(seconds([this] { return run(); }));
+        if (best.tile != 0 && median(times) >= best_s) continue;
+        best = traversal_;
+        best_s = median(times);
+      }
+    }
+    traversal_ = best;
+  }
+
+ private:
+  const Leaves& leaves_;
+  bool bf16_;
+  std::size_t count_;
+  Traversal traversal_;
+  std::vector<float> sums_;
+  std::vector<std::byte> result_;
+};
+
+}  // namespace
+}  // namespace presum
+
+#endif  // HWY_ONCE

@@ -9,9 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,8 +30,6 @@
 
 namespace presum {
 namespace {
-
-HWY_EXPORT(plain_sum_of);
 
 using Clock = std::chrono::steady_clock;
 
@@ -122,17 +118,16 @@ class Bench {
       : case_(c),
         options_(options),
         buffers_(c, options),
-        plain_(buffers_.count()),
-        out_(buffers_.count()),
-        sums_(c.dtype == Dtype::kBF16 ? buffers_.count() : 0) {}
+        plain_(buffers_.leaves(), c.dtype, buffers_.count()),
+        out_(buffers_.count()) {}
 
   void print_row(std::string_view target) {
-    traversal_ = best_traversal();
+    plain_.find_best_traversal();
     std::vector<double> ratios, plain_gb;
     const auto begin = Clock::now();
     for (int round = 0; round < options_.rounds && (round < 3 || Clock::now() - begin < kLimit);
          ++round) {
-      const double plain_s = seconds([this] { return plain(traversal_); });
+      const double plain_s = seconds([this] { return plain_.run(); });
       ratios.push_back(seconds([this] { return sum(); }) / plain_s);
       plain_gb.push_back(bytes() / plain_s * 1e-9);
     }
@@ -150,39 +145,15 @@ class Bench {
     return static_cast<double>(buffers_.count() * case_.leaves * element_bytes(case_.dtype));
   }
 
-  std::uint64_t plain(const Traversal& traversal) {
-    PRESUM_SIMD_DISPATCH(plain_sum_of)
-    (buffers_.leaves(), case_.dtype == Dtype::kBF16, buffers_.count(), traversal, sums_.data(),
-     plain_.data());
-    return plain_[0] > 0 ? 1 : 0;
-  }
-
   std::uint64_t sum() {
     return reduce::exact(buffers_.leaves(), case_.dtype, buffers_.count(), 1, out_.data()) ? 1 : 0;
-  }
-
-  // The baseline gets the tile and the prefetch distance that make it fastest here.
-  Traversal best_traversal() {
-    Traversal best{};
-    double best_s = 0;
-    for (const std::size_t tile : {std::size_t{1024}, std::size_t{4096}, buffers_.count()}) {
-      for (const std::size_t prefetch_bytes : {0, 1024, 4096}) {
-        const Traversal traversal{tile, prefetch_bytes};
-        std::vector<double> times;
-        for (int i = 0; i < 5; ++i) times.push_back(seconds([&] { return plain(traversal); }));
-        if (best.tile != 0 && median(times) >= best_s) continue;
-        best = traversal;
-        best_s = median(times);
-      }
-    }
-    return best;
   }
 
   Case case_;
   Options options_;
   Buffers buffers_;
-  std::vector<float> plain_, out_, sums_;
-  Traversal traversal_{};
+  PlainSum plain_;
+  std::vector<float> out_;
 };
 
 int run(const Options& options) {

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 // What the benchmarks of kernels share.
@@ -44,6 +47,14 @@ inline Ratio summarise(std::vector<double> values) {
   const double reach = 1.96 * std::sqrt(n) / 2;
   const auto low = static_cast<std::size_t>(std::max(0.0, std::floor(n / 2 - reach)));
   return {values[values.size() / 2], values[low], values[values.size() - 1 - low]};
+}
+
+// Whether the only argument is --quick; ends the program where there is another.
+inline bool is_quick(int argc, char** argv) {
+  if (argc == 1) return false;
+  if (argc == 2 && std::string_view(argv[1]) == "--quick") return true;
+  std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
+  std::exit(2);
 }
 
 }  // namespace presum

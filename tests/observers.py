@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import array
 from collections.abc import Sequence
+from typing import Any
 
-from presum._core import Dtype, Observer, StateKind
+import numpy as np
+
+from presum._core import Auditor, Dtype, Observer, StateKind
 
 Named = Sequence[tuple[str, int, str]]  # parameters or buffers: name, elements, group
 
@@ -81,3 +84,10 @@ def report_state(observer: Observer, of: int, index: int, data: bytes, width: in
 
 def end_step(observer: Observer, *, scale: float = 1.0) -> bytes:
     return observer.end_step(3, 1, 0, scale)
+
+
+def audit_of(leaves: Sequence[np.ndarray], result: np.ndarray) -> dict[str, Any]:
+    """What is found of a sum in fp32."""
+    auditor = Auditor(len(leaves), Dtype.FLOAT32, 1, result.size)
+    auditor.add(leaves, result)
+    return auditor.result()

@@ -182,18 +182,6 @@ class Decoded:
         rows = struct.iter_unpack("<4QdII256f256f", self.sections.get(14, b""))
         return {row[0]: Layer(*row[1:7], list(row[7:263]), list(row[263:])) for row in rows}
 
-    def audit(self) -> dict[str, float]:
-        """Of a reduction with finite elements: field by field."""
-        return dict(zip(AUDIT_FIELDS, AUDIT.unpack(self.sections[13]), strict=True))
-
-
-AUDIT_FIELDS = [
-    *("elements", "differing", "wrong", "relative_l2", "error_max"),
-    *("gradient", "accumulation", "order", "division", "repeat"),
-    *("ulps_p50", "ulps_p90", "ulps_p99", "ulps_max"),
-]
-AUDIT_WITHOUT_ULPS = struct.Struct("<3Q2d5B")
-AUDIT = struct.Struct("<3Q2d5B4Q")
 
 HEADER = struct.Struct("<IHHIIQIIIIIIQ")
 HEADER_FIELDS = [

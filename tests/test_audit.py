@@ -120,8 +120,11 @@ def test_no_order_is_named_by_a_handful_of_elements(workers: int) -> None:
 def test_bad_arguments_are_value_errors_in_one_line() -> None:
     x = np.ones(3, dtype=np.float32)
     with pytest.raises(ValueError, match="0 workers"):
-        _core.audit_compare([], 1, x)
+        _core.Auditor(0, _core.Dtype.FLOAT32, 1, 3)
+    auditor = _core.Auditor(1, _core.Dtype.FLOAT32, 1, 3)
     with pytest.raises(ValueError, match="elements must be float32"):
-        _core.audit_compare([x], 1, x.astype(np.int32))
+        auditor.add([x], x.astype(np.int32))
+    with pytest.raises(ValueError, match="leaves must be of one dtype"):
+        auditor.add([x], x.astype(np.float16))
     with pytest.raises(ValueError, match="an array of 2 elements, where it must have 3"):
-        _core.audit_compare([x[:2]], 1, x)
+        auditor.add([x[:2]], x)

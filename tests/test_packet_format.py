@@ -7,7 +7,6 @@ Every vector and table is parsed from the Markdown.
 from __future__ import annotations
 
 import array
-import itertools
 import random
 import re
 import struct
@@ -16,12 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from markdown_tables import code_blocks, number, rows_of, section, tables
-from observers import DTYPES, end_step, make_observer, observer_of, report
+from markdown_tables import number, rows_of, section
+from observers import DTYPES, audit_of, end_step, make_observer, observer_of, report
 from packet_decoder import (
-    AUDIT,
-    AUDIT_FIELDS,
-    AUDIT_WITHOUT_ULPS,
     HEADER,
     HEADER_FIELDS,
     KEYS,
@@ -43,16 +39,13 @@ from presum._core import (
     Moments,
     StateKind,
     Watchdog,
-    audit_compare,
     canonical_name,
     hash_rows,
-    stamp,
 )
 
 DOCS = Path(__file__).parents[1] / "docs"
 PACKET_FORMAT = (DOCS / "packet_format.md").read_text(encoding="utf-8")
-KINDS = {kind.name.lower(): kind.value for kind in FingerprintKind}
-KIND_TABLE = DOCS.parent / "src" / "records" / "fingerprint_kinds.cc"
+TIMES = 15
 
 
 def elements_of(text: str, dtype: str) -> bytes:
@@ -176,39 +169,6 @@ def test_row_hashes_are_those_of_the_definition(kind: str, columns: int) -> None
         assert library_row_hashes(rows, kind, masks, mask_kind) == expected
 
 
-def test_kinds_of_fingerprints_are_those_of_the_library() -> None:
-    """Numbers and names by the extension; the rest is only in the source."""
-    rows = rows_of(PACKET_FORMAT, "### Kinds of fingerprints")
-    assert {name: int(kind) for kind, name, *_ in rows} == KINDS
-    assert [int(kind) for kind, *_ in rows] == sorted(KINDS.values())
-    source = " ".join(KIND_TABLE.read_text(encoding="utf-8").split())
-    entry = r'\{k\w+, "(\w+)", k(\w+), (\w+), "([\w-]*)"\}'
-    words = {"Match": "must match", "Differ": "must differ", "Noise": "noise"}
-    expected = {
-        name: (words[expectation], real == "true", check)
-        for name, expectation, real, check in re.findall(entry, source)
-    }
-    documented = {
-        name: (expectation, value == "f64", check) for _, name, value, expectation, check, _ in rows
-    }
-    assert documented == expected
-    assert {value for _, _, value, *_ in rows} == {"hash", "count", "f64"}
-    assert all(meaning for *_, meaning in rows)
-
-
-def test_product_vectors_hold_in_the_library() -> None:
-    rows = rows_of(PACKET_FORMAT, "### Product vectors")
-    assert {kind for kind, *_ in rows} == {"12"}
-    for kind, scale, before, body in rows:
-        values = [float(x) for x in before.split(", ")]
-        expected = struct.pack(f"<{len(values)}d", *(x / float(scale) ** 2 for x in values))
-        assert bytes.fromhex(body.strip("`")) == expected
-        observer = observer_of([], replica=0, replicas=2)
-        observer.begin_step(0)
-        observer.gram(np.array(values))
-        assert decode(end_step(observer, scale=float(scale))).sections[int(kind)] == expected
-
-
 SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f64": 8}
 
 
@@ -221,104 +181,8 @@ def end_of(fields: list[list[str]]) -> int:
     return at
 
 
-def test_documented_audit_offsets() -> None:
-    fields, codes = tables(section(PACKET_FORMAT, "### 13 audit"))
-    assert [name for _, _, name, _ in fields] == AUDIT_FIELDS
-    assert end_of(fields) == AUDIT.size
-    listed = " ".join(section(PACKET_FORMAT, "## Sections").split())
-    assert f"record, {AUDIT_WITHOUT_ULPS.size} or {AUDIT.size} bytes" in listed
-    assert [name for name, _ in codes] == ["gradient, accumulation", "order", "division", "repeat"]
-
-
-def codes_of(field: str) -> list[str]:
-    _, codes = tables(section(PACKET_FORMAT, "### 13 audit"))
-    (listed,) = [text for names, text in codes if field in names.split(", ")]
-    numbers, names = zip(*(entry.split(" ") for entry in listed.split(", ")), strict=True)
-    assert list(map(int, numbers)) == list(range(len(names)))
-    return list(names)
-
-
-def test_an_audit_travels_as_documented() -> None:
-    rows = np.random.default_rng(6).standard_normal((3, 2000)).astype(np.float32)
-    compared = audit_compare([*rows], 1, rows[0] + rows[1] + rows[2])
-    observer = observer_of([])
-    observer.begin_step(0)
-    observer.audit(compared["record"], repeat=True)
-    found = decode(end_step(observer)).audit()
-    for field in ("elements", "differing", "wrong", "relative_l2", "error_max"):
-        assert found[field] == compared[field]
-    for field in ("accumulation", "order", "division"):
-        assert codes_of(field)[int(found[field])] == compared[field]
-    assert codes_of("gradient")[int(found["gradient"])] == "fp32"
-    assert codes_of("repeat")[int(found["repeat"])] == "equal"
-    distances = {field[5:]: x for field, x in found.items() if field.startswith("ulps_")}
-    assert distances == compared["ulps"]
-
-
-def example_bytes() -> bytes:
-    """The hex dump, whose offsets must be right."""
-    (block,) = code_blocks(section(PACKET_FORMAT, "## A whole packet"), "text")
-    out = b""
-    for line in block.splitlines():
-        offset, dump = line.split("#")[0].split(maxsplit=1)
-        assert int(offset) == len(out)
-        out += bytes.fromhex(dump)
-    return out
-
-
-def test_the_example_packet_is_what_the_library_makes() -> None:
-    observer = observer_of([("module.layer.0.weight", 2, "")])
-    observer.begin_step(5)
-    data = struct.pack("<ff", 1, -2.5)
-    report(observer, 0, data, "f32", reduced=False)
-    report(observer, 0, data, "f32", reduced=True)
-    observer.loss(1.25, 1.0, 7)
-    packet = stamp(end_step(observer), 0x1122334455667788, 2)
-    assert packet == example_bytes()
-
-
-def test_the_example_packet_means_what_its_table_says() -> None:
-    decoded = decode(example_bytes())
-    optimizer_step, micro_batches, skipped, scale, dropped, unreduced, window, use = struct.unpack(
-        "<QIIdQQII", decoded.sections[1]
-    )
-    loss, weight, tokens = struct.unpack("<ddQ", decoded.sections[5])
-    found: dict[str, object] = {
-        "kind": decoded.kind,
-        **{key: decoded.header[key] for key in HEADER_FIELDS[5:]},
-        "optimizer_step": optimizer_step,
-        "micro_batches": micro_batches,
-        "skipped_parameters": skipped,
-        "gradient_scale": scale,
-        "dropped": dropped,
-        "unreduced_steps": unreduced,
-        "window": window,
-        "use": use,
-        "sum_squares": decoded.total().sum_squares,
-        "max_abs": decoded.total().max_abs,
-        "nonfinite": decoded.total().nonfinite,
-        "fingerprint": decoded.total().fingerprint,
-        "elements": struct.unpack_from("<Q", decoded.sections[2], 32)[0],
-        "group id": next(iter(decoded.groups())),
-        "loss": loss,
-        "weight": weight,
-        "tokens": tokens,
-    }
-    rows = dict(rows_of(PACKET_FORMAT, "## A whole packet"))
-    assert rows.keys() == found.keys()
-    for key, text in rows.items():
-        value = found[key]
-        assert value == text or value == (number(text) if isinstance(value, int) else float(text))
-    assert (
-        decoded.total() == Sums.parse(decoded.sections[7]) == decoded.groups()[name_hash("layer.0")]
-    )
-    assert decoded.total().fingerprint == mix64(
-        fingerprint(struct.pack("<ff", 1, -2.5), "f32") ^ name_hash("layer.0.weight")
-    )
-
-
 def test_documented_header_offsets() -> None:
-    rows = rows_of(PACKET_FORMAT, "## Header")
+    rows = rows_of(PACKET_FORMAT, "### Header")
     assert [name for _, _, name, _ in rows] == HEADER_FIELDS
     assert end_of(rows) == HEADER.size
 
@@ -395,43 +259,24 @@ def test_sketches_of_real_packets_are_those_of_the_definition() -> None:
     assert decode(end_step(observer, scale=8.0)).sketch() == expected
 
 
-def big_step(
-    groups: int, *, micros: int, fingerprints: int, states: int, samples: int, layers: bool = False
-) -> tuple[int, int]:
+def big_step(groups: int, *, micros: int, states: int, samples: int) -> tuple[int, int]:
     """Size of a step's packet with a default sketch and a reduced gradient, and of its bounds."""
     parameters = [(f"layers.{i}.w", 4, "") for i in range(groups)]
     observer = observer_of(parameters, sketch_size=4096, buffers=tuple(parameters))
     observer.begin_states()
     for index in range(states):
         observer.state_sum(StateKind(1 + index // groups), index % groups, 1)
-    observer.begin_step(25 if layers else 1)
+    observer.begin_step(1)
     for index in range(groups):
         report(observer, index, struct.pack("<f", 1), "f32", reduced=False)
         report(observer, index, struct.pack("<f", 1), "f32", reduced=True)
     for _ in range(micros):
         observer.loss(1, 1, 1)
-    for kind in itertools.islice(FingerprintKind, fingerprints):
+    for kind in FingerprintKind:
         observer.fingerprint(kind, 1)
     observer.samples(list(range(samples)))
     observer.indices(list(range(samples)))
     return len(end_step(observer)), (16 << 10) + 64 * groups + (2 << 10)
-
-
-def test_size_of_a_step_packet() -> None:
-    text = " ".join(section(PACKET_FORMAT, "## Limits and sizes").split())
-    first = r"(\d+) \+ (\d+) . groups \+ (\d+) . micro-batches \+ (\d+) . fingerprints"
-    rest = r"(\d+) \+ (\d+) . states, (\d+) \+ (\d+) . hashes and (\d+) \+ (\d+) . indices"
-    base, group, micro, print_, *parts = map(int, re.findall(first + ".*?" + rest, text)[0])
-    for groups, micros, prints, states, samples in [(1, 1, 0, 0, 0), (7, 3, 5, 9, 11)]:
-        counts = {"micros": micros, "fingerprints": prints, "states": states, "samples": samples}
-        size, _ = big_step(groups, **counts)
-        expected = base + group * groups + micro * micros
-        expected += print_ * (prints + 1)  # zero_share
-        expected += parts[0] + parts[1] * states if states else 0
-        expected += parts[2] + parts[3] * samples + parts[4] + parts[5] * samples if samples else 0
-        assert size == expected
-        (head, each) = map(int, re.findall(r"layers add (\d+) \+ (\d+) . groups", text)[0])
-        assert big_step(groups, **counts, layers=True)[0] == expected + head + each * groups
 
 
 def sketch_of_layer(step: int, members: dict[str, list[float]]) -> list[float]:
@@ -473,29 +318,12 @@ def test_layers_are_sketches_of_what_went_in_and_came_out() -> None:
         assert (layer.shard, layer.kept) == (0, 0)
 
 
-def test_the_promise_of_a_packets_size() -> None:
-    text = " ".join(section(PACKET_FORMAT, "## Limits and sizes").split())
-    promise = r"up to (\d+) micro-batches and (\d+) samples in a step.*?: ([\d,]+) bytes more"
-    micros, samples, more = (number(x.replace(",", "")) for x in re.findall(promise, text)[0])
-    kinds = len(KINDS)
-    times = 8 + len(decode(timed_step(micros)).sections[TIMES])  # with the section's header
-    for groups in (1, 40):
-        everything = {"micros": micros, "fingerprints": kinds}
-        size, bound = big_step(groups, states=groups, samples=samples, **everything)
-        assert bound - 700 < size + times <= bound
-        size, bound = big_step(groups, states=2 * groups, samples=256, **everything)
-        assert size + times <= bound + more + 16 * groups
-
-
-def test_hello_and_note_sections() -> None:
-    observer = observer_of([("module.layer.0.weight", 2, "")])
-    hello = decode(observer.hello())
-    assert (hello.kind, hello.sections[16]) == ("hello", b"node-b")
-    assert hello.sections[17] == b"\x05\x00torch\x06\x002.13.0"
-    note = decode(observer.note("hm"))
-    assert note.kind == "note"
-    assert note.sections[19] == struct.pack("<IQQ", 0, 0, 0) + b"hm"
-    assert (note.header["run"], note.header["segment"]) == (0, 0)
+@pytest.mark.parametrize("groups", [1, 40])
+def test_a_packet_is_small(groups: int) -> None:
+    promise = section(PACKET_FORMAT, "# Packet format")
+    assert "16 KiB + 64 bytes a layer + 2 KiB" in " ".join(promise.split())
+    size, bound = big_step(groups, micros=16, states=groups, samples=28)
+    assert bound - 700 < size + 8 + len(decode(timed_step(16)).sections[TIMES]) <= bound
 
 
 def test_every_section_the_library_writes_is_documented() -> None:
@@ -507,7 +335,7 @@ def test_every_section_the_library_writes_is_documented() -> None:
     observer.indices([0, 1])
     observer.gram(np.array([1, 0, 1], float))
     values = np.ones(1, np.float32)
-    observer.audit(audit_compare([values], 1, values)["record"])
+    observer.audit(audit_of([values], values)["record"])
     for reduced in (False, True):
         report(observer, 0, struct.pack("<f", 1), "f32", reduced=reduced)
     moments = Moments(observer)
@@ -519,7 +347,7 @@ def test_every_section_the_library_writes_is_documented() -> None:
     watchdog = Watchdog(rank=0, host="h", period=1.0, stall_seconds=60.0, thread=0)
     packets += [timed_step(), watchdog.beat("", "", "", "")]
     written = {kind for packet in packets for kind in decode(packet).sections}
-    _, rows, *_ = tables(section(PACKET_FORMAT, "## Sections"))
+    rows = rows_of(PACKET_FORMAT, "### Sections")
     documented = {int(kind) for kind, *_ in rows if kind.isdigit()}
     assert written == documented
 
@@ -542,36 +370,3 @@ def timed_step(micro_batches: int = 1) -> bytes:
         packets.append(ended.packet())
     assert TIMES not in decode(packets[0]).sections
     return packets[1]
-
-
-TIMES, BEAT, PLACES = 15, 23, 24
-
-
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_times_travel_as_documented(micro_batches: int) -> None:
-    (fields,) = tables(section(PACKET_FORMAT, "### 15 times"))
-    body = decode(timed_step(micro_batches)).sections[TIMES]
-    micro = list(struct.iter_unpack("<3f", body[end_of(fields) :]))
-    assert len(micro) == (0 if micro_batches == 1 else micro_batches)
-    values = struct.unpack_from("<8dI", body)
-    assert all(seconds >= 0 for seconds in values[:6]) and values[8] == 0
-    assert 0 < sum(values[:6]) < 1
-
-
-def test_a_beat_travels_as_documented() -> None:
-    (fields,) = tables(section(PACKET_FORMAT, "### 23 beat"))
-    timed_step()  # an event
-    watchdog = Watchdog(rank=3, host="node", period=1.5, stall_seconds=60.0, thread=0)
-    packet = decode(watchdog.beat("barrier", "main() of a.py:3", "frames", "last"))
-    assert packet.header["rank"] == 3
-    beat = packet.sections[BEAT]
-    assert len(beat) == end_of(fields)
-    events, _step, _micro, phase, waiting, lock_held = struct.unpack_from("<QQIBBB", beat)
-    assert events > 0 and phase <= 5 and waiting == 0 and lock_held == 0
-    assert struct.unpack_from("<2d", beat, 56) == (1.5, 60.0)
-    texts, body = [], packet.sections[PLACES]
-    while body:
-        (size,) = struct.unpack_from("<H", body)
-        texts.append(body[2 : 2 + size].decode())
-        body = body[2 + size :]
-    assert texts == ["node", "barrier", "main() of a.py:3", "frames", "last"]

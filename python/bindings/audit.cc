@@ -4,6 +4,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
+
 #include "audit/survey.h"
 #include "bindings.h"
 #include "step/steps.h"
@@ -32,15 +34,6 @@ nb::list hypotheses(const audit::Inferred& inferred) {
   return out;
 }
 
-nb::dict ulps(const audit::UlpHistogram& histogram) {
-  nb::dict out;
-  out["p50"] = histogram.percentile(0.5);
-  out["p90"] = histogram.percentile(0.9);
-  out["p99"] = histogram.percentile(0.99);
-  out["max"] = histogram.largest();
-  return out;
-}
-
 nb::dict to_dict(const audit::Measures& m) {
   nb::dict out;
   out["elements"] = m.elements;
@@ -49,7 +42,13 @@ nb::dict to_dict(const audit::Measures& m) {
   out["relative_l2"] = m.relative_l2();
   out["error_mean"] = m.error_mean();
   out["error_max"] = m.error_max;
-  out["ulps"] = ulps(m.ulps);
+  nb::dict ulps;
+  const UlpPercentiles of = m.ulps.percentiles();
+  ulps["p50"] = of.p50;
+  ulps["p90"] = of.p90;
+  ulps["p99"] = of.p99;
+  ulps["max"] = of.max;
+  out["ulps"] = ulps;
   return out;
 }
 
@@ -80,15 +79,17 @@ class PythonAuditor {
       : dtype_(dtype),
         auditor_(unwrap(audit::Auditor::create(workers, dtype, divisor, elements))) {}
 
-  void add(const std::vector<Array>& leaves, const Array& result) {
-    const auto inputs = memory_of(leaves, dtype_, result.size());
-    unwrap(without_gil([&] { return auditor_.add(inputs, result.size(), memory_of(result)); }));
+  void add(std::vector<Array> leaves, const Array& result) {
+    leaves.push_back(result);  // to be checked as they are
+    const auto memory = memory_of(leaves, dtype_, result.size());
+    const auto inputs = std::span(memory).first(memory.size() - 1);
+    unwrap(without_gil([&] { return auditor_->add(inputs, result.size(), memory.back()); }));
   }
-  nb::dict result() const { return to_dict(auditor_.comparison(), dtype_); }
+  nb::dict result() const { return to_dict(auditor_->comparison(), dtype_); }
 
  private:
   Dtype dtype_;
-  audit::Auditor auditor_;
+  std::unique_ptr<audit::Auditor> auditor_;
 };
 
 class PythonSurvey {
@@ -99,10 +100,10 @@ class PythonSurvey {
   void add(const std::vector<Array>& leaves) {
     const std::size_t count = leaves.empty() ? 0 : leaves.front().size();
     const auto inputs = memory_of(leaves, dtype_, count);
-    without_gil([&] { survey_.add(inputs, count); });
+    without_gil([&] { survey_->add(inputs, count); });
   }
   nb::dict result() const {
-    const audit::SurveyResult found = survey_.result();
+    const audit::SurveyResult found = survey_->result();
     nb::list ways;
     for (const auto& row : found.rows) {
       nb::dict way;
@@ -126,7 +127,7 @@ class PythonSurvey {
 
  private:
   Dtype dtype_;
-  audit::Survey survey_;
+  std::unique_ptr<audit::Survey> survey_;
 };
 
 nb::tuple nearer(const std::vector<Array>& leaves, const Array& result) {
@@ -135,15 +136,6 @@ nb::tuple nearer(const std::vector<Array>& leaves, const Array& result) {
   const auto found =
       without_gil([&] { return audit::nearer(inputs, dtype, result.size(), memory_of(result)); });
   return nb::make_tuple(found.to_sum, found.to_mean);
-}
-
-nb::dict compare(const std::vector<Array>& leaves, std::uint32_t divisor, const Array& result) {
-  const Dtype dtype = dtype_of(result.dtype());
-  const auto inputs = memory_of(leaves, dtype, result.size());
-  return to_dict(unwrap(without_gil([&] {
-                   return audit::compare(inputs, dtype, result.size(), divisor, memory_of(result));
-                 })),
-                 dtype);
 }
 
 void report(step::Steps& observer, AuditRecord record, std::optional<bool> repeat) {
@@ -160,17 +152,13 @@ void bind_audit(nb::module_& m) {
       .def_ro("wrong", &AuditRecord::wrong)
       .def_ro("relative_l2", &AuditRecord::relative_l2)
       .def_ro("error_max", &AuditRecord::error_max);
-  m.def("audit_compare", &compare, nb::arg("leaves").noconvert(), nb::arg("divisor"),
-        nb::arg("result").noconvert(),
-        nb::sig("def audit_compare(leaves: collections.abc.Sequence[DLPack], divisor: int, "
-                "result: DLPack) -> dict[str, typing.Any]"),
-        "Compares what a reduction gave with what went in (see src/audit/audit.h); divisor 1 where "
-        "the result is a sum.");
   m.def("audit_nearer", &nearer, nb::arg("leaves").noconvert(), nb::arg("result").noconvert(),
         nb::sig("def audit_nearer(leaves: collections.abc.Sequence[DLPack], result: DLPack) -> "
                 "tuple[int, int]"),
         "How many elements of a result are nearer to the sum, and how many to the mean.");
-  nb::class_<PythonAuditor>(m, "Auditor", "audit_compare, piece by piece.")
+  nb::class_<PythonAuditor>(m, "Auditor",
+                            "Compares what a reduction gave with what went in, piece by piece (see "
+                            "src/audit/audit.h); divisor 1 where the result is a sum.")
       .def(nb::init<std::size_t, Dtype, std::uint32_t, std::uint64_t>(), nb::arg("workers"),
            nb::arg("dtype"), nb::arg("divisor"), nb::arg("elements"))
       .def("add", &PythonAuditor::add, nb::arg("leaves").noconvert(), nb::arg("result").noconvert())

@@ -27,7 +27,6 @@ void bind_aggregator(nanobind::module_& m);
 void bind_runlog(nanobind::module_& m);
 void bind_cli(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);
-void bind_cuda_sums(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
 void bind_audit(nanobind::module_& m);  // after bind_observer
 void bind_tap(nanobind::module_& m);

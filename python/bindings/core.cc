@@ -79,7 +79,6 @@ NB_MODULE(_core, m) {
   presum::python::bind_runlog(m);
   presum::python::bind_cli(m);
   presum::python::bind_cuda(m);
-  presum::python::bind_cuda_sums(m);
   presum::python::bind_reduce(m);
   presum::python::bind_audit(m);
   presum::python::bind_tap(m);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "reduce/cuda/sums.h"
 
 namespace presum::python {
 namespace {
@@ -27,6 +28,23 @@ void exact(const Leaves& leaves, std::uint32_t divisor, const Room& out,
   }));
 }
 
+using Address = std::uintptr_t;  // of device memory; a stream is a CUstream
+
+template <class T>
+T* at(Address address) {
+  return reinterpret_cast<T*>(address);
+}
+
+void exact_on_device(const std::vector<Address>& leaves, Address uploaded, Dtype dtype,
+                     std::size_t count, std::uint32_t divisor, Address out, Address stream) {
+  const auto inputs = memory_at(leaves, count);
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return reduce::cuda::exact({launcher, at<void>(stream)},
+                               {inputs, at<const void* const>(uploaded)}, dtype, count, divisor,
+                               at<void>(out));
+  }));
+}
+
 }  // namespace
 
 void bind_reduce(nb::module_& m) {
@@ -34,6 +52,10 @@ void bind_reduce(nb::module_& m) {
   m.def("reduce_exact", &exact, array("leaves"), nb::arg("divisor"), array("out"),
         array("gram").none() = nb::none(),
         "The sum of arrays in host memory (see presum/reduce.h). gram: leaves x leaves doubles.");
+  m.attr("CUDA_NEAR_LEAVES") = reduce::cuda::kNearLeaves;
+  using nb::literals::operator""_a;
+  m.def("cuda_exact", &exact_on_device, "leaves"_a, "uploaded"_a, "dtype"_a, "count"_a, "divisor"_a,
+        "out"_a, "stream"_a);
 }
 
 }  // namespace presum::python

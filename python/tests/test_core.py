@@ -48,8 +48,8 @@ ARRAYS: dict[str, Callable[[], object]] = {
     "hash_array": lambda: _core.hash_array(GONE),
     "count_targets": lambda: _core.count_targets(without_memory(torch.int64), -100),
     "values": lambda: _core.HostValues([GONE], 4),
-    "audit_compare": lambda: _core.audit_compare([X, GONE], 1, X),
-    "audit_compare-result": lambda: _core.audit_compare([X, X], 1, GONE),
+    "auditor": lambda: _core.Auditor(2, _core.Dtype.FLOAT32, 1, 4).add([X, GONE], X),
+    "auditor-result": lambda: _core.Auditor(2, _core.Dtype.FLOAT32, 1, 4).add([X, X], GONE),
     "reduce_exact": lambda: _core.reduce_exact([X, GONE], 1, X),
     "reduce_exact-out": lambda: _core.reduce_exact([X, X], 1, GONE),
 }

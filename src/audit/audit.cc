@@ -11,26 +11,28 @@
 #include "base/try.h"
 
 namespace presum::audit {
-struct Auditor::State {
-  virtual ~State() = default;
-  virtual void add(Leaves leaves, std::size_t count, const void* result) = 0;
-  virtual Comparison comparison() const = 0;
-  virtual std::size_t workers() const = 0;
-};
-
 namespace {
 
+Error refuse(const std::string& why) { return fail(ErrorCode::kInvalidArgument, why); }
+
 template <class Real>
-class StateOf final : public Auditor::State {
+class AuditorOf final : public Auditor {
  public:
-  StateOf(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, std::uint64_t elements)
+  AuditorOf(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, std::uint64_t elements)
       : dtype_(dtype),
         sample_(elements, workers),
         rows_(workers),
         scan_(workers, dtype, divisor),
         inference_(workers, dtype, divisor) {}
 
-  void add(Leaves leaves, std::size_t count, const void* result) override {
+  Status add(Leaves leaves, std::size_t count, const void* result) override {
+    if (leaves.size() != rows_.workers()) {
+      return refuse(std::to_string(leaves.size()) + " buffers of " +
+                    std::to_string(rows_.workers()) + " workers");
+    }
+    const bool missing = result == nullptr || std::ranges::find(leaves, nullptr) != leaves.end();
+    if (missing && count > 0) return refuse("a buffer without data");
+    const base::DefaultFloatEnvironment environment;
     scan_.add(leaves, count, result);
     const std::uint64_t end = position_ + count;
     for (std::uint64_t at = position_; at < end;) {
@@ -41,21 +43,20 @@ class StateOf final : public Auditor::State {
       infer(leaves, first, at, result);
     }
     position_ = end;
+    return {};
   }
 
   Comparison comparison() const override {
+    const base::DefaultFloatEnvironment environment;
     const auto scanned = scan_.result();
     return {scanned.measures, inference_.inferred(position_, scanned.excess)};
   }
-  std::size_t workers() const override { return rows_.workers(); }
 
  private:
   void infer(Leaves leaves, std::uint64_t first, std::uint64_t end, const void* result) {
-    const std::size_t offset = first - position_;
-    const auto* from = static_cast<const std::byte*>(result);
-    read_rows(leaves, dtype_, offset, end - first, rows_);
+    read_rows(leaves, dtype_, first - position_, end - first, rows_);
     actual_.resize(end - first);
-    unpack<Real>(from + offset * element_bytes(dtype_), dtype_, actual_);
+    unpack<Real>(result, first - position_, dtype_, actual_);
     inference_.add(first, rows_, actual_);
   }
 
@@ -71,7 +72,6 @@ class StateOf final : public Auditor::State {
 }  // namespace
 
 Status check_arguments(std::size_t workers, Dtype dtype, std::uint32_t divisor) {
-  const auto refuse = [](std::string why) { return fail(ErrorCode::kInvalidArgument, why); };
   if (workers < 1 || workers > kWorkersMax) {
     return refuse(std::to_string(workers) + " workers (1 to 1024 are possible)");
   }
@@ -91,51 +91,19 @@ AuditRecord Comparison::record(Dtype dtype) const {
   r.accumulation = inferred.accumulation;
   r.order = inferred.order;
   r.division = inferred.division;
-  const UlpHistogram& ulps = measures.ulps;
-  if (ulps.count() > 0) {
-    r.ulps = UlpPercentiles{ulps.percentile(0.5), ulps.percentile(0.9), ulps.percentile(0.99),
-                            ulps.largest()};
-  }
+  if (measures.ulps.count() > 0) r.ulps = measures.ulps.percentiles();
   return r;
 }
 
-Auditor::Auditor(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Auditor::Auditor(Auditor&&) noexcept = default;
-Auditor& Auditor::operator=(Auditor&&) noexcept = default;
-Auditor::~Auditor() = default;
-
-Result<Auditor> Auditor::create(std::size_t workers, Dtype dtype, std::uint32_t divisor,
-                                std::uint64_t elements) {
+Result<std::unique_ptr<Auditor>> Auditor::create(std::size_t workers, Dtype dtype,
+                                                 std::uint32_t divisor, std::uint64_t elements) {
   PRESUM_TRY(check_arguments(workers, dtype, divisor));
+  using Made = std::unique_ptr<Auditor>;
   const auto count = static_cast<std::uint32_t>(workers);
   if (dtype == Dtype::kF64) {
-    return Auditor(std::make_unique<StateOf<double>>(count, dtype, divisor, elements));
+    return Made(new AuditorOf<double>(count, dtype, divisor, elements));
   }
-  return Auditor(std::make_unique<StateOf<float>>(count, dtype, divisor, elements));
-}
-
-Status Auditor::add(Leaves leaves, std::size_t count, const void* result) {
-  if (leaves.size() != state_->workers()) {
-    return fail(ErrorCode::kInvalidArgument, std::to_string(leaves.size()) + " buffers of " +
-                                                 std::to_string(state_->workers()) + " workers");
-  }
-  const bool missing = result == nullptr || std::ranges::find(leaves, nullptr) != leaves.end();
-  if (missing && count > 0) return fail(ErrorCode::kInvalidArgument, "a buffer without data");
-  const base::DefaultFloatEnvironment environment;
-  state_->add(leaves, count, result);
-  return {};
-}
-
-Comparison Auditor::comparison() const {
-  const base::DefaultFloatEnvironment environment;
-  return state_->comparison();
-}
-
-Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
-                           const void* result) {
-  PRESUM_ASSIGN(auto auditor, Auditor::create(leaves.size(), dtype, divisor, count));
-  PRESUM_TRY(auditor.add(leaves, count, result));
-  return auditor.comparison();
+  return Made(new AuditorOf<float>(count, dtype, divisor, elements));
 }
 
 Nearer nearer(Leaves leaves, Dtype dtype, std::size_t count, const void* result) {
@@ -149,8 +117,7 @@ Nearer nearer(Leaves leaves, Dtype dtype, std::size_t count, const void* result)
     const std::size_t length = std::min(kBlock, count - first);
     read_rows(leaves, dtype, first, length, rows);
     actual.resize(length);
-    unpack<double>(static_cast<const std::byte*>(result) + first * element_bytes(dtype), dtype,
-                   actual);
+    unpack<double>(result, first, dtype, actual);
     sums.of(rows);
     for (std::size_t i = 0; i < length; ++i) {
       if (!std::isfinite(actual[i]) || !std::isfinite(sums.high[i])) continue;

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "audit/inference.h"
 #include "audit/measures.h"
@@ -38,27 +37,15 @@ class Auditor {
  public:
   // `elements`: how many there will be. Format and order are inferred from a sample that is spread
   // over so many; what is measured is measured on all.
-  static Result<Auditor> create(std::size_t workers, Dtype dtype, std::uint32_t divisor,
-                                std::uint64_t elements);
-  Auditor(Auditor&&) noexcept;
-  Auditor& operator=(Auditor&&) noexcept;
-  ~Auditor();
+  static Result<std::unique_ptr<Auditor>> create(std::size_t workers, Dtype dtype,
+                                                 std::uint32_t divisor, std::uint64_t elements);
+  virtual ~Auditor() = default;
 
   // The next `count` elements of every worker, and of the result, which has their dtype.
   // Errors (kInvalidArgument): not as many leaves as workers, a null pointer where count > 0.
-  Status add(Leaves leaves, std::size_t count, const void* result);
-  Comparison comparison() const;
-
-  struct State;  // per type of value
-
- private:
-  explicit Auditor(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  virtual Status add(Leaves leaves, std::size_t count, const void* result) = 0;
+  virtual Comparison comparison() const = 0;
 };
-
-// All of it at once. Errors: as Auditor::create; a null pointer with count > 0. Thread-safe.
-Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
-                           const void* result);
 
 struct Nearer {
   std::uint64_t to_sum = 0;
@@ -66,8 +53,8 @@ struct Nearer {
 };
 
 // How many elements of a result are nearer to the sum, and how many to the mean. Neither: elements
-// that are not finite or as far from both (one worker, zeros). REQUIRES: as compare, with
-// arguments that check_arguments takes. Thread-safe.
+// that are not finite or as far from both (one worker, zeros). REQUIRES: arguments that
+// check_arguments takes, and no null pointer where count > 0. Thread-safe.
 Nearer nearer(Leaves leaves, Dtype dtype, std::size_t count, const void* result);
 
 }  // namespace presum::audit

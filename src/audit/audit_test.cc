@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "audit/testing.h"
 
 namespace presum::audit {
@@ -27,28 +25,14 @@ TEST(Auditor, SaysTheSameHoweverTheBuffersAreCut) {
     std::vector<const void*> moved;
     for (const void* leaf : leaves)
       moved.push_back(static_cast<const std::byte*>(leaf) + 4 * first);
-    ASSERT_TRUE(auditor->add(moved, count, result.data() + 4 * first));
+    ASSERT_TRUE((*auditor)->add(moved, count, result.data() + 4 * first));
     first += count;
   }
-  const auto cut = auditor->comparison();
+  const auto cut = (*auditor)->comparison();
   EXPECT_EQ(cut.measures.differing, whole->measures.differing);
   EXPECT_EQ(cut.measures.relative_l2(), whole->measures.relative_l2());
   EXPECT_EQ(cut.inferred.order, SumOrder::kSequential);
   EXPECT_EQ(cut.record(Dtype::kF32).elements, 9000U);
-}
-
-TEST(Auditor, ReadsBuffersAtAnyAlignment) {
-  const Buffers buffers(3, Dtype::kF32, 100);
-  const auto result = buffers.packed(in_turn_of(buffers));
-  std::vector<std::vector<std::byte>> shifted;
-  std::vector<const void*> leaves;
-  for (const void* leaf : buffers.pointers()) {
-    shifted.emplace_back(401);
-    std::memcpy(shifted.back().data() + 1, leaf, 400);
-  }
-  for (const auto& buffer : shifted) leaves.push_back(buffer.data() + 1);
-  const auto c = compare(leaves, Dtype::kF32, 100, 1, result.data());
-  EXPECT_EQ(c->inferred.order, SumOrder::kSequential);
 }
 
 TEST(Auditor, TakesDoubles) {
@@ -87,8 +71,8 @@ TEST(Auditor, RefusesArgumentsInOneLine) {
   EXPECT_EQ(Auditor::create(1025, Dtype::kF32, 1, 1).error().message,
             "1025 workers (1 to 1024 are possible)");
   EXPECT_TRUE(compare(one, Dtype::kF32, 0, 1, nullptr));
-  EXPECT_EQ(Auditor::create(2, Dtype::kF32, 1, 1)->add(one, 1, &x).error().message,
-            "1 buffers of 2 workers");
+  const auto auditor = Auditor::create(2, Dtype::kF32, 1, 1);
+  EXPECT_EQ((*auditor)->add(one, 1, &x).error().message, "1 buffers of 2 workers");
 }
 
 TEST(Nearer, TellsMeansFromSumsAndZerosFromNeither) {

@@ -22,9 +22,6 @@ struct Hypothesis {
   SumOrder order = SumOrder::kUnknown;
   std::uint64_t examined = 0;
   std::uint64_t reproduced = 0;
-  double share() const {
-    return examined == 0 ? 0 : static_cast<double>(reproduced) / static_cast<double>(examined);
-  }
 };
 
 // A piece of the buffer that one rotation of a ring explains.

@@ -71,7 +71,7 @@ void Exact<Real>::rounded(const Rows<Real>& rows, std::span<const std::uint32_t>
   }
   // What the constructor requires leaves no reason to fail.
   static_cast<void>(reduce::exact(leaves, dtype_, rows.count, divisor_, sum_.data()));
-  unpack(sum_.data(), dtype_, out.first(rows.count));
+  unpack(sum_.data(), 0, dtype_, out.first(rows.count));
 }
 
 template <class Real>
@@ -154,16 +154,13 @@ void Measures::add(std::span<const Real> result, const Truth<Real>& truth, Dtype
     const std::int64_t b = place(truth.rounded[i], dtype);
     const auto high = static_cast<std::uint64_t>(std::max(a, b));
     ulps.add(high - static_cast<std::uint64_t>(std::min(a, b)));
-    add_error(error, s.sum_abs[i] / divisor, (s.high[i] + s.low[i]) / divisor);
+    squared_errors_.add(error);
+    squared_exact_.add((s.high[i] + s.low[i]) / divisor);
+    const double sum_abs = s.sum_abs[i] / divisor;
+    if (sum_abs == 0) continue;
+    error_sum_ += std::abs(error) / sum_abs;
+    error_max = std::max(error_max, std::abs(error) / sum_abs);
   }
-}
-
-void Measures::add_error(double error, double sum_abs, double exact) {
-  squared_errors_.add(error);
-  squared_exact_.add(exact);
-  if (sum_abs == 0) return;
-  error_sum_ += std::abs(error) / sum_abs;
-  error_max = std::max(error_max, std::abs(error) / sum_abs);
 }
 
 void Measures::add_distances(std::span<const std::uint64_t> few,
@@ -182,10 +179,6 @@ void Measures::add_sums(double squared_errors, double squared_exact, double rati
   squared_exact_.add_sum(squared_exact);
   error_sum_ += ratios;
   error_max = std::max(error_max, largest_ratio);
-}
-
-double Measures::differing_share() const {
-  return static_cast<double>(differing) / static_cast<double>(elements);
 }
 
 double Measures::relative_l2() const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "audit/orders.h"
+#include "presum/audit.h"
 #include "presum/dtype.h"
 
 namespace presum::audit {
@@ -61,6 +62,9 @@ class UlpHistogram {
   std::uint64_t largest() const { return largest_; }
   // The smallest distance that at least this share of the elements does not exceed; 0 for none.
   std::uint64_t percentile(double share) const;
+  UlpPercentiles percentiles() const {
+    return {percentile(0.5), percentile(0.9), percentile(0.99), largest_};
+  }
 
  private:
   static constexpr std::size_t kSmall = 4097;
@@ -102,13 +106,10 @@ class Measures {
   UlpHistogram ulps;
   double error_max = 0;  // of |error| / sum of |x|; 0 where that sum is 0
 
-  double differing_share() const;  // NaN for no element
-  double relative_l2() const;      // NaN where the exact result is zero throughout
-  double error_mean() const;       // of |error| / sum of |x|; NaN for no element
+  double relative_l2() const;  // NaN where the exact result is zero throughout
+  double error_mean() const;   // of |error| / sum of |x|; NaN for no element
 
  private:
-  void add_error(double error, double sum_abs, double exact);
-
   Squares squared_errors_;
   Squares squared_exact_;
   double error_sum_ = 0;

@@ -69,14 +69,14 @@ std::vector<std::uint32_t> arrival(std::uint32_t workers, std::uint64_t seed) {
 }
 
 template <class Real>
-void Adder<Real>::add(const Rows<Real>& rows, const Order& order, Dtype accumulation,
+void Adder<Real>::add(const Rows<Real>& rows, const Order& order, Scheme scheme,
                       std::span<Real> out) {
   partial_.count = rows.count;
   std::fill(written_.begin(), written_.end(), false);
   const auto row = [&](std::uint32_t worker) {
     return written_[worker] ? std::as_const(partial_)[worker] : rows[worker];
   };
-  with_rounding<Real>(accumulation, [&](auto rounding) {
+  with_rounding<Real>(scheme.accumulation, [&](auto rounding) {
     for (const Addition& step : order.additions) {
       const Real* a = row(step.into).data();
       const Real* b = row(step.from).data();
@@ -86,6 +86,7 @@ void Adder<Real>::add(const Rows<Real>& rows, const Order& order, Dtype accumula
     }
   });
   std::ranges::copy(row(order.root), out.begin());
+  if (scheme.wire != scheme.accumulation) round_to(scheme.wire, out.first(rows.count));
 }
 
 template <class Real>

@@ -52,14 +52,19 @@ struct Rows {
   std::size_t workers_;
 };
 
-// Adds rows in an order, rounding every partial sum to `accumulation`.
-// Not thread-safe: it has room for partial sums.
+// Partial sums are rounded to `accumulation`, values and the sum to `wire`.
+struct Scheme {
+  Dtype wire = Dtype::kF32;
+  Dtype accumulation = Dtype::kF32;
+};
+
+// Adds rows of values of the wire in an order. Not thread-safe: it has room for partial sums.
 template <class Real>
 class Adder {
  public:
   explicit Adder(std::size_t workers) : partial_(workers), written_(workers) {}
-  // REQUIRES: as many workers, holds<Real>(accumulation); `out` as long as the rows.
-  void add(const Rows<Real>& rows, const Order& order, Dtype accumulation, std::span<Real> out);
+  // REQUIRES: as many workers, holds<Real>() of both formats; `out` as long as the rows.
+  void add(const Rows<Real>& rows, const Order& order, Scheme scheme, std::span<Real> out);
 
  private:
   Rows<Real> partial_;

@@ -56,11 +56,11 @@ TEST(Adder, RoundsEveryPartialSum) {
   rows[2][0] = 1;
   Adder<float> adder(3);
   std::vector<float> out(kBlock);
-  adder.add(rows, ring(3, 0), Dtype::kBF16, out);
+  adder.add(rows, ring(3, 0), {Dtype::kBF16, Dtype::kBF16}, out);
   EXPECT_EQ(out[0], 256.F);  // 257 is no bf16, twice
-  adder.add(rows, ring(3, 1), Dtype::kBF16, out);
+  adder.add(rows, ring(3, 1), {Dtype::kBF16, Dtype::kBF16}, out);
   EXPECT_EQ(out[0], 258.F);  // (1 + 1) + 256
-  adder.add(rows, ring(3, 0), Dtype::kF32, out);
+  adder.add(rows, ring(3, 0), {}, out);
   EXPECT_EQ(out[0], 258.F);
 }
 
@@ -71,7 +71,7 @@ TEST(Adder, LeavesTheRowsAsTheyAre) {
   const auto before = rows.values;
   Adder<double> adder(4);
   std::vector<double> out(kBlock);
-  adder.add(rows, tree(4), Dtype::kF64, out);
+  adder.add(rows, tree(4), {Dtype::kF64, Dtype::kF64}, out);
   EXPECT_EQ(out[1], 10.0);
   EXPECT_EQ(rows.values, before);
 }

@@ -13,8 +13,7 @@ template <class Real>
 void read_rows(Leaves leaves, Dtype dtype, std::size_t first, std::size_t count, Rows<Real>& rows) {
   rows.count = count;
   for (std::size_t worker = 0; worker < leaves.size(); ++worker) {
-    const auto* data = static_cast<const std::byte*>(leaves[worker]);
-    unpack(data + first * element_bytes(dtype), dtype, rows[worker]);
+    unpack(leaves[worker], first, dtype, rows[worker]);
   }
 }
 
@@ -63,17 +62,11 @@ void Scan<Real>::keep(Leaves leaves, std::size_t first, std::size_t count, const
 }
 
 template <class Real>
-std::vector<const void*> Scan<Real>::pending_rows() const {
+void Scan<Real>::add_pending() {
   std::vector<const void*> rows;
   for (std::size_t row = 0; row <= rows_.workers(); ++row) {
     rows.push_back(pending_.bytes.data() + row * kScanTile * element_bytes(dtype_));
   }
-  return rows;
-}
-
-template <class Real>
-void Scan<Real>::add_pending() {
-  const auto rows = pending_rows();
   add_tile(std::span(rows).first(rows_.workers()), 0, pending_.count, rows.back());
   pending_.count = 0;
 }
@@ -91,11 +84,9 @@ void Scan<Real>::add_tile(Leaves leaves, std::size_t first, std::size_t count, c
 
 template <class Real>
 void Scan<Real>::add_left(Leaves leaves, std::size_t first, const void* result) {
-  const std::size_t width = element_bytes(dtype_);
   const auto gather = [&](const void* from, std::span<Real> to) {
     for (std::size_t i = 0; i < tile_.left_count; ++i) {
-      const std::size_t element = first + tile_.left[i];
-      unpack(static_cast<const std::byte*>(from) + element * width, dtype_, to.subspan(i, 1));
+      unpack(from, first + tile_.left[i], dtype_, to.subspan(i, 1));
     }
   };
   rows_.count = tile_.left_count;
@@ -112,8 +103,7 @@ void Scan<Real>::add_plainly(Leaves leaves, std::size_t first, std::size_t count
                              const void* result) {
   read_rows(leaves, dtype_, first, count, rows_);
   actual_.resize(count);
-  unpack<Real>(static_cast<const std::byte*>(result) + first * element_bytes(dtype_), dtype_,
-               actual_);
+  unpack<Real>(result, first, dtype_, actual_);
   add_rows();
 }
 

@@ -45,7 +45,6 @@ class Scan {
 
   bool has_kernel() const;
   void keep(Leaves leaves, std::size_t first, std::size_t count, const void* result);
-  std::vector<const void*> pending_rows() const;
   void add_pending();
   void add_tile(Leaves leaves, std::size_t first, std::size_t count, const void* result);
   void add_left(Leaves leaves, std::size_t first, const void* result);

@@ -31,32 +31,17 @@ void scan_vectors(const ScanPlan& plan, Pointers leaves, const void* result, std
 #else
 
 namespace hn = hwy::HWY_NAMESPACE;
-using base::HWY_NAMESPACE::Doubles;
-using base::HWY_NAMESPACE::kDoubleLanes;
-using base::HWY_NAMESPACE::kLanes;
-using base::HWY_NAMESPACE::LongWords;
-using base::HWY_NAMESPACE::read;
-using base::HWY_NAMESPACE::Vectors;
+using namespace base::HWY_NAMESPACE;
 
-using Reals = hn::Vec<Doubles>;
 using Mask = hn::Mask<Doubles>;
 using Integers = hn::RebindToSigned<Doubles>;
 using Small = hn::Rebind<std::uint32_t, LongWords>;
 
-using Counts = base::HWY_NAMESPACE::Words;
-
 constexpr std::size_t kVectors = kScanLanes / kDoubleLanes;
 constexpr std::size_t kGroup = 8;  // leaves that are added in one go
 
-HWY_INLINE Reals real(double x) { return hn::Set(Doubles(), x); }
 HWY_INLINE hn::Vec<LongWords> bits(Reals x) { return hn::BitCast(LongWords(), x); }
 HWY_INLINE hn::Vec<LongWords> word(std::uint64_t x) { return hn::Set(LongWords(), x); }
-
-// What is behind a buffer's end does no harm.
-HWY_INLINE void prefetch(const void* from, std::size_t bytes) {
-  const auto at = reinterpret_cast<std::uintptr_t>(from) + bytes;
-  __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2);
-}
 
 // Sums in double of a tile, and of absolute values.
 struct Tile {
@@ -68,9 +53,7 @@ struct Tile {
                              bool begin) {
     constexpr std::size_t kBytes = element_bytes(kDtype);
     const std::uint8_t* from[kCount];
-    for (std::size_t j = 0; j < kCount; ++j) {
-      from[j] = static_cast<const std::uint8_t*>(leaves[j]) + first * kBytes;
-    }
+    for (std::size_t j = 0; j < kCount; ++j) from[j] = element<kDtype>(leaves[j], first);
     const Doubles d;
     for (std::size_t i = 0; i < count; i += kLanes) {
       const std::size_t k = i + kDoubleLanes;
@@ -224,7 +207,7 @@ class Loop {
 
   // Few ulps are counted in vectors, since most elements have few.
   HWY_INLINE void count_ulps(std::size_t count) const {
-    const Counts d;
+    const Words d;
     std::array<std::size_t, ScannedTile::kFew> few{};
     for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
       const auto ulps = hn::Load(d, ulps_ + i);
@@ -308,7 +291,7 @@ HWY_INLINE void scan_of(const ScanPlan& plan, Pointers leaves, const void* resul
   constexpr std::size_t kBytes = element_bytes(kDtype);
   Tile of_leaves;
   const bool exact = of_leaves.add_all<kDtype>(leaves, first, count) && plan.exact_quotient;
-  const auto* from = static_cast<const std::uint8_t*>(result) + first * kBytes;
+  const std::uint8_t* from = element<kDtype>(result, first);
   Loop<kDtype> loop(plan, of_leaves, exact, sums, tile);
   Lanes lanes(sums);
   for (std::size_t i = 0; i < count; i += kScanLanes) {
@@ -348,11 +331,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 
 namespace presum::audit {
-namespace {
 
 HWY_EXPORT(scan_vectors);
-
-}  // namespace
 
 void scan_tile(const ScanPlan& plan, std::span<const void* const> leaves, const void* result,
                std::size_t first, std::size_t count, ScanSums& sums, ScannedTile& tile) {

@@ -21,8 +21,7 @@ struct Tile {
     std::array<double, kScanTile> values;
     base::clear_inexact();
     for (const void* leaf : leaves) {
-      unpack<double>(static_cast<const std::byte*>(leaf) + first * element_bytes(dtype), dtype,
-                     std::span(values).first(count));
+      unpack<double>(leaf, first, dtype, std::span(values).first(count));
       for (std::size_t i = 0; i < count; ++i) {
         sums[i] += values[i];
         sizes[i] += std::abs(values[i]);
@@ -159,8 +158,7 @@ void scan_tile_reference(const ScanPlan& plan, Pointers leaves, const void* resu
   Tile of_leaves;
   std::array<double, kScanTile> results;
   const bool exact = of_leaves.add_all(leaves, plan.dtype, first, count) && plan.exact_quotient;
-  unpack<double>(static_cast<const std::byte*>(result) + first * element_bytes(plan.dtype),
-                 plan.dtype, std::span(results).first(count));
+  unpack<double>(result, first, plan.dtype, std::span(results).first(count));
   tile.few = {};
   for (std::size_t i = 0; i < count; ++i) {
     Element e{results[i], of_leaves.sums[i], of_leaves.sizes[i], 0, 0};

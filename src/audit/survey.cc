@@ -8,12 +8,6 @@
 
 namespace presum::audit {
 
-struct Survey::State {
-  virtual ~State() = default;
-  virtual void add(Leaves leaves, std::size_t count) = 0;
-  virtual SurveyResult result() const = 0;
-};
-
 namespace {
 
 // Local sums of two neighbours, then the orders that others of half as many workers have.
@@ -78,9 +72,9 @@ std::vector<Summation> summations_of(const SurveyOptions& o) {
 }
 
 template <class Real>
-class StateOf final : public Survey::State {
+class SurveyOf final : public Survey {
  public:
-  explicit StateOf(const SurveyOptions& options)
+  explicit SurveyOf(const SurveyOptions& options)
       : options_(options),
         summations_(summations_of(options)),
         rows_(options.workers),
@@ -102,13 +96,9 @@ class StateOf final : public Survey::State {
   }
 
   void add(Leaves leaves, std::size_t count) override {
-    const std::size_t bytes = element_bytes(options_.dtype);
+    const base::DefaultFloatEnvironment environment;
     for (std::size_t first = 0; first < count; first += kBlock) {
-      rows_.count = std::min(kBlock, count - first);
-      for (std::size_t worker = 0; worker < leaves.size(); ++worker) {
-        const auto* data = static_cast<const std::byte*>(leaves[worker]);
-        unpack(data + first * bytes, options_.dtype, rows_[worker]);
-      }
+      read_rows(leaves, options_.dtype, first, std::min(kBlock, count - first), rows_);
       add_block();
     }
   }
@@ -142,12 +132,9 @@ class StateOf final : public Survey::State {
       const bool last = number + 1 == s.pieces.size();
       const std::size_t end =
           last ? rows.count : std::min(rows.count, at + ((number + 1) * piece - position));
-      adder_.add(rows, s.pieces[number], s.scheme.accumulation, other_);
+      adder_.add(rows, s.pieces[number], s.scheme, other_);
       std::ranges::copy(std::span(other_).subspan(at, end - at), out.subspan(at).begin());
       at = end;
-    }
-    if (s.scheme.wire != s.scheme.accumulation) {
-      round_to(s.scheme.wire, out.first(rows.count));
     }
   }
 
@@ -178,7 +165,7 @@ class StateOf final : public Survey::State {
       result_.pairs[pair++].differing += differing_rows(kRing, kSplit);
     }
     result_.pairs[pair++].differing += changes(sums_[kArrival], [&](const auto& turn) {
-      adder_.add(rows_, in_turn(turn), options_.dtype, other_);
+      adder_.add(rows_, in_turn(turn), {options_.dtype, options_.dtype}, other_);
     });
     result_.pairs[pair].differing +=
         changes(truth.rounded, [&](const auto& turn) { exact_.rounded(rows_, turn, other_); });
@@ -212,22 +199,11 @@ class StateOf final : public Survey::State {
 
 }  // namespace
 
-Survey::Survey(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Survey::Survey(Survey&&) noexcept = default;
-Survey& Survey::operator=(Survey&&) noexcept = default;
-Survey::~Survey() = default;
-
-Result<Survey> Survey::create(const SurveyOptions& options) {
+Result<std::unique_ptr<Survey>> Survey::create(const SurveyOptions& options) {
   PRESUM_TRY(check_arguments(options.workers, options.dtype, 1));
-  if (options.dtype == Dtype::kF64) return Survey(std::make_unique<StateOf<double>>(options));
-  return Survey(std::make_unique<StateOf<float>>(options));
+  using Made = std::unique_ptr<Survey>;
+  if (options.dtype == Dtype::kF64) return Made(new SurveyOf<double>(options));
+  return Made(new SurveyOf<float>(options));
 }
-
-void Survey::add(Leaves leaves, std::size_t count) {
-  const base::DefaultFloatEnvironment environment;
-  state_->add(leaves, count);
-}
-
-SurveyResult Survey::result() const { return state_->result(); }
 
 }  // namespace presum::audit

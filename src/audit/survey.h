@@ -44,19 +44,11 @@ struct SurveyOptions {
 class Survey {
  public:
   // Errors as check_arguments.
-  static Result<Survey> create(const SurveyOptions& options);
-  Survey(Survey&&) noexcept;
-  Survey& operator=(Survey&&) noexcept;
-  ~Survey();
+  static Result<std::unique_ptr<Survey>> create(const SurveyOptions& options);
+  virtual ~Survey() = default;
 
-  void add(Leaves leaves, std::size_t count);
-  SurveyResult result() const;
-
-  struct State;
-
- private:
-  explicit Survey(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  virtual void add(Leaves leaves, std::size_t count) = 0;
+  virtual SurveyResult result() const = 0;
 };
 
 }  // namespace presum::audit

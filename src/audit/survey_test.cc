@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "audit/testing.h"
 
 namespace presum::audit {
@@ -20,9 +18,9 @@ SurveyResult surveyed(const Buffers& buffers, std::uint64_t piece) {
     for (const void* leaf : buffers.pointers()) {
       leaves.push_back(static_cast<const std::byte*>(leaf) + first * bytes);
     }
-    survey->add(leaves, std::min<std::size_t>(piece, buffers.count() - first));
+    (*survey)->add(leaves, std::min<std::size_t>(piece, buffers.count() - first));
   }
-  return survey->result();
+  return (*survey)->result();
 }
 
 const Measures& row(const SurveyResult& result, const std::string& name) {
@@ -37,7 +35,7 @@ TEST(Survey, EveryOrderDiffersFromTheExactSumAndTheExactSumFromNothing) {
   for (const SurveyRow& r : result.rows) {
     EXPECT_EQ(r.measures.elements, 40'000U);
     if (r.name == "exact") continue;
-    EXPECT_GT(r.measures.differing_share(), 0.2) << r.name;
+    EXPECT_GT(r.measures.differing, 8'000U) << r.name;
   }
   EXPECT_EQ(result.rows.back().name, "exact");
   EXPECT_EQ(row(result, "exact").differing, 0U);
@@ -81,7 +79,7 @@ TEST(Survey, SixteenBitHopsLoseMoreThanFp32Sums) {
   for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
     const auto result = surveyed(Buffers(8, dtype, 20'000), 20'000);
     EXPECT_GT(row(result, "ring").relative_l2(), 1.5 * row(result, "fp32 ring").relative_l2());
-    EXPECT_LT(row(result, "fp32 ring").differing_share(), 0.001);
+    EXPECT_LT(row(result, "fp32 ring").differing, 20U);
     EXPECT_EQ(row(result, "exact").differing, 0U);
   }
 }
@@ -110,24 +108,6 @@ TEST(Synthetic, IsFixedBySeedWorkerAndElement) {
     generate(d, 2, 3, 60, tail);
     EXPECT_FALSE(std::equal(tail.begin(), tail.end(), whole.begin() + 60));
   }
-}
-
-TEST(Synthetic, GaussianHasItsMoments) {
-  std::vector<double> x(200'000);
-  generate(Distribution::kGaussian, 1, 0, 0, x);
-  double mean = 0;
-  double square = 0;
-  double fourth = 0;
-  for (double v : x) {
-    v *= 1000;
-    mean += v;
-    square += v * v;
-    fourth += v * v * v * v;
-  }
-  const auto n = static_cast<double>(x.size());
-  EXPECT_NEAR(mean / n, 0, 0.01);
-  EXPECT_NEAR(square / n, 1, 0.02);
-  EXPECT_NEAR(fourth / n, 2.9, 0.1);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 // mathematical library, so that a table is the same on every machine.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>

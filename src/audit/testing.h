@@ -9,6 +9,7 @@
 #include "audit/audit.h"
 #include "audit/synthetic.h"
 #include "audit/values.h"
+#include "base/try.h"
 
 namespace presum::audit {
 
@@ -46,7 +47,7 @@ class Buffers {
   // The value of one element of a worker.
   double at(std::size_t worker, std::size_t element) const {
     double out = 0;
-    unpack(leaves_[worker].data() + element * element_bytes(dtype_), dtype_, std::span(&out, 1));
+    unpack(leaves_[worker].data(), element, dtype_, std::span(&out, 1));
     return out;
   }
 
@@ -64,6 +65,14 @@ class Buffers {
   std::size_t count_;
   std::vector<std::vector<std::byte>> leaves_;
 };
+
+// All of a result at once.
+inline Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count,
+                                  std::uint32_t divisor, const void* result) {
+  PRESUM_ASSIGN(const auto auditor, Auditor::create(leaves.size(), dtype, divisor, count));
+  PRESUM_TRY(auditor->add(leaves, count, result));
+  return auditor->comparison();
+}
 
 inline float rounded(float x, Dtype format) {
   with_rounding<float>(format, [&](auto rounding) { x = rounding(x); });

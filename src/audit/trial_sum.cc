@@ -57,10 +57,7 @@ void TrialSum<Real>::prepare(const Rows<Real>& rows, Dtype wire, Division before
 
 template <class Real>
 void TrialSum<Real>::add(Scheme scheme, SumOrder kind, std::uint32_t start) {
-  adder_.add(prepared_, order_of(kind, workers_, start), scheme.accumulation, sum_);
-  if (scheme.wire != scheme.accumulation) {
-    round_to(scheme.wire, std::span(sum_).first(prepared_.count));
-  }
+  adder_.add(prepared_, order_of(kind, workers_, start), scheme, sum_);
 }
 
 template <class Real>

@@ -11,12 +11,6 @@
 
 namespace presum::audit {
 
-// Values are rounded to `wire`, partial sums to `accumulation`, the sum to `wire`.
-struct Scheme {
-  Dtype wire = Dtype::kF32;
-  Dtype accumulation = Dtype::kF32;
-};
-
 // One block after the other. Not thread-safe.
 // REQUIRES everywhere: holds<Real>() of all formats.
 template <class Real>

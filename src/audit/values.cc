@@ -2,6 +2,7 @@
 #include "audit/values.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace presum::audit {
 namespace {
@@ -28,8 +29,8 @@ std::uint16_t to_f16(float x) {
 }
 
 template <class Word, class Convert, class Real>
-void unpack_as(const void* elements, std::span<Real> out, Convert&& convert) {
-  const auto* from = static_cast<const std::byte*>(elements);
+void unpack_as(const void* elements, std::size_t first, std::span<Real> out, Convert&& convert) {
+  const auto* from = static_cast<const std::byte*>(elements) + first * sizeof(Word);
   for (std::size_t i = 0; i < out.size(); ++i) {
     Word word;
     std::memcpy(&word, from + i * sizeof(Word), sizeof(Word));
@@ -55,18 +56,18 @@ std::int64_t ordered(Bits magnitude, bool negative) {
 }  // namespace
 
 template <class Real>
-void unpack(const void* elements, Dtype dtype, std::span<Real> out) {
+void unpack(const void* elements, std::size_t first, Dtype dtype, std::span<Real> out) {
   switch (dtype) {
     case Dtype::kF64:
-      return unpack_as<double>(elements, out, [](double x) { return x; });
+      return unpack_as<double>(elements, first, out, [](double x) { return x; });
     case Dtype::kF32:
-      return unpack_as<float>(elements, out, [](float x) { return x; });
+      return unpack_as<float>(elements, first, out, [](float x) { return x; });
     case Dtype::kBF16:
-      return unpack_as<std::uint16_t>(elements, out, [](std::uint16_t b) {
+      return unpack_as<std::uint16_t>(elements, first, out, [](std::uint16_t b) {
         return std::bit_cast<float>(static_cast<std::uint32_t>(b) << 16);
       });
     case Dtype::kF16:
-      return unpack_as<std::uint16_t>(elements, out, from_f16);
+      return unpack_as<std::uint16_t>(elements, first, out, from_f16);
   }
 }
 
@@ -131,8 +132,8 @@ double half_ulp(double value, Dtype dtype) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 
-template void unpack(const void*, Dtype, std::span<float>);
-template void unpack(const void*, Dtype, std::span<double>);
+template void unpack(const void*, std::size_t, Dtype, std::span<float>);
+template void unpack(const void*, std::size_t, Dtype, std::span<double>);
 template void pack(std::span<const float>, Dtype, void*);
 template void pack(std::span<const double>, Dtype, void*);
 template std::int64_t place(float, Dtype);

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <type_traits>
@@ -71,10 +70,10 @@ void with_rounding(Dtype dtype, Body&& body) {
   }
 }
 
-// Elements in memory from and to values. A value of a narrower dtype is kept as it is.
-// REQUIRES: holds<Real>(dtype); for `pack`, values of the dtype.
+// Elements in memory, from `first` on, to values, and values to memory. A value of a narrower dtype
+// is kept as it is. REQUIRES: holds<Real>(dtype); for `pack`, values of the dtype.
 template <class Real>
-void unpack(const void* elements, Dtype dtype, std::span<Real> out);
+void unpack(const void* elements, std::size_t first, Dtype dtype, std::span<Real> out);
 template <class Real>
 void pack(std::span<const Real> values, Dtype dtype, void* out);
 

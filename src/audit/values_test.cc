@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <vector>
 
 namespace presum::audit {
 namespace {
@@ -13,7 +12,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 float value_of(std::uint16_t bits, Dtype dtype) {
   std::array<float, 1> out{};
-  unpack<float>(&bits, dtype, out);
+  unpack<float>(&bits, 0, dtype, out);
   return out[0];
 }
 

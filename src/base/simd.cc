@@ -92,11 +92,6 @@ std::vector<std::string_view> impossible_simd_targets() {
   return names;
 }
 
-Result<std::string_view> choose_simd_target(std::string_view wanted) {
-  PRESUM_ASSIGN(const Target target, find_target(wanted));
-  return std::string_view(hwy::TargetName(target));
-}
-
 Status set_simd_target(std::string_view name) {
   PRESUM_ASSIGN(const Target target, name.empty() ? 0 : find_target(name));
   forced_target.store(target, std::memory_order_relaxed);

@@ -23,9 +23,6 @@ std::vector<std::string_view> simd_targets();
 // Those that are compiled in and that this processor lacks; may be empty.
 std::vector<std::string_view> impossible_simd_targets();
 
-// What simd_target answers for that value of PRESUM_SIMD; empty means not set.
-Result<std::string_view> choose_simd_target(std::string_view wanted);
-
 // For tests and benchmarks: the kernels use that target from now on, whatever PRESUM_SIMD says; an
 // empty name returns to the choice of simd_target. Fails, and changes nothing, as simd_target does.
 Status set_simd_target(std::string_view name);

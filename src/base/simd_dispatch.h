@@ -20,3 +20,16 @@ std::size_t simd_table_index() noexcept;
 
 #define PRESUM_SIMD_DISPATCH(function) \
   (*(HWY_DISPATCH_TABLE(function)[presum::base::simd_table_index()]))
+
+// Returns function<dtype>(arguments) from the enclosing function. REQUIRES: a known dtype.
+#define PRESUM_RETURN_BY_DTYPE(dtype, function, ...) \
+  switch (dtype) {                                   \
+    case Dtype::kF32:                                \
+      return function<Dtype::kF32>(__VA_ARGS__);     \
+    case Dtype::kF64:                                \
+      return function<Dtype::kF64>(__VA_ARGS__);     \
+    case Dtype::kBF16:                               \
+      return function<Dtype::kBF16>(__VA_ARGS__);    \
+    case Dtype::kF16:                                \
+      return function<Dtype::kF16>(__VA_ARGS__);     \
+  }

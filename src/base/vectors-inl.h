@@ -30,8 +30,24 @@ using Doubles = hn::Repartition<double, Floats>;
 using HalfFloats = hn::Rebind<float, Doubles>;  // as many lanes as Doubles
 using Shorts = hn::Rebind<std::uint16_t, Floats>;
 
+using Reals = hn::Vec<Doubles>;
+
 constexpr std::size_t kLanes = hn::MaxLanes(Floats());
 constexpr std::size_t kDoubleLanes = kLanes / 2;
+
+HWY_INLINE Reals real(double value) { return hn::Set(Doubles(), value); }
+
+template <Dtype kDtype>
+HWY_INLINE const std::uint8_t* element(const void* buffer, std::size_t i) {
+  return static_cast<const std::uint8_t*>(buffer) + i * element_bytes(kDtype);
+}
+
+// Into the second cache: the first takes up fewer requests at a time than memory serves. What is
+// behind a buffer's end does no harm.
+HWY_INLINE void prefetch(const void* from, std::size_t bytes) {
+  const auto at = reinterpret_cast<std::uintptr_t>(from) + bytes;
+  __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2);
+}
 
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const std::uint8_t* from) {

@@ -92,12 +92,12 @@ Result<AuditReport> survey(const AuditArguments& arguments, std::ostream& err) {
     for (std::uint32_t worker = 0; worker < workers; ++worker) {
       generate(arguments, *distribution, *dtype, worker, first, count, buffers[worker].data());
     }
-    survey.add(leaves, count);
+    survey->add(leaves, count);
     bar.show(first + count, elements);
   }
   return AuditReport{fmt::format("{} {} values of {}, seed {}", arguments.distribution,
                                  arguments.dtype, count(workers, "worker"), arguments.seed),
-                     workers, *dtype, survey.result()};
+                     workers, *dtype, survey->result()};
 }
 
 int audit_verb(const AuditArguments& arguments, const Streams& io) {

@@ -226,21 +226,12 @@ std::vector<Alarm> Detector::update(const StepRecord& record) { return state_->u
 StepAlarms Detector::judge(const StepRecord& record) {
   StepAlarms out;
   if (!record.unused()) out.raised = update(record);
-  out.lasting = lasting();
-  for (std::size_t s = 0; s < kStatisticCount; ++s)
-    out.watched[s] = steps(static_cast<Statistic>(s));
+  out.lasting = state_->lasting();
+  out.watched = state_->steps;
   return out;
 }
 
-std::vector<Alarm> Detector::lasting() const { return state_->lasting(); }
-
-std::uint64_t Detector::steps(Statistic statistic) const {
-  return state_->steps[static_cast<std::size_t>(statistic)];
-}
-
 std::uint64_t Detector::steps() const { return state_->updates; }
-
-std::uint32_t Detector::workers() const { return state_->workers; }
 
 std::string Detector::save() const {
   std::vector<std::byte> bytes;
@@ -270,6 +261,21 @@ bool Detector::restore(std::string_view state) {
   if (!archive.ok() || !archive.at_end() || !restored->fits()) return false;
   state_ = std::move(restored);
   return true;
+}
+
+std::uint64_t least_steps(std::size_t workers) {
+  if (workers < 2) return 0;
+  StepRecord record;
+  for (std::uint32_t i = 0; i < std::min<std::size_t>(workers, 1024); ++i) {
+    WorkerRecord worker;
+    worker.rank = worker.replica = i;
+    worker.loss = i == 0 ? 2 : 1;
+    record.workers.push_back(worker);
+  }
+  record.workers_expected = record.workers_seen = static_cast<std::uint32_t>(record.workers.size());
+  Detector detector({});
+  while (detector.update(record).empty()) ++record.step;
+  return record.step + 1;
 }
 
 }  // namespace presum::detect

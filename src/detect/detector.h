@@ -86,15 +86,9 @@ class Detector {
   std::vector<Alarm> update(const StepRecord& record);
   // The same with what lasts at this step, and how much was seen.
   StepAlarms judge(const StepRecord& record);
-  // StepAlarms::lasting of the last step.
-  std::vector<Alarm> lasting() const;
-  // How many steps every statistic has seen; 0 where the run does not have it.
-  std::uint64_t steps(Statistic statistic) const;
 
   // How many steps of two workers or more it has looked at, those before `restore` too.
   std::uint64_t steps() const;
-  // Of its last step; 0 before the first.
-  std::uint32_t workers() const;
 
   // The state as bytes, for a detector of the same options that continues (`lasting` is empty
   // then). `restore` returns false, and changes nothing, where the bytes are not such a state.
@@ -105,5 +99,11 @@ class Detector {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// The steps after which a Detector with its default options names a worker whose loss is the
+// highest at every one of them, and nothing else is known: no run that is shorter can show a
+// lasting difference in one statistic. 0 for fewer than two workers; of more than 1,024 as of
+// 1,024.
+std::uint64_t least_steps(std::size_t workers);
 
 }  // namespace presum::detect

@@ -9,7 +9,6 @@
 #include <functional>
 #include <random>
 #include <set>
-#include <span>
 
 #include "base/hash.h"
 #include "detect/testing.h"
@@ -49,10 +48,30 @@ Alarms watch(Detector& detector, Steps& steps, int count) {
   return watch(detector, steps, count, [](StepRecord&) {});
 }
 
+// Of a new detector.
+template <class Spoil>
+Alarms watch(std::uint32_t workers, int count, Spoil&& spoil) {
+  Detector detector({});
+  Steps steps(workers);
+  return watch(detector, steps, count, spoil);
+}
+
 std::set<Replicas> named(const Alarms& alarms) {
   std::set<Replicas> out;
   for (const Alarm& alarm : alarms) out.insert(alarm.replicas);
   return out;
+}
+
+// What it says without another step.
+StepAlarms said(Detector& detector) {
+  StepRecord unused;
+  unused.workers.emplace_back().use = StepUse::kUnused;
+  unused.workers.back().optimizer_step = 1;
+  return detector.judge(unused);
+}
+
+std::uint64_t watched(Detector& detector, Statistic statistic) {
+  return said(detector).watched[static_cast<std::size_t>(statistic)];
 }
 
 void scale_norm(StepRecord& record, std::size_t worker, float factor) {
@@ -167,10 +186,7 @@ TEST(Detector, SaysWhichGroupDeviates) {
 }
 
 TEST(Detector, FindsAGroupThatTheWholeNormHides) {
-  Detector detector({});
-  Steps steps(8);
-  const Alarms alarms =
-      watch(detector, steps, 100, [](StepRecord& r) { r.groups[1].norms[3] *= 4; });
+  const Alarms alarms = watch(8, 100, [](StepRecord& r) { r.groups[1].norms[3] *= 4; });
   ASSERT_FALSE(alarms.empty());
   EXPECT_EQ(alarms[0].statistic, Statistic::kGroupNorm);
   EXPECT_EQ(alarms[0].group, 2);
@@ -178,9 +194,7 @@ TEST(Detector, FindsAGroupThatTheWholeNormHides) {
 }
 
 TEST(Detector, SaysNothingOfAGroupOfPracticallyZeroGradient) {
-  Detector detector({});
-  Steps steps(8);
-  const Alarms alarms = watch(detector, steps, 100, [](StepRecord& r) {
+  const Alarms alarms = watch(8, 100, [](StepRecord& r) {
     for (float& norm : r.groups[1].norms) norm = 1e-8F;
     r.groups[1].norms[3] *= 4;
   });
@@ -188,9 +202,7 @@ TEST(Detector, SaysNothingOfAGroupOfPracticallyZeroGradient) {
 }
 
 TEST(Detector, NamesTwoWorkersThatAreAtFaultAtOnce) {
-  Detector detector({});
-  Steps steps(8);
-  const Alarms alarms = watch(detector, steps, 100, [](StepRecord& r) {
+  const Alarms alarms = watch(8, 100, [](StepRecord& r) {
     r.workers[2].loss += 2;
     scale_norm(r, 5, 0.2F);
     scale_norm(r, 7, 0.2F);
@@ -229,9 +241,7 @@ TEST(Detector, NamesAPairAndNotItsEffects) {
 }
 
 TEST(Detector, NamesAnOpposedPair) {
-  Detector detector({});
-  Steps steps(6);
-  const Alarms alarms = watch(detector, steps, 30, [](StepRecord& r) { r.cosines.back() = -0.5F; });
+  const Alarms alarms = watch(6, 30, [](StepRecord& r) { r.cosines.back() = -0.5F; });
   ASSERT_FALSE(alarms.empty());
   EXPECT_EQ(alarms[0].kind, Kind::kPairOpposed);
   EXPECT_EQ(alarms[0].replicas, (Replicas{4, 5}));
@@ -239,9 +249,7 @@ TEST(Detector, NamesAnOpposedPair) {
 }
 
 TEST(Detector, NamesBothOfTwoWorkers) {
-  Detector detector({});
-  Steps steps(2);
-  const Alarms alarms = watch(detector, steps, 60, [](StepRecord& r) { r.workers[1].loss += 3; });
+  const Alarms alarms = watch(2, 60, [](StepRecord& r) { r.workers[1].loss += 3; });
   ASSERT_EQ(alarms.size(), 1);
   EXPECT_EQ(alarms[0].replicas, (Replicas{0, 1}));
   EXPECT_FALSE(alarms[0].high);  // the first is below
@@ -285,7 +293,7 @@ TEST(Detector, IsSilentForOneWorkerOrNone) {
   Steps steps(1);
   EXPECT_TRUE(watch(detector, steps, 300, [](StepRecord& r) { r.workers[0].loss = kNaN; }).empty());
   EXPECT_TRUE(detector.update(StepRecord{}).empty());
-  EXPECT_EQ(detector.steps(Statistic::kLoss), 0);
+  EXPECT_EQ(watched(detector, Statistic::kLoss), 0);
 }
 
 TEST(Detector, IsSilentWhereEverythingIsEqual) {
@@ -306,14 +314,12 @@ TEST(Detector, IsSilentWhereEverythingIsEqual) {
   EXPECT_TRUE(alarms.empty());
   for (const auto s : {Statistic::kLoss, Statistic::kNorm, Statistic::kPair, Statistic::kTokens,
                        Statistic::kMicroBatch, Statistic::kGroupNorm, Statistic::kResidual}) {
-    EXPECT_EQ(detector.steps(s), 0);
+    EXPECT_EQ(watched(detector, s), 0);
   }
 }
 
 TEST(Detector, IsSilentForCoarseValuesWithManyTies) {
-  Detector detector({});
-  Steps steps(8);
-  EXPECT_TRUE(watch(detector, steps, 3000, [](StepRecord& r) {
+  EXPECT_TRUE(watch(8, 3000, [](StepRecord& r) {
                 for (WorkerRecord& w : r.workers) {
                   w.loss = std::round(w.loss);
                   w.grad_norm = std::exp2(std::round(std::log2(w.grad_norm)));
@@ -324,9 +330,7 @@ TEST(Detector, IsSilentForCoarseValuesWithManyTies) {
 }
 
 TEST(Detector, IsSilentWhileAMetricDriftsAThousandfold) {
-  Detector detector({});
-  Steps steps(8);
-  EXPECT_TRUE(watch(detector, steps, 4000, [](StepRecord& r) {
+  EXPECT_TRUE(watch(8, 4000, [](StepRecord& r) {
                 const double factor = std::pow(1000, -double(r.step) / 4000);
                 for (std::size_t i = 0; i < 8; ++i) {
                   scale_norm(r, i, static_cast<float>(1 / factor));
@@ -350,7 +354,7 @@ TEST(Detector, IsSilentForDifferencesThatDoNotMatter) {
     for (GroupRecord& g : r.groups) std::ranges::fill(g.norms, 2.0F);
   };
   EXPECT_TRUE(watch(detector, steps, 2000, nearly_equal).empty());
-  EXPECT_EQ(detector.steps(Statistic::kLoss), 2000);
+  EXPECT_EQ(watched(detector, Statistic::kLoss), 2000);
 }
 
 TEST(Detector, IsSilentWhileWorkersJoinAndLeave) {
@@ -376,9 +380,7 @@ TEST(Detector, IsSilentWhileWorkersJoinAndLeave) {
 // ---- unknown and hostile values
 
 TEST(Detector, RanksThoseThatAreThere) {
-  Detector detector({});
-  Steps steps(8);
-  const Alarms alarms = watch(detector, steps, 60, [](StepRecord& r) {
+  const Alarms alarms = watch(8, 60, [](StepRecord& r) {
     r.workers[2].loss = kNaN;
     r.workers[3].grad_norm = std::numeric_limits<double>::infinity();
     r.workers[4].grad_norm = 0;
@@ -440,7 +442,7 @@ TEST(Detector, TakesRecordsThatDoNotFit) {
         r.workers[pick()].micro.assign(2, {std::numeric_limits<double>::max(), 1, 0});
     }
   });
-  EXPECT_GT(detector.steps(Statistic::kNorm), 0);
+  EXPECT_GT(watched(detector, Statistic::kNorm), 0);
 }
 
 TEST(Detector, WatchesAThousandWorkers) {
@@ -692,7 +694,7 @@ std::vector<std::uint64_t> steps_that_last(std::uint32_t workers, double shift, 
     StepRecord record = steps.next();
     if (s >= 100 && s < until) record.workers[1].loss += shift;
     detector.update(record);
-    const Alarms lasting = detector.lasting();
+    const Alarms lasting = said(detector).lasting;
     const bool still = std::ranges::any_of(lasting, [&](const Alarm& alarm) {
       return alarm.statistic == Statistic::kLoss && alarm.replicas == who;
     });
@@ -722,8 +724,17 @@ TEST(Lasting, IsNobodyInAHealthyRun) {
   Detector detector({});
   Steps steps(4);
   watch(detector, steps, 300);
-  EXPECT_TRUE(detector.lasting().empty());
-  EXPECT_TRUE(Detector({}).lasting().empty());
+  EXPECT_TRUE(said(detector).lasting.empty());
+}
+
+TEST(LeastSteps, FallWithTheNumberOfWorkers) {
+  EXPECT_EQ(least_steps(0), 0U);
+  EXPECT_EQ(least_steps(1), 0U);
+  EXPECT_EQ(least_steps(2), 26U);
+  EXPECT_EQ(least_steps(4), 15U);
+  EXPECT_EQ(least_steps(8), 10U);
+  EXPECT_EQ(least_steps(1024), least_steps(1'000'000));
+  EXPECT_LE(least_steps(1024), 6U);
 }
 
 }  // namespace

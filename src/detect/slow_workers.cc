@@ -5,8 +5,6 @@
 #include <array>
 #include <cmath>
 
-#include "detect/rank_panel.h"
-
 namespace presum::detect {
 namespace {
 
@@ -23,62 +21,48 @@ const std::array kSpecs = {
 
 double log_of(double seconds) { return std::log(std::max(seconds, kLeastSeconds)); }
 
-}  // namespace
-
-struct SlowWorkers::State {
-  explicit State(const Options& o) : options(o), tables(kThetas) {}
-
-  void start(std::uint32_t expected) {
-    workers = expected;
-    panels.clear();
-    const std::size_t n = expected < 2 || expected > kWorkersMax ? 0 : expected;
-    for (const PanelSpec& spec : kSpecs) panels.emplace_back(spec, n, kThetas.size());
-  }
-  void fill(const StepRecord& record);
-  void raise(RankPanel& panel, std::uint32_t worker, std::uint64_t step, TimeAlarms& out);
-  static Alarm alarm_of(const RankPanel& panel, std::uint32_t worker);
-
-  Options options;
-  RankTables tables;
-  std::uint32_t workers = 0;
-  std::uint64_t steps = 0;
-  std::uint64_t last_step = 0;
-  std::vector<RankPanel> panels;
-  std::vector<double> own;     // log, without what the thread was queued; by replica
-  std::vector<double> queued;  // log, with it
-};
-
-void SlowWorkers::State::fill(const StepRecord& record) {
-  own.assign(workers, kNaN);
-  queued.assign(workers, kNaN);
-  const bool told = std::ranges::none_of(
-      record.workers, [](const WorkerRecord& w) { return std::isnan(w.times.queued); });
-  for (const WorkerRecord& w : record.workers) {
-    if (!w.times.known() || w.replica >= workers) continue;
-    const double seconds = w.times.own();
-    const double waited = told ? w.times.queued : 0;  // else unlike things would be compared
-    own[w.replica] = log_of(seconds - std::min(waited, seconds));
-    queued[w.replica] = log_of(seconds);
-  }
-}
-
-Alarm SlowWorkers::State::alarm_of(const RankPanel& panel, std::uint32_t worker) {
+Alarm alarm_of(const RankPanel& panel, std::uint32_t worker) {
   Alarm alarm;
   alarm.statistic = panel.spec().statistic;
   alarm.replicas = {worker};
   return alarm;
 }
 
-void SlowWorkers::State::raise(RankPanel& panel, std::uint32_t worker, std::uint64_t step,
-                               TimeAlarms& out) {
+}  // namespace
+
+SlowWorkers::SlowWorkers(const Options& options) : options_(options), tables_(kThetas) {}
+
+void SlowWorkers::start(std::uint32_t expected) {
+  workers_ = expected;
+  panels_.clear();
+  const std::size_t n = expected < 2 || expected > kWorkersMax ? 0 : expected;
+  for (const PanelSpec& spec : kSpecs) panels_.emplace_back(spec, n, kThetas.size());
+}
+
+void SlowWorkers::fill(const StepRecord& record) {
+  own_.assign(workers_, kNaN);
+  queued_.assign(workers_, kNaN);
+  const bool told = std::ranges::none_of(
+      record.workers, [](const WorkerRecord& w) { return std::isnan(w.times.queued); });
+  for (const WorkerRecord& w : record.workers) {
+    if (!w.times.known() || w.replica >= workers_) continue;
+    const double seconds = w.times.own();
+    const double waited = told ? w.times.queued : 0;  // else unlike things would be compared
+    own_[w.replica] = log_of(seconds - std::min(waited, seconds));
+    queued_[w.replica] = log_of(seconds);
+  }
+}
+
+void SlowWorkers::raise(RankPanel& panel, std::uint32_t worker, std::uint64_t step,
+                        TimeAlarms& out) {
   const double evidence = panel.evidence(worker, Side::kHigh);
-  if (!(evidence >= options.level)) return;
+  if (!(evidence >= options_.level)) return;
   const Window window = panel.window(worker, Side::kHigh, step);
   panel.reset(worker, Side::kHigh);
   if (!panel.matters(window, Side::kHigh)) return;
   AlarmMemory& memory = panel.memory();
   memory.blame(worker, step);
-  if (memory.cooling(worker, Side::kHigh, step, options.cooldown)) return;
+  if (memory.cooling(worker, Side::kHigh, step, options_.cooldown)) return;
   memory.raised(worker, Side::kHigh, step, window.effect);
   Alarm alarm = alarm_of(panel, worker);
   alarm.first_step = window.first_step;
@@ -89,34 +73,28 @@ void SlowWorkers::State::raise(RankPanel& panel, std::uint32_t worker, std::uint
   out.raised.push_back(std::move(alarm));
 }
 
-SlowWorkers::SlowWorkers(const Options& options) : state_(std::make_unique<State>(options)) {}
-SlowWorkers::SlowWorkers(SlowWorkers&&) noexcept = default;
-SlowWorkers& SlowWorkers::operator=(SlowWorkers&&) noexcept = default;
-SlowWorkers::~SlowWorkers() = default;
-
 TimeAlarms SlowWorkers::judge(const StepRecord& record) {
-  State& s = *state_;
   TimeAlarms out;
-  if (record.workers_expected != s.workers) s.start(record.workers_expected);
-  if (s.steps > 0 && record.step <= s.last_step) {
-    for (RankPanel& panel : s.panels) panel.restart(record.step);
+  if (record.workers_expected != workers_) start(record.workers_expected);
+  if (steps_ > 0 && record.step <= last_step_) {
+    for (RankPanel& panel : panels_) panel.restart(record.step);
   }
-  s.last_step = record.step;
-  s.fill(record);
-  s.tables.trim();
+  last_step_ = record.step;
+  fill(record);
+  tables_.trim();
   bool seen = false;
-  for (RankPanel& panel : s.panels) {
+  for (RankPanel& panel : panels_) {
     if (panel.workers() == 0) continue;
     const bool with_queue = panel.spec().statistic == Statistic::kQueuedTime;
-    if (!panel.update(with_queue ? s.queued : s.own, record.step, s.tables)) continue;
+    if (!panel.update(with_queue ? queued_ : own_, record.step, tables_)) continue;
     seen = true;
-    for (std::uint32_t i = 0; i < panel.workers(); ++i) s.raise(panel, i, record.step, out);
+    for (std::uint32_t i = 0; i < panel.workers(); ++i) raise(panel, i, record.step, out);
     for (const auto& [worker, side] : panel.lasting()) {
-      out.lasting.push_back(State::alarm_of(panel, worker));
+      out.lasting.push_back(alarm_of(panel, worker));
     }
   }
-  s.steps += seen ? 1 : 0;
-  out.watched = s.steps;
+  steps_ += seen ? 1 : 0;
+  out.watched = steps_;
   return out;
 }
 

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "detect/detector.h"
+#include "detect/rank_panel.h"
 #include "presum/step_record.h"
 
 namespace presum::detect {
@@ -24,16 +24,23 @@ struct TimeAlarms {
 class SlowWorkers {
  public:
   explicit SlowWorkers(const Options& options);
-  SlowWorkers(SlowWorkers&&) noexcept;
-  SlowWorkers& operator=(SlowWorkers&&) noexcept;
-  ~SlowWorkers();
 
   // As Detector::judge. Steps of which the time of fewer than two workers is known say nothing.
   TimeAlarms judge(const StepRecord& record);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void start(std::uint32_t expected);
+  void fill(const StepRecord& record);
+  void raise(RankPanel& panel, std::uint32_t worker, std::uint64_t step, TimeAlarms& out);
+
+  Options options_;
+  RankTables tables_;
+  std::uint32_t workers_ = 0;
+  std::uint64_t steps_ = 0;
+  std::uint64_t last_step_ = 0;
+  std::vector<RankPanel> panels_;
+  std::vector<double> own_;     // log, without what the thread was queued; by replica
+  std::vector<double> queued_;  // log, with it
 };
 
 }  // namespace presum::detect

@@ -4,8 +4,6 @@
 
 #include <bitset>
 #include <cstdint>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "detect/archive.h"

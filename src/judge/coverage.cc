@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "detect/least_steps.h"
+#include "detect/detector.h"
 #include "judge/continuations.h"
 
 namespace presum::judge {

@@ -119,38 +119,35 @@ void CosineEstimate::estimate_errors(const Buckets& b) {
   cross_sum_error_ = std::sqrt(cross);
 }
 
+// Carries what is added to every <g_i, g_j> into the cosines.
 void CosineEstimate::correct_total(double exact_cross_sum) {
   const auto v = static_cast<double>(norms_.size());
   const double all = std::accumulate(rows_.begin(), rows_.end(), 0.0);
-  shift(std::vector<double>(norms_.size(), (exact_cross_sum - all) / (2 * v * (v - 1))));
-}
-
-// Adds a_i + a_j to every <g_i, g_j> and carries that into the cosines.
-void CosineEstimate::shift(std::vector<double> a) {
-  const std::size_t count = norms_.size();
-  const auto v = static_cast<double>(count);
+  const double a = shift_ = (exact_cross_sum - all) / (2 * v * (v - 1));
   const auto inverse = reciprocals(norms_);
-  const double inverse_sum = std::accumulate(inverse.begin(), inverse.end(), 0.0);
-  const double shift_sum = std::inner_product(a.begin(), a.end(), inverse.begin(), 0.0);
-  const double a_sum = std::accumulate(a.begin(), a.end(), 0.0);
+  double inverse_sum = 0, shift_sum = 0, a_sum = 0;
+  for (const double x : inverse) {
+    inverse_sum += x;
+    shift_sum += a * x;
+    a_sum += a;
+  }
   mean_ = 0;
   cross_sum_ = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const double others = a[i] * (inverse_sum - inverse[i]) + shift_sum - a[i] * inverse[i];
+  for (std::size_t i = 0; i < inverse.size(); ++i) {
+    const double others = a * (inverse_sum - inverse[i]) + shift_sum - a * inverse[i];
     const double moved = to_others_[i] + others * inverse[i] / (v - 1);
-    rows_[i] += a[i] * (v - 1) + a_sum - a[i];
+    rows_[i] += a * (v - 1) + a_sum - a;
     cross_sum_ += rows_[i];
     mean_ += moved / v;
     to_others_[i] = clip(moved);
   }
   mean_ = clip(mean_);
   standard_error_ = corrected_error_;
-  shift_ = std::move(a);
 }
 
 double CosineEstimate::corrected(std::size_t i, std::size_t j, double raw) const {
-  if (shift_.empty()) return raw;
-  return clip(raw + (shift_[i] + shift_[j]) / (norms_[i] * norms_[j]));
+  if (shift_ == 0) return raw;
+  return clip(raw + (shift_ + shift_) / (norms_[i] * norms_[j]));
 }
 
 std::vector<double> pair_cosines(const Directions& d) {

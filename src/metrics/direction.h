@@ -40,12 +40,11 @@ class CosineEstimate {
  private:
   struct Buckets;
   void estimate_errors(const Buckets& buckets);
-  void shift(std::vector<double> a);
 
   std::vector<double> norms_;
   std::vector<double> to_others_;
   std::vector<double> rows_;
-  std::vector<double> shift_;  // a_i: <g_i, g_j> was moved by a_i + a_j; empty without correction
+  double shift_ = 0;  // every <g_i, g_j> was moved by twice that
   double mean_ = 0;
   double standard_error_ = 0;
   double corrected_error_ = 0;

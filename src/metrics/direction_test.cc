@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -32,55 +30,17 @@ Directions directions_of(const Gradients& sketches, const std::vector<double>& n
   return d;
 }
 
-Gradients small_gradients(std::size_t workers, std::uint64_t seed, std::size_t elements = 256) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  Gradients out(workers, Gradient(elements));
-  Gradient common(elements);
-  for (float& x : common) x = normal(random);
-  for (std::size_t i = 0; i < workers; ++i) {
-    for (std::size_t e = 0; e < elements; ++e) {
-      out[i][e] = (1.0F + 0.2F * static_cast<float>(i)) * (0.5F * common[e] + normal(random));
-    }
-  }
-  return out;
-}
-
 std::vector<double> norms_of(const Gradients& gradients) {
   std::vector<double> out;
   for (const Gradient& g : gradients) out.push_back(std::sqrt(dot(g, g)));
   return out;
 }
 
-TEST(CosineEstimate, IsExactForExactSketches) {
-  const Gradients g = small_gradients(5, 1);
-  const Truth truth(g);
-  const CosineEstimate estimate(directions_of(g, norms_of(g)));
-  EXPECT_NEAR(estimate.mean(), truth.cosine_mean(), 1e-12);
-  double cross = 0;
-  for (std::size_t i = 0; i < 5; ++i) {
-    EXPECT_NEAR(estimate.to_others()[i], truth.cosine_to_others(i), 1e-12);
-    cross += truth.row_sum(i) - truth.product(i, i);
-  }
-  EXPECT_NEAR(estimate.cross_sum(), cross, 1e-9 * std::abs(cross));
-}
-
-TEST(CosineEstimate, PairCosinesRunRowByRow) {
-  const Gradients g = small_gradients(4, 2);
-  const Truth truth(g);
-  const auto pairs = pair_cosines(directions_of(g, norms_of(g)));
-  ASSERT_EQ(pairs.size(), 6U);
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    for (std::size_t j = i + 1; j < 4; ++j) EXPECT_NEAR(pairs[at++], truth.cosine(i, j), 1e-12);
-  }
-}
-
 // Sketches of other gradients than those whose norms and sums are known: the correction has to
 // bridge the whole gap.
 struct Mismatch {
-  Gradients sketched = small_gradients(5, 3);
-  Gradients real = small_gradients(5, 4, 300);
+  Gradients sketched = testing::random_gradients(5, 3, 0.5, 256);
+  Gradients real = testing::random_gradients(5, 4, 0.5, 300);
   std::vector<double> norms = norms_of(real);
   Directions directions = directions_of(sketched, norms);
   std::vector<double> raw = pair_cosines(directions);
@@ -193,21 +153,13 @@ Gradients make_gradients(Data data, std::uint64_t seed) {
   return out;
 }
 
-// One worker's model: three parameters of unequal size.
-struct Cut {
-  std::size_t begin;
-  std::size_t count;
-};
-constexpr Cut kCuts[] = {
-    {0, kElements / 2}, {kElements / 2, kElements / 4}, {kElements * 3 / 4, kElements / 4}};
-
 class Workers {
  public:
   Workers() {
     for (std::uint32_t i = 0; i < kWorkers; ++i) {
       auto observer = Observer::create(
           {.identity = {.replica = i, .rank = i, .replicas = kWorkers}, .sketch_size = kSketch},
-          {{"a.w", kCuts[0].count, ""}, {"b.w", kCuts[1].count, ""}, {"c.w", kCuts[2].count, ""}});
+          {{"w", kElements, ""}});
       observers_.push_back(std::move(*observer));
     }
   }
@@ -216,10 +168,7 @@ class Workers {
     std::vector<packet::Step> out;
     for (std::uint32_t i = 0; i < kWorkers; ++i) {
       observers_[i].begin_step(step);
-      for (ParameterId p = 0; p < 3; ++p) {
-        const float* data = gradients[i].data() + kCuts[p].begin;
-        EXPECT_TRUE(observers_[i].gradient(p, data, kCuts[p].count, Dtype::kF32));
-      }
+      EXPECT_TRUE(observers_[i].gradient(0, gradients[i].data(), kElements, Dtype::kF32));
       out.push_back(std::get<packet::Step>(*packet::decode(observers_[i].end_step({}).bytes)));
     }
     return out;
@@ -279,13 +228,6 @@ struct Scores {
   static double spike_share(const WorkerRecord& w) {
     return w.grad_max * w.grad_max / (w.grad_norm * w.grad_norm);
   }
-
-  void print(Data data, const char* name) const {
-    std::printf(
-        "%-12s %-5s pair RMSE x sqrt(k) %.3f coverage %.3f | mean RMSE %.2e coverage %.3f\n",
-        data_name(data).c_str(), name, pair.rmse() * std::sqrt(kSketch), pair.coverage(),
-        mean.rmse(), mean.coverage());
-  }
 };
 
 struct Measured {
@@ -308,8 +250,6 @@ Measured measure_all(Data data) {
       out.total.add(total, truth);
     }
   }
-  out.raw.print(data, "raw");
-  out.total.print(data, "total");
   return out;
 }
 

@@ -2,6 +2,8 @@
 // Sums over the norms n_i of the workers' own gradients.
 #pragma once
 
+#include <cmath>
+
 #include "presum/step_record.h"
 
 namespace presum::metrics {
@@ -17,6 +19,16 @@ struct NormSums {
 };
 
 // Of the record's workers. A norm that is not finite makes the sums so.
-NormSums sum_norms(const StepRecord& record);
+inline NormSums sum_norms(const StepRecord& record) {
+  NormSums n;
+  n.workers = static_cast<double>(record.workers.size());
+  n.complete = record.workers_seen == record.workers_expected && record.workers_seen > 0;
+  for (const WorkerRecord& w : record.workers) {
+    n.complete = n.complete && std::isfinite(w.grad_norm);
+    n.sum += w.grad_norm;
+    n.squares += w.grad_norm * w.grad_norm;
+  }
+  return n;
+}
 
 }  // namespace presum::metrics

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <random>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,19 +25,8 @@ using Steps = std::vector<packet::Step>;
 
 constexpr std::size_t kElements = 6000;
 
-Gradients random_gradients(std::size_t workers, std::uint64_t seed, double common = 0.5) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<double> normal;
-  Gradient shared(kElements);
-  for (float& x : shared) x = static_cast<float>(common * normal(random));
-  Gradients out(workers, Gradient(kElements));
-  for (std::size_t i = 0; i < workers; ++i) {
-    const double scale = 0.5 + 0.3 * static_cast<double>(i);
-    for (std::size_t e = 0; e < kElements; ++e) {
-      out[i][e] = static_cast<float>(scale * (static_cast<double>(shared[e]) + normal(random)));
-    }
-  }
-  return out;
+Gradients random_gradients(std::size_t workers, std::uint64_t seed) {
+  return testing::random_gradients(workers, seed, 0.5, kElements);
 }
 
 // Worker `owner`'s share, taken literally: the dot products of its piece of all gradients.
@@ -93,7 +81,7 @@ void expect_exact(const StepRecord& record, const Truth& truth, double tolerance
 
 TEST(GramMatrix, GivesAllCosinesExactly) {
   for (const std::size_t workers : {2U, 3U, 7U, 64U}) {
-    const Gradients g = random_gradients(workers, 40 + workers, 0.3);
+    const Gradients g = random_gradients(workers, 40 + workers);
     const Truth truth(g);
     for (const std::uint32_t sketch_size : {0U, 64U}) {
       const StepRecord r = measure(observe(g, {.sketch_size = sketch_size}));

@@ -3,9 +3,8 @@
 
 #include <optional>
 
-#include "metrics/exact_pair.h"
+#include "metrics/exact_cosines.h"
 #include "metrics/gram.h"
-#include "metrics/gram_cosines.h"
 #include "metrics/layer_reductions.h"
 #include "metrics/moments.h"
 #include "metrics/noise.h"

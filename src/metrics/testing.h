@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
-#include <string_view>
+#include <random>
 #include <vector>
 
 #include "base/hash.h"
@@ -24,6 +24,23 @@ inline double dot(const Gradient& a, const Gradient& b) {
     sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
   }
   return sum;
+}
+
+// Workers' gradients that have something in common, each of another size.
+inline Gradients random_gradients(std::size_t workers, std::uint64_t seed, double common = 0.7,
+                                  std::size_t elements = 1024) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  Gradient shared(elements);
+  for (float& x : shared) x = static_cast<float>(common * normal(random));
+  Gradients out(workers, Gradient(elements));
+  for (std::size_t i = 0; i < workers; ++i) {
+    const double scale = 0.5 + 0.3 * static_cast<double>(i);
+    for (std::size_t e = 0; e < elements; ++e) {
+      out[i][e] = static_cast<float>(scale * (static_cast<double>(shared[e]) + normal(random)));
+    }
+  }
+  return out;
 }
 
 // The definitions of docs/metrics.md, taken literally. REQUIRES: at least one gradient.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs on all ranks at once, as mpi_test.cc.
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <random>
 #include <vector>
 
+#include "mpi/testing.h"
 #include "presum/mpi.h"
 
 namespace presum::mpi {
@@ -14,12 +14,6 @@ namespace {
 constexpr std::size_t kLeaves = 12;
 using Bytes = std::vector<std::byte>;
 using Buffers = std::vector<Bytes>;
-
-int rank() {
-  int value = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &value);
-  return value;
-}
 
 // The same on every rank: finite values of all sizes, a few that are not.
 Buffers leaves_of_all(Dtype dtype, std::size_t count) {
@@ -73,12 +67,10 @@ TEST(AllReduce, ExactIsTheSumInOneProcessHoweverLeavesAreShared) {
 
 TEST(AllReduce, DividesByNothingByRanksOrByLeaves) {
   const Buffers leaves = leaves_of_all(Dtype::kF32, 64);
-  int ranks = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   const auto sum = [&](Mean mean) { return over_ranks(leaves, Dtype::kF32, 64, true, mean); };
   EXPECT_EQ(sum(Mean::kNone), in_process(leaves, Dtype::kF32, 64, 1));
   EXPECT_EQ(sum(Mean::kOverRanks),
-            in_process(leaves, Dtype::kF32, 64, static_cast<std::uint32_t>(ranks)));
+            in_process(leaves, Dtype::kF32, 64, static_cast<std::uint32_t>(size())));
 }
 
 TEST(AllReduce, BuffersLongerThanABlockAreReducedInPlace) {
@@ -90,9 +82,7 @@ TEST(AllReduce, BuffersLongerThanABlockAreReducedInPlace) {
   ASSERT_TRUE(allreduce(leaf, Dtype::kF32, count, Mean::kNone, mine.data(), MPI_COMM_WORLD));
   float last = 0;
   std::memcpy(&last, &mine[4 * (count - 1)], 4);
-  int ranks = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  EXPECT_EQ(last, static_cast<float>(ranks * (ranks + 1)) / 2);
+  EXPECT_EQ(last, static_cast<float>(size() * (size() + 1)) / 2);
 }
 
 TEST(AllReduce, NoElementsAreNothingToDo) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every test runs on all ranks at once: mpirun -n 4 mpi_test.
 #include "mpi/exchange.h"
 
 #include <gtest/gtest.h>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "mpi/testing.h"
 #include "packet/packet.h"
 
 namespace presum::mpi {
@@ -26,18 +26,6 @@ const std::string kAnnounced = "81985529216486895 3";
 constexpr Seconds kLong{20};
 constexpr std::size_t kEager = 64;      // floats: a message that MPI may send at once
 constexpr std::size_t kLarge = 65'536;  // one that needs its receiver, and its sender's progress
-
-int rank() {
-  int value = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &value);
-  return value;
-}
-
-int size() {
-  int value = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &value);
-  return value;
-}
 
 // What the program under watch does at each step.
 int sum_over_ranks(int value) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every test runs on all ranks at once: mpirun -n 4 mpi_test.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "mpi/testing.h"
 #include "presum/mpi.h"
 #include "presum/run_log.h"
 #include "session/testing.h"
@@ -23,33 +23,23 @@ constexpr Seconds kLong{20};
 
 Status status_before_mpi;  // of a session that was asked for too early
 
-struct Ranks {
-  int rank = 0;
-  int size = 0;
-  Ranks() {
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-  }
-};
-
 class MpiSession : public ::testing::Test {
  protected:
   MpiSession() {
     int id = getpid();
     MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
     folder_ = std::filesystem::temp_directory_path() / ("presum_session_" + std::to_string(id));
-    if (ranks_.rank == 0) std::filesystem::create_directories(folder_);
+    if (rank() == 0) std::filesystem::create_directories(folder_);
     MPI_Barrier(MPI_COMM_WORLD);
   }
   ~MpiSession() override {
     MPI_Barrier(MPI_COMM_WORLD);
-    if (ranks_.rank == 0) std::filesystem::remove_all(folder_);
+    if (rank() == 0) std::filesystem::remove_all(folder_);
   }
 
   static void train(Session& session, std::uint64_t steps = kSteps) {
-    const Ranks ranks;
     for (std::uint64_t step = 0; step < steps; ++step) {
-      const auto own = static_cast<float>(ranks.rank + 1);
+      const auto own = static_cast<float>(rank() + 1);
       const std::vector<float> gradient(3, own);
       session.begin_step(step);
       EXPECT_TRUE(session.gradient(0, gradient.data(), gradient.size(), Dtype::kF32));
@@ -58,7 +48,6 @@ class MpiSession : public ::testing::Test {
     }
   }
 
-  Ranks ranks_;
   std::filesystem::path folder_;
   std::vector<Parameter> parameters_ = {{.name = "w", .elements = 3}};
 };
@@ -66,11 +55,11 @@ class MpiSession : public ::testing::Test {
 TEST_F(MpiSession, RecordsEveryStepOfEveryRank) {
   auto session = Session::create(MPI_COMM_WORLD, {.run = folder_ / "run"}, parameters_);
   EXPECT_TRUE(session.active());
-  EXPECT_EQ(session.aggregator() != nullptr, ranks_.rank == 0);
+  EXPECT_EQ(session.aggregator() != nullptr, rank() == 0);
   train(session);
   EXPECT_TRUE(session.close(kLong));
   EXPECT_FALSE(session.active());
-  if (ranks_.rank != 0) return;
+  if (rank() != 0) return;
   const auto log = RunLog::open(folder_ / "run");
   ASSERT_TRUE(log);
   const auto steps = steps_in(folder_ / "run");
@@ -87,7 +76,7 @@ TEST_F(MpiSession, Rank0WaitsItsPatienceForARankThatNeverCloses) {
   auto session = Session::create(MPI_COMM_WORLD, {.run = folder_ / "run"}, parameters_);
   train(session, 3);
   const auto begin = std::chrono::steady_clock::now();
-  if (ranks_.rank == 0) {
+  if (rank() == 0) {
     EXPECT_FALSE(session.close(Seconds(0.3)));
     const Seconds took = std::chrono::steady_clock::now() - begin;
     EXPECT_GE(took, Seconds(0.3));
@@ -95,7 +84,7 @@ TEST_F(MpiSession, Rank0WaitsItsPatienceForARankThatNeverCloses) {
     const auto log = RunLog::open(folder_ / "run");
     EXPECT_EQ(log->steps()->size(), 3U);
     EXPECT_NE(log->segments()->front().incomplete, "");
-  } else if (ranks_.rank != 3) {
+  } else if (rank() != 3) {
     EXPECT_TRUE(session.close(kLong));
   }
 }
@@ -103,24 +92,24 @@ TEST_F(MpiSession, Rank0WaitsItsPatienceForARankThatNeverCloses) {
 TEST_F(MpiSession, IsInactiveOnAllRanksWhereRank0CannotRecord) {
   auto session = Session::create(MPI_COMM_WORLD, {.run = "/dev/null/run"}, parameters_);
   EXPECT_FALSE(session.active());
-  EXPECT_EQ(static_cast<bool>(session.status()), ranks_.rank != 0);
+  EXPECT_EQ(static_cast<bool>(session.status()), rank() != 0);
   train(session);
   EXPECT_TRUE(session.close(kLong));
 }
 
 TEST_F(MpiSession, AGoodbyeFindsRoomWhereRank0IsLate) {
   auto session = Session::create(MPI_COMM_WORLD, {.run = folder_ / "run"}, parameters_);
-  if (ranks_.rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  if (rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   train(session, 100);
   // The others give up before rank 0 comes: all their places are taken.
-  EXPECT_TRUE(session.close(ranks_.rank == 0 ? kLong : Seconds(0.2)));
+  EXPECT_TRUE(session.close(rank() == 0 ? kLong : Seconds(0.2)));
 }
 
 TEST_F(MpiSession, RefusesAnInterCommunicator) {
   MPI_Comm half = MPI_COMM_NULL;
   MPI_Comm between = MPI_COMM_NULL;
-  MPI_Comm_split(MPI_COMM_WORLD, ranks_.rank / 2, 0, &half);
-  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, ranks_.rank < 2 ? 2 : 0, 0, &between);
+  MPI_Comm_split(MPI_COMM_WORLD, rank() / 2, 0, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank() < 2 ? 2 : 0, 0, &between);
   const auto session = Session::create(between, {.run = folder_ / "run"}, parameters_);
   ASSERT_FALSE(session.status());
   EXPECT_EQ(session.status().error().code, ErrorCode::kInvalidArgument);
@@ -129,7 +118,7 @@ TEST_F(MpiSession, RefusesAnInterCommunicator) {
 }
 
 TEST_F(MpiSession, OfARankAloneIsRecordedToo) {
-  const auto run = folder_ / std::to_string(ranks_.rank);
+  const auto run = folder_ / std::to_string(rank());
   auto session = Session::create(MPI_COMM_SELF, {.run = run}, parameters_);
   train(session);
   EXPECT_TRUE(session.close(kLong));
@@ -153,9 +142,7 @@ int main(int argc, char** argv) {
   presum::mpi::status_before_mpi = presum::mpi::Session::create(MPI_COMM_WORLD, {}, {}).status();
   int level = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SINGLE, &level);
-  int size = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  const int result = size == 4 ? RUN_ALL_TESTS() : 1;
+  const int result = presum::mpi::size() == 4 ? RUN_ALL_TESTS() : 1;
   MPI_Finalize();
   return result;
 }

@@ -128,10 +128,6 @@ GradientSums gradient_kernel(const void* data, std::size_t count, Dtype dtype, S
   return gradient_pass_reference(data, count, dtype, sketch);
 }
 
-GradientSums norm_kernel(const void* data, std::size_t count, Dtype dtype) {
-  return norm_pass_reference(data, count, dtype);
-}
-
 #else
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -141,7 +137,7 @@ constexpr std::size_t kSums = kAccumulators / kDoubleLanes;  // vectors of accum
 constexpr std::size_t kSteps = kChunk / kLanes;              // vectors of floats in a chunk
 static_assert(kLanes <= kAccumulators);
 
-template <Dtype kDtype, bool kFingerprint, bool kSketch>
+template <Dtype kDtype, bool kSketch>
 class Pass {
  public:
   // Everything is inlined into one function, so that the sums stay in registers. The constructor is
@@ -153,13 +149,13 @@ class Pass {
     for (auto& sum : sums_) sum = hn::Zero(Doubles());
   }
 
-  HWY_INLINE GradientSums norm(const std::uint8_t* data, std::size_t count) const {
+  HWY_INLINE GradientSums result(const std::uint8_t* data, std::size_t count) const {
     const double sum = sum_squares();
-    if (!std::isfinite(sum)) return norm_pass_reference(data, count, kDtype);
-    return {sum, hn::GetLane(hn::MaxOfLanes(Doubles(), largest())), 0, 0, zeros_};
+    GradientSums sums{sum, hn::GetLane(hn::MaxOfLanes(Doubles(), largest())), 0, 0, zeros_};
+    if (!std::isfinite(sum)) sums = norm_reference(data, count, kDtype);
+    sums.fingerprint = fingerprint_;
+    return sums;
   }
-
-  std::uint64_t fingerprint() const { return fingerprint_; }
 
   // In stretches of chunks between which nothing has to be done: until a fingerprint block ends or
   // the sketch wraps. The last chunk, if not full, is a stretch of its own.
@@ -183,7 +179,7 @@ class Pass {
       count_zeros(from, first, elements);
       if constexpr (kSketch) buckets.write_back();
       first += elements;
-      if constexpr (kFingerprint) end_stretch(first, count);
+      end_stretch(first, count);
     }
   }
 
@@ -231,7 +227,7 @@ class Pass {
     const Vectors v = read<kDtype>(from);
     add_squares<2 * kStep % kSums>(v);
     take_largest(v);
-    if constexpr (kFingerprint) add_products(v, keys);
+    add_products(v, keys);
     if constexpr (kSketch) add_signed<kStep>(v.floats, signs, buckets);
   }
 
@@ -366,17 +362,9 @@ class Pass {
 
 template <Dtype kDtype, bool kSketch>
 GradientSums gradient_of(const std::uint8_t* data, std::size_t count, SketchSpan sketch) {
-  Pass<kDtype, true, kSketch> pass;
+  Pass<kDtype, kSketch> pass;
   pass.run(data, count, sketch);
-  const GradientSums norm = pass.norm(data, count);
-  return {norm.sum_squares, norm.max_abs, norm.nonfinite, pass.fingerprint(), norm.zeros};
-}
-
-template <Dtype kDtype>
-GradientSums norm_of(const std::uint8_t* data, std::size_t count) {
-  Pass<kDtype, false, false> pass;
-  pass.run(data, count, {});
-  return pass.norm(data, count);
+  return pass.result(data, count);
 }
 
 template <Dtype kDtype>
@@ -387,31 +375,7 @@ GradientSums gradient_of(const void* data, std::size_t count, SketchSpan sketch)
 }
 
 GradientSums gradient_kernel(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return gradient_of<Dtype::kF32>(data, count, sketch);
-    case Dtype::kF64:
-      return gradient_of<Dtype::kF64>(data, count, sketch);
-    case Dtype::kBF16:
-      return gradient_of<Dtype::kBF16>(data, count, sketch);
-    case Dtype::kF16:
-      return gradient_of<Dtype::kF16>(data, count, sketch);
-  }
-  return {};
-}
-
-GradientSums norm_kernel(const void* data, std::size_t count, Dtype dtype) {
-  const auto* bytes = static_cast<const std::uint8_t*>(data);
-  switch (dtype) {
-    case Dtype::kF32:
-      return norm_of<Dtype::kF32>(bytes, count);
-    case Dtype::kF64:
-      return norm_of<Dtype::kF64>(bytes, count);
-    case Dtype::kBF16:
-      return norm_of<Dtype::kBF16>(bytes, count);
-    case Dtype::kF16:
-      return norm_of<Dtype::kF16>(bytes, count);
-  }
+  PRESUM_RETURN_BY_DTYPE(dtype, gradient_of, data, count, sketch)
   return {};
 }
 
@@ -428,9 +392,6 @@ HWY_AFTER_NAMESPACE();
 namespace presum::observe {
 namespace {
 
-HWY_EXPORT(gradient_kernel);
-HWY_EXPORT(norm_kernel);
-
 [[maybe_unused]] bool is_valid(const SketchSpan& sketch) {
   return sketch.size == 0 || (sketch.values != nullptr && std::has_single_bit(sketch.size) &&
                               sketch.size >= 64 && sketch.size <= 65536);
@@ -438,16 +399,13 @@ HWY_EXPORT(norm_kernel);
 
 }  // namespace
 
+HWY_EXPORT(gradient_kernel);
+
 GradientSums gradient_pass(const void* data, std::size_t count, Dtype dtype,
                            SketchSpan sketch) noexcept {
   assert(is_valid(sketch));
   const base::DefaultFloatEnvironment environment;
   return PRESUM_SIMD_DISPATCH(gradient_kernel)(data, count, dtype, sketch);
-}
-
-GradientSums norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept {
-  const base::DefaultFloatEnvironment environment;
-  return PRESUM_SIMD_DISPATCH(norm_kernel)(data, count, dtype);
 }
 
 }  // namespace presum::observe

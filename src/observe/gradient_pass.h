@@ -33,9 +33,6 @@ struct SketchSpan {
 GradientSums gradient_pass(const void* data, std::size_t count, Dtype dtype,
                            SketchSpan sketch) noexcept;
 
-// The same without sketch and fingerprint, which is 0.
-GradientSums norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept;
-
 // Adds to the sketch `count` elements of a larger buffer, which are its elements from `first` on:
 // the sketches of a buffer's parts in their order are that of the buffer, bit for bit. Plain code,
 // for what is rare: a shard of a gradient at one step in 25.
@@ -46,6 +43,7 @@ void sketch_part(const void* data, std::size_t count, Dtype dtype, std::uint64_t
 // hold the kernels against it.
 GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
                                      SketchSpan sketch);
-GradientSums norm_pass_reference(const void* data, std::size_t count, Dtype dtype);
+// Without sketch, and with 0 as the fingerprint.
+GradientSums norm_reference(const void* data, std::size_t count, Dtype dtype);
 
 }  // namespace presum::observe

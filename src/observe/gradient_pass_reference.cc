@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/float_environment.h"
@@ -66,7 +65,7 @@ void add_to_sketch(const Elements& elements, std::size_t count, std::uint64_t fi
 
 }  // namespace
 
-GradientSums norm_pass_reference(const void* data, std::size_t count, Dtype dtype) {
+GradientSums norm_reference(const void* data, std::size_t count, Dtype dtype) {
   const base::DefaultFloatEnvironment environment;
   const Elements elements(data, dtype);
   std::array<double, kAccumulators> sums{};
@@ -98,9 +97,9 @@ GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype 
   const base::DefaultFloatEnvironment environment;
   const Elements elements(data, dtype);
   add_to_sketch(elements, count, 0, sketch);
-  const GradientSums norm = norm_pass_reference(data, count, dtype);
-  return {norm.sum_squares, norm.max_abs, norm.nonfinite, fingerprint(elements, count, dtype),
-          norm.zeros};
+  GradientSums sums = norm_reference(data, count, dtype);
+  sums.fingerprint = fingerprint(elements, count, dtype);
+  return sums;
 }
 
 }  // namespace presum::observe

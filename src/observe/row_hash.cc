@@ -50,13 +50,9 @@ namespace presum {
 namespace {
 namespace HWY_NAMESPACE {
 
-// Two kernels: each word becomes its mix64; and the sum of mix64 of each word with its key, without
-// those whose flag is zero (null: none is). Words and flags may lie at any address.
+// The sum of mix64 of each word with its key, without those whose flag is zero (null: none is).
+// Words and flags may lie at any address.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-
-void mix_each(std::uint64_t* words, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) words[i] = mix64(words[i]);
-}
 
 Mixed sum_of_mixed(const std::uint8_t* words, const std::uint64_t* keys, const std::uint8_t* flags,
                    std::size_t count) {
@@ -92,15 +88,6 @@ HWY_INLINE hn::Vec<LongWords> mixed(hn::Vec<LongWords> x) {
   x = product(hn::Xor(x, hn::ShiftRight<30>(x)), 0xBF58476D1CE4E5B9ULL);
   x = product(hn::Xor(x, hn::ShiftRight<27>(x)), 0x94D049BB133111EBULL);
   return hn::Xor(x, hn::ShiftRight<31>(x));
-}
-
-void mix_each(std::uint64_t* words, std::size_t count) {
-  const LongWords d;
-  const std::size_t in_vectors = count / kDoubleLanes * kDoubleLanes;
-  for (std::size_t i = 0; i < in_vectors; i += kDoubleLanes) {
-    hn::StoreU(mixed(hn::LoadU(d, words + i)), d, words + i);
-  }
-  for (std::size_t i = in_vectors; i < count; ++i) words[i] = mix64(words[i]);
 }
 
 template <bool kFlags>
@@ -144,7 +131,6 @@ HWY_AFTER_NAMESPACE();
 namespace presum {
 namespace {
 
-HWY_EXPORT(mix_each);
 HWY_EXPORT(sum_of_mixed);
 
 constexpr std::uint64_t kSampledColumnsMax = 4096;
@@ -205,9 +191,8 @@ class RowHasher {
             1, (batch.columns + kSampledColumnsMax - 1) / kSampledColumnsMax)),
         places_((batch.columns + stride_ - 1) / stride_) {
     for (std::size_t place = 0; place < places_; ++place) {
-      keys_[place] = place * stride_ + kSplitMixStep;
+      keys_[place] = splitmix64(place * stride_);
     }
-    PRESUM_SIMD_DISPATCH(mix_each)(keys_.data(), places_);
   }
 
   std::uint64_t hash(std::uint64_t row) const {

@@ -2,12 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <numeric>
 #include <random>
 #include <vector>
 
 #include "base/hash.h"
-#include "base/simd.h"
+#include "base/testing.h"
 #include "presum/fingerprint.h"
 
 namespace presum {
@@ -61,15 +60,6 @@ TEST(RowHash, OrderAndLeftPaddingMatter) {
   EXPECT_EQ(hashes<std::int64_t>({0, 5, 6}, 1, {0, 1, 1})[0], by_definition({{1, 5}, {2, 6}}));
 }
 
-TEST(RowHash, LongRowsAreReadAtEvenPlaces) {
-  std::vector<std::uint32_t> row(10'000);
-  std::iota(row.begin(), row.end(), 0);
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
-  for (std::uint64_t column = 0; column < row.size(); column += 3)
-    places.emplace_back(column, column);
-  EXPECT_EQ(hashes(row, 1)[0], by_definition(places));
-}
-
 // Columns and elements of one row as the definition leaves them; mask: null, or its row.
 template <class Element, class Mask>
 std::vector<std::pair<std::uint64_t, std::uint64_t>> kept_of(const Element* row, const Mask* mask,
@@ -111,9 +101,7 @@ void expect_definition(std::size_t columns, bool masked, bool padded) {
 }
 
 TEST(RowHash, EveryTargetGivesTheDefinition) {
-  for (const std::string_view target : base::simd_targets()) {
-    SCOPED_TRACE(target);
-    ASSERT_TRUE(base::set_simd_target(target));
+  base::on_every_target([&] {
     for (const std::size_t columns : {1, 2, 7, 8, 9, 31, 511, 512, 513, 1030, 4096, 4097, 9001}) {
       for (const bool masked : {false, true}) {
         for (const bool padded : {false, true}) {
@@ -124,8 +112,7 @@ TEST(RowHash, EveryTargetGivesTheDefinition) {
         }
       }
     }
-  }
-  ASSERT_TRUE(base::set_simd_target(""));
+  });
 }
 
 TEST(RowHash, NothingIsFine) {

@@ -23,10 +23,4 @@ constexpr std::size_t sketch_rotation(std::uint64_t seed, std::uint64_t block, s
   return static_cast<std::size_t>(splitmix64(seed ^ (2 * block + 1))) & (size - 1);
 }
 
-// The bucket of element i.
-constexpr std::size_t sketch_bucket(std::uint64_t seed, std::uint64_t i, std::size_t size) {
-  const std::uint64_t rotation = sketch_rotation(seed, i / size, size);
-  return static_cast<std::size_t>(i + rotation) & (size - 1);
-}
-
 }  // namespace presum::observe

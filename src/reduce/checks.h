@@ -16,31 +16,17 @@ inline Error refuse(const std::string& what) {
   return fail(ErrorCode::kInvalidArgument, "reduce: " + what);
 }
 
-inline Status check_leaves(std::size_t leaves, std::size_t most) {
+inline Status check(std::size_t leaves, std::size_t most, std::uint32_t divisor, Dtype dtype) {
   if (leaves == 0) return refuse("there is no leaf; give at least one buffer");
-  if (leaves <= most) return {};
-  return refuse(std::to_string(leaves) + " leaves are more than the " + std::to_string(most) +
-                " that are possible");
-}
-
-inline Status check_divisor(std::uint32_t divisor) {
-  if (divisor >= 1 && divisor <= kDivisorMax) return {};
-  return refuse("divisor " + std::to_string(divisor) + " is not from 1 to 2147483647");
-}
-
-inline Status check_dtype(Dtype dtype) {
-  if (static_cast<unsigned>(dtype) <= 3) return {};
-  return refuse("dtype " + std::to_string(static_cast<unsigned>(dtype)) + " is unknown");
-}
-
-// The first error, or none.
-template <class... Checks>
-Status all_of(const Status& first, const Checks&... others) {
-  if constexpr (sizeof...(others) == 0) {
-    return first;
-  } else {
-    return first ? all_of(others...) : first;
+  if (leaves > most) {
+    return refuse(std::to_string(leaves) + " leaves are more than the " + std::to_string(most) +
+                  " that are possible");
   }
+  if (divisor < 1 || divisor > kDivisorMax) {
+    return refuse("divisor " + std::to_string(divisor) + " is not from 1 to 2147483647");
+  }
+  if (element_bytes(dtype) > 0) return {};
+  return refuse("dtype " + std::to_string(static_cast<unsigned>(dtype)) + " is unknown");
 }
 
 }  // namespace presum::reduce

@@ -28,6 +28,13 @@ struct Limits {
   int pair;  // two do: see sum_pairs
 };
 
+// How far ahead of its reading a leaf is fetched.
+constexpr std::size_t kPrefetchBytes = 4096;
+
+// With few leaves a tile is small, so that its results are rounded while the next one is fetched;
+// with many, long stretches of each leaf are fetched better.
+constexpr std::size_t tile_of(std::size_t leaves) { return leaves <= 8 ? 128 : kTile; }
+
 // Elements of eight bf16 leaves of which all sums are most often exact in fp32.
 constexpr std::size_t kBlock = 256;
 
@@ -59,6 +66,58 @@ void exact_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t 
 #else
 
 using namespace reduce::HWY_NAMESPACE;
+
+using HalfInts = hn::Rebind<std::int32_t, Doubles>;
+using HalfWords = hn::Rebind<std::uint32_t, Doubles>;
+using Bits = hn::Vec<Words>;
+
+HWY_INLINE Bits word(std::uint32_t value) { return hn::Set(Words(), value); }
+
+// Of the element without its sign, which orders elements by size.
+HWY_INLINE Bits size_bits(hn::Vec<Floats> floats) {
+  return hn::And(hn::BitCast(Words(), floats), word(0x7FFFFFFF));
+}
+
+HWY_INLINE Bits exponent_of(Bits size) { return hn::ShiftRight<23>(size); }
+
+// Which doubles a mask of floats means.
+struct Masks {
+  hn::Mask<Doubles> low, high;
+};
+HWY_INLINE Masks widen(hn::Mask<Words> mask) {
+  const auto ints = hn::BitCast(Ints(), hn::VecFromMask(Words(), mask));
+  const auto low = hn::PromoteTo(LongInts(), hn::LowerHalf(HalfInts(), ints));
+  const auto high = hn::PromoteTo(LongInts(), hn::UpperHalf(HalfInts(), ints));
+  return {hn::MaskFromVec(hn::BitCast(Doubles(), low)),
+          hn::MaskFromVec(hn::BitCast(Doubles(), high))};
+}
+
+// A tile has begin, load and save for the sums of kLanes elements.
+template <Dtype kDtype, std::size_t kGroup, class Tile>
+HWY_INLINE void add_group(Leaves leaves, std::size_t leaf, std::size_t first, std::size_t size,
+                          Tile& tile) {
+  const std::uint8_t* from[kGroup];
+  for (std::size_t j = 0; j < kGroup; ++j) from[j] = element<kDtype>(leaves[leaf + j], first);
+  for (std::size_t i = 0; i < size; i += kLanes) {
+    const std::size_t at = i * element_bytes(kDtype);
+    auto sum = leaf == 0 ? tile.begin(i) : tile.load(i);
+    for (std::size_t j = 0; j < kGroup; ++j) prefetch(from[j] + at, kPrefetchBytes);
+    for (std::size_t j = 0; j < kGroup; ++j) sum.add(read<kDtype>(from[j] + at));
+    tile.save(i, sum);
+  }
+}
+
+// Adds elements first to first + size of all leaves to the tile, in groups of which the sums stay
+// in registers. REQUIRES: size is a multiple of kLanes and at most kTile.
+template <Dtype kDtype, class Tile>
+HWY_INLINE void add_leaves(Leaves leaves, std::size_t first, std::size_t size, Tile& tile) {
+  std::size_t leaf = 0;
+  for (; leaf + 8 <= leaves.size(); leaf += 8)
+    add_group<kDtype, 8, Tile>(leaves, leaf, first, size, tile);
+  for (; leaf + 2 <= leaves.size(); leaf += 2)
+    add_group<kDtype, 2, Tile>(leaves, leaf, first, size, tile);
+  if (leaf < leaves.size()) add_group<kDtype, 1, Tile>(leaves, leaf, first, size, tile);
+}
 
 #if HWY_NATIVE_FMA
 // a + b in the units for products, where the ones for sums are the bottleneck.
@@ -270,7 +329,7 @@ HWY_INLINE void sum_bf16_group(Leaves leaves, std::size_t first, std::size_t siz
   for (std::size_t j = 0; j < kGroup; ++j) from[j] = element<Dtype::kBF16>(leaves[j], first);
   for (std::size_t i = 0; i < size; i += 2 * kLanes) {
     auto low = hn::Zero(d), high = hn::Zero(d);
-    for (std::size_t j = 0; j < kGroup; ++j) prefetch(from[j] + 2 * i);
+    for (std::size_t j = 0; j < kGroup; ++j) prefetch(from[j] + 2 * i, kPrefetchBytes);
     for (std::size_t j = 0; j < kGroup; ++j) {
       const auto words = load(Words(), from[j] + 2 * i);
       low = hn::Add(low, hn::BitCast(d, hn::ShiftLeft<16>(words)));
@@ -577,24 +636,17 @@ class Exact {
 
 template <Dtype kDtype>
 void exact_of(Leaves leaves, std::size_t count, std::uint32_t divisor, void* out) {
-  Exact<kDtype> exact(leaves, divisor, static_cast<std::uint8_t*>(out));
-  const std::size_t in_vectors = count / kLanes * kLanes;
-  exact.run(in_vectors);
+  std::size_t in_vectors = 0;
+  if constexpr (kDtype != Dtype::kF64) {
+    in_vectors = count / kLanes * kLanes;
+    Exact<kDtype>(leaves, divisor, static_cast<std::uint8_t*>(out)).run(in_vectors);
+  }
   exact_reference(leaves, kDtype, in_vectors, count - in_vectors, divisor, out);
 }
 
 void exact_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
                    void* out) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return exact_of<Dtype::kF32>(leaves, count, divisor, out);
-    case Dtype::kBF16:
-      return exact_of<Dtype::kBF16>(leaves, count, divisor, out);
-    case Dtype::kF16:
-      return exact_of<Dtype::kF16>(leaves, count, divisor, out);
-    case Dtype::kF64:
-      return exact_reference(leaves, dtype, 0, count, divisor, out);
-  }
+  PRESUM_RETURN_BY_DTYPE(dtype, exact_of, leaves, count, divisor, out)
 }
 
 #endif

@@ -10,6 +10,9 @@
 // the same in plain code.
 namespace presum::reduce {
 
+// Elements that kernels sum together, at most: their accumulators stay in the caches.
+inline constexpr std::size_t kTile = 2048;
+
 void exact_kernel(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out);
 
 // The bits of one element of the result.

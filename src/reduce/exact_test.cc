@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <string>
 
-#include "base/simd.h"
 #include "reduce/testing.h"
 
 #if defined(__SSE2__)
@@ -15,8 +13,6 @@
 
 namespace presum::reduce {
 namespace {
-
-constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF64, Dtype::kBF16, Dtype::kF16};
 
 Buffer exact_of(const LeafSet& set, std::uint32_t divisor, std::size_t offset = 0) {
   Buffer out(set.dtype, set.count(), offset);
@@ -47,12 +43,7 @@ void expect_exact(const LeafSet& set, std::uint32_t divisor) {
   Buffer reference(set.dtype, set.count());
   exact_reference(set.pointers(), set.dtype, 0, set.count(), divisor, reference.data());
   expect_equal(reference, wanted, set);
-  for (const std::string_view target : base::simd_targets()) {
-    SCOPED_TRACE(target);
-    ASSERT_TRUE(base::set_simd_target(target));
-    expect_equal(exact_of(set, divisor), wanted, set);
-  }
-  ASSERT_TRUE(base::set_simd_target(""));
+  base::on_every_target([&] { expect_equal(exact_of(set, divisor), wanted, set); });
 }
 
 LeafSet single(Dtype dtype, const std::vector<std::uint64_t>& leaves, std::size_t count = 1) {
@@ -169,49 +160,29 @@ TEST_P(ExactTest, BuffersMayBeMisaligned) {
   for (const std::size_t offset : {1, 2, 3, 5, 13, 63}) {
     const LeafSet set = random_leaves(Kind::kSomeDenormals, GetParam(), 5, 75, offset);
     const Buffer wanted = oracle_of(set, 5);
-    for (const std::string_view target : base::simd_targets()) {
-      ASSERT_TRUE(base::set_simd_target(target));
-      expect_equal(exact_of(set, 5, offset), wanted, set);
-    }
+    base::on_every_target([&] { expect_equal(exact_of(set, 5, offset), wanted, set); });
   }
-  ASSERT_TRUE(base::set_simd_target(""));
 }
 
 TEST_P(ExactTest, TheResultMayReplaceALeaf) {
   for (const Kind kind : {Kind::kGaussian, Kind::kWide, Kind::kAnyBits, Kind::kNotFinite}) {
-    for (const std::string_view target : base::simd_targets()) {
-      ASSERT_TRUE(base::set_simd_target(target));
+    base::on_every_target([&] {
       LeafSet set = random_leaves(kind, GetParam(), 9, 100);
       const Buffer wanted = exact_of(set, 9);
       ASSERT_TRUE(exact(set.pointers(), GetParam(), 100, 9, set.buffers[4].data()));
       expect_equal(set.buffers[4], wanted, set);
-    }
+    });
   }
-  ASSERT_TRUE(base::set_simd_target(""));
 }
 
 TEST_P(ExactTest, NothingButTheResultIsWritten) {
-  for (const std::string_view target : base::simd_targets()) {
-    ASSERT_TRUE(base::set_simd_target(target));
+  base::on_every_target([&] {
     const LeafSet set = random_leaves(Kind::kAnyBits, GetParam(), 5, 40);
     Buffer out(GetParam(), 60);
     for (std::size_t i = 0; i < 60; ++i) out.set_bits(i, 77);
     ASSERT_TRUE(exact(set.pointers(), GetParam(), 37, 1, out.data()));
     for (std::size_t i = 37; i < 60; ++i) EXPECT_EQ(out.bits(i), 77U);
-  }
-  ASSERT_TRUE(base::set_simd_target(""));
-}
-
-TEST_P(ExactTest, TheOrderOfLeavesDoesNotMatter) {
-  Random random(5);
-  for (const Kind kind : kKinds) {
-    LeafSet set = random_leaves(kind, GetParam(), 24, 50);
-    const Buffer first = exact_of(set, 24);
-    for (int i = 0; i < 20; ++i) {
-      std::shuffle(set.buffers.begin(), set.buffers.end(), random);
-      expect_equal(exact_of(set, 24), first, set);
-    }
-  }
+  });
 }
 
 TEST_P(ExactTest, ManyLeavesAreSummedExactly) {
@@ -231,16 +202,14 @@ TEST_P(ExactTest, AsManyLeavesAsAreAllowedAreSummedExactly) {
       leaves.push_back(buffer.data());
       for (std::size_t i = 0; i < 17; ++i) elements[i].push_back(buffer.bits(i));
     }
-    for (const std::string_view target : base::simd_targets()) {
-      ASSERT_TRUE(base::set_simd_target(target));
+    base::on_every_target([&] {
       Buffer out(GetParam(), 17);
       ASSERT_TRUE(exact(leaves, GetParam(), 17, kLeavesMax, out.data()));
       for (std::size_t i : {0, 5, 16}) {
         EXPECT_EQ(out.bits(i), exact_oracle(elements[i], GetParam(), kLeavesMax));
       }
-    }
+    });
   }
-  ASSERT_TRUE(base::set_simd_target(""));
 }
 
 TEST_P(ExactTest, AnExactZeroIsPositiveAndATinyMeanKeepsItsSign) {
@@ -361,16 +330,14 @@ TEST(ExactEnvironmentTest, FlushModesOfTheCallerChangeNothingAndAreRestored) {
   const Buffer wanted = oracle_of(set, 3);
   const unsigned before = _mm_getcsr();
   const unsigned flushing = before | 0x8040 | _MM_ROUND_UP;
-  for (const std::string_view target : base::simd_targets()) {
-    ASSERT_TRUE(base::set_simd_target(target));
+  base::on_every_target([&] {
     _mm_setcsr(flushing);
     const Buffer got = exact_of(set, 3);
     const unsigned after = _mm_getcsr();
     _mm_setcsr(before);
     EXPECT_EQ(after, flushing);
     expect_equal(got, wanted, set);
-  }
-  ASSERT_TRUE(base::set_simd_target(""));
+  });
 }
 #endif
 

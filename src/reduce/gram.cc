@@ -11,8 +11,8 @@
 #define HWY_TARGET_INCLUDE "reduce/gram.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
+#include "base/vectors-inl.h"
 #include "hwy/highway.h"
-#include "reduce/leaves-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace presum::reduce {
@@ -27,7 +27,7 @@ void gram_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::span<doubl
 
 #else
 
-using namespace reduce::HWY_NAMESPACE;
+using namespace base::HWY_NAMESPACE;
 
 constexpr std::size_t kVectors = kGramLanes / kDoubleLanes;  // of the sums of one pair
 constexpr std::size_t kPartners = 8 / kVectors;  // leaves that share a reading of another
@@ -129,16 +129,7 @@ void gram_of(Leaves leaves, std::size_t count, std::span<double> gram) {
 }
 
 void gram_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::span<double> gram) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return gram_of<Dtype::kF32>(leaves, count, gram);
-    case Dtype::kF64:
-      return gram_of<Dtype::kF64>(leaves, count, gram);
-    case Dtype::kBF16:
-      return gram_of<Dtype::kBF16>(leaves, count, gram);
-    case Dtype::kF16:
-      return gram_of<Dtype::kF16>(leaves, count, gram);
-  }
+  PRESUM_RETURN_BY_DTYPE(dtype, gram_of, leaves, count, gram)
 }
 
 #endif
@@ -152,11 +143,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 
 namespace presum::reduce {
-namespace {
 
 HWY_EXPORT(gram_vectors);
-
-}  // namespace
 
 void gram_kernel(Leaves leaves, Dtype dtype, std::size_t count, std::span<double> gram) {
   const base::DefaultFloatEnvironment environment;

@@ -3,15 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
-
-#include "base/simd.h"
 #include "reduce/testing.h"
 
 namespace presum::reduce {
 namespace {
-
-constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF64, Dtype::kBF16, Dtype::kF16};
 
 std::vector<double> gram_of(const LeafSet& set, Buffer& out) {
   std::vector<double> gram(set.buffers.size() * set.buffers.size());
@@ -39,15 +34,13 @@ TEST_P(GramTest, EveryTargetGivesTheReferenceAndTheExactSum) {
         gram_reference(set.pointers(), GetParam(), count, wanted);
         Buffer sum(GetParam(), count), out(GetParam(), count);
         ASSERT_TRUE(exact(set.pointers(), GetParam(), count, 1, sum.data()));
-        for (const std::string_view target : base::simd_targets()) {
-          ASSERT_TRUE(base::set_simd_target(target));
+        base::on_every_target([&] {
           expect_same(gram_of(set, out), wanted);
           EXPECT_TRUE(out == sum);
-        }
+        });
       }
     }
   }
-  ASSERT_TRUE(base::set_simd_target(""));
 }
 
 TEST_P(GramTest, ProductsAreThoseOfTheDefinition) {

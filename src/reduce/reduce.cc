@@ -4,10 +4,10 @@
 #include <array>
 #include <string>
 
+#include "base/try.h"
 #include "reduce/checks.h"
 #include "reduce/exact.h"
 #include "reduce/gram.h"
-#include "reduce/tile.h"
 
 namespace presum::reduce {
 namespace {
@@ -24,22 +24,19 @@ Leaves offset(Leaves leaves, std::size_t bytes, OffsetLeaves& to) {
 }  // namespace
 
 Status exact(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out) {
-  Status status =
-      all_of(check_leaves(leaves.size(), kLeavesMax), check_divisor(divisor), check_dtype(dtype));
-  if (status) exact_kernel(leaves, dtype, count, divisor, out);
-  return status;
+  PRESUM_TRY(check(leaves.size(), kLeavesMax, divisor, dtype));
+  exact_kernel(leaves, dtype, count, divisor, out);
+  return {};
 }
 
 Status exact_with_gram(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
                        void* out, std::span<double> gram) {
   const std::size_t n = leaves.size();
-  Status status =
-      all_of(check_leaves(n, kGramLeavesMax), check_divisor(divisor), check_dtype(dtype));
-  if (status && gram.size() != n * n) {
-    status = refuse("gram has " + std::to_string(gram.size()) + " numbers instead of " +
-                    std::to_string(n * n));
+  PRESUM_TRY(check(n, kGramLeavesMax, divisor, dtype));
+  if (gram.size() != n * n) {
+    return refuse("gram has " + std::to_string(gram.size()) + " numbers instead of " +
+                  std::to_string(n * n));
   }
-  if (!status) return status;
   // In parts that stay in the cache; products first, because `out` may be one of the leaves.
   static_assert(kTile % kGramBlock == 0);
   for (std::size_t first = 0; first < count; first += kTile) {
@@ -50,7 +47,7 @@ Status exact_with_gram(Leaves leaves, Dtype dtype, std::size_t count, std::uint3
     gram_kernel(part, dtype, size, gram);
     exact_kernel(part, dtype, size, divisor, static_cast<std::byte*>(out) + bytes);
   }
-  return status;
+  return {};
 }
 
 }  // namespace presum::reduce

@@ -14,13 +14,18 @@
 
 #include <bit>
 
+#include "base/vectors-inl.h"
 #include "reduce/format.h"
-#include "reduce/leaves-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace presum::reduce::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+
+using namespace base::HWY_NAMESPACE;
+
+using LongInts = hn::RebindToSigned<LongWords>;
+using Ints = hn::RebindToSigned<Words>;
 
 // kLanes sums.
 struct Sums {

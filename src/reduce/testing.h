@@ -7,11 +7,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <random>
-#include <string_view>
 #include <vector>
 
+#include "base/testing.h"
 #include "presum/reduce.h"
 
 // Buffers of every dtype and an oracle that shares nothing with what it judges: sums as integers of
@@ -20,35 +19,18 @@ namespace presum::reduce {
 
 // ---- formats
 
-struct Layout {
-  int exponent_bits, mantissa_bits, unit;  // the smallest positive number is 2^unit
-};
+using base::bits_near;
+using base::Buffer;
+using base::infinity_bits;
+using base::kDtypes;
+using base::layout_of;
+using base::name_of;
+using base::sign_bit;
 
-inline Layout layout_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF64:
-      return {11, 52, -1074};
-    case Dtype::kF32:
-      return {8, 23, -149};
-    case Dtype::kBF16:
-      return {8, 7, -133};
-    case Dtype::kF16:
-      return {5, 10, -24};
-  }
-  return {};
-}
-
-inline const char* name_of(Dtype dtype) {
-  constexpr const char* kNames[] = {"F32", "F64", "BF16", "F16"};
-  return kNames[static_cast<int>(dtype)];
-}
-
-inline std::uint64_t sign_bit(Dtype dtype) {
-  return std::uint64_t{1} << (8 * element_bytes(dtype) - 1);
-}
-inline std::uint64_t infinity_bits(Dtype dtype) {
-  const Layout l = layout_of(dtype);
-  return ((std::uint64_t{1} << l.exponent_bits) - 1) << l.mantissa_bits;
+// The smallest positive number is 2^unit.
+inline int unit_of(Dtype dtype) {
+  const auto [exponent_bits, mantissa_bits] = layout_of(dtype);
+  return 2 - (1 << (exponent_bits - 1)) - mantissa_bits;
 }
 inline std::uint64_t quiet_nan_bits(Dtype dtype) {
   return infinity_bits(dtype) | (std::uint64_t{1} << (layout_of(dtype).mantissa_bits - 1));
@@ -83,53 +65,10 @@ inline double value_of(std::uint64_t bits, Dtype dtype) {
   if (is_nan(bits, dtype)) return std::nan("");
   if (is_infinite(bits, dtype)) return sign * HUGE_VAL;
   const Whole w = whole_of(bits, dtype);
-  return sign * std::ldexp(static_cast<double>(w.whole), w.shift + layout_of(dtype).unit);
-}
-
-// The nearest element, by the processor or by dropping bits: good enough to make test data.
-inline std::uint64_t bits_near(double x, Dtype dtype) {
-  if (dtype == Dtype::kF64) return std::bit_cast<std::uint64_t>(x);
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(static_cast<float>(x));
-  if (dtype == Dtype::kF32) return bits;
-  if (dtype == Dtype::kBF16) return bits >> 16;
-  const std::uint32_t sign = (bits >> 16) & 0x8000;
-  const double size = std::min(std::abs(x), 65504.0);
-  if (size < 0x1p-14) return sign | static_cast<std::uint64_t>(size * 0x1p24);
-  return sign | ((std::bit_cast<std::uint32_t>(static_cast<float>(size)) - (112U << 23)) >> 13);
+  return sign * std::ldexp(static_cast<double>(w.whole), w.shift + unit_of(dtype));
 }
 
 // ---- buffers
-
-class Buffer {
- public:
-  Buffer(Dtype dtype, std::size_t count, std::size_t offset = 0)
-      : dtype_(dtype), count_(count), offset_(offset), bytes_(count * width() + offset) {}
-
-  const void* data() const { return bytes_.data() + offset_; }
-  void* data() { return bytes_.data() + offset_; }
-  std::size_t count() const { return count_; }
-
-  std::uint64_t bits(std::size_t i) const {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, bytes_.data() + offset_ + i * width(), width());
-    return bits;
-  }
-  void set_bits(std::size_t i, std::uint64_t bits) {
-    std::memcpy(bytes_.data() + offset_ + i * width(), &bits, width());
-  }
-  bool operator==(const Buffer& other) const {
-    return std::equal(bytes_.begin() + static_cast<std::ptrdiff_t>(offset_), bytes_.end(),
-                      other.bytes_.begin() + static_cast<std::ptrdiff_t>(other.offset_),
-                      other.bytes_.end());
-  }
-
- private:
-  std::size_t width() const { return element_bytes(dtype_); }
-
-  Dtype dtype_;
-  std::size_t count_, offset_;
-  std::vector<unsigned char> bytes_;
-};
 
 // Leaves and their addresses.
 struct LeafSet {
@@ -275,45 +214,25 @@ class Natural {
   std::array<std::uint32_t, kWords> words_{};
 };
 
-// The bits nearest to ±size / divisor * 2^base, ties to even; base is not above the format's unit.
-inline std::uint64_t nearest(bool negative, const Natural& size, int base, std::uint32_t divisor,
+// The bits nearest to ±size / divisor smallest positive numbers, ties to even.
+inline std::uint64_t nearest(bool negative, const Natural& size, std::uint32_t divisor,
                              Dtype dtype) {
   if (size.compare({}) == 0) return 0;
-  const int up = layout_of(dtype).unit - base;
-  const auto scaled = [&](std::uint64_t bits, int extra) {
+  const auto scaled = [&](std::uint64_t bits) {
     const Whole w = whole_of(bits, dtype);
-    return Natural(w.whole, w.shift + up + extra).times(divisor);
+    return Natural(w.whole, w.shift).times(divisor);
   };
   std::uint64_t low = 0, high = infinity_bits(dtype);  // what would follow the largest number
   while (high - low > 1) {
     const std::uint64_t middle = low + (high - low) / 2;
-    (scaled(middle, 0).compare(size) <= 0 ? low : high) = middle;
+    (scaled(middle).compare(size) <= 0 ? low : high) = middle;
   }
-  Natural both = scaled(low, 0);  // two neighbours together are twice their middle
-  const Natural next = scaled(high, 0);
-  const int side = next.minus(size.compare(next) <= 0 ? size : next).compare(size.minus(both));
+  const Natural below = scaled(low);
+  const Natural next = scaled(high);
+  const int side = next.minus(size.compare(next) <= 0 ? size : next).compare(size.minus(below));
   const bool up_wins = side < 0 || (side == 0 && low % 2 == 1) || size.compare(next) >= 0;
   return (up_wins ? high : low) | (negative ? sign_bit(dtype) : 0);
 }
-
-// A sum of terms of both signs, in units of 2^base.
-class Oracle {
- public:
-  explicit Oracle(int base) : base_(base) {}
-
-  void add(bool negative, std::uint64_t whole, int shift) {
-    (negative ? minus_ : plus_).add(whole, shift);
-  }
-  std::uint64_t nearest(std::uint32_t divisor, Dtype dtype) const {
-    const bool negative = plus_.compare(minus_) < 0;
-    const Natural size = negative ? minus_.minus(plus_) : plus_.minus(minus_);
-    return reduce::nearest(negative, size, base_, divisor, dtype);
-  }
-
- private:
-  int base_;
-  Natural plus_, minus_;
-};
 
 // What is not finite decides.
 inline bool special(const std::vector<std::uint64_t>& leaves, Dtype dtype, std::uint64_t& result) {
@@ -332,12 +251,13 @@ inline std::uint64_t exact_oracle(const std::vector<std::uint64_t>& leaves, Dtyp
                                   std::uint32_t divisor) {
   std::uint64_t result = 0;
   if (special(leaves, dtype, result)) return result;
-  Oracle oracle(layout_of(dtype).unit);
+  Natural plus, minus;
   for (const std::uint64_t bits : leaves) {
     const Whole w = whole_of(bits, dtype);
-    oracle.add((bits & sign_bit(dtype)) != 0, w.whole, w.shift);
+    ((bits & sign_bit(dtype)) != 0 ? minus : plus).add(w.whole, w.shift);
   }
-  return oracle.nearest(divisor, dtype);
+  const bool negative = plus.compare(minus) < 0;
+  return nearest(negative, negative ? minus.minus(plus) : plus.minus(minus), divisor, dtype);
 }
 
 }  // namespace presum::reduce

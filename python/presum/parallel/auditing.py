@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from presum import _core
+from presum.devices.blocks import DTYPES
 from presum.parallel.collectives import all_gather
 from presum.steps.gradient_source import AuditResult
 
@@ -118,5 +119,7 @@ def audit_result(
     if mean.dtype != found.values.dtype or mean.numel() != found.elements:
         return None
     values, result = found.values.cpu(), mean[found.places].contiguous().cpu()
-    compared = _core.audit_compare(list(values), found.divisor, result)
-    return AuditResult(compared["record"], None if again is None else _same_bits(mean, again))
+    auditor = _core.Auditor(len(values), DTYPES[values.dtype], found.divisor, result.numel())
+    auditor.add(list(values), result)
+    same = None if again is None else _same_bits(mean, again)
+    return AuditResult(auditor.result()["record"], same)

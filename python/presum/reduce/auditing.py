@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ FP32_BITS = BITS["float32"]
 def audited(arrays: Any, result: Any, seed: int) -> dict[str, Any]:
     """What the function of the public name tells."""
     leaves = checked(arrays, WORKERS_MAX)
-    elements = _size(leaves[0])
+    elements = math.prod(leaves[0].shape)
     if elements == 0:
         raise UserError("presum.reduce: no elements to judge")
     flat, name = [leaf.reshape(-1) for leaf in leaves], dtype_name(leaves[0])
@@ -36,10 +37,6 @@ def audited(arrays: Any, result: Any, seed: int) -> dict[str, Any]:
         survey.add([_block(leaf, part, leaf.dtype) for leaf in flat])
     found: dict[str, Any] = {"workers": len(flat), "dtype": name, **survey.result()}
     return found
-
-
-def _size(array: Any) -> int:
-    return int(array.size if isinstance(array, np.ndarray) else array.numel())
 
 
 def _check_result(result: Any, leaf: Any) -> None:

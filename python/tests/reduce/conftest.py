@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.rational_sums import PATHS, on_path
+from helpers.sums import PATHS, on_path
 
 
 @pytest.fixture(params=PATHS)

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from helpers.rational_sums import (
+from helpers.sums import (
     CASES,
     DTYPES,
     exact_sum,

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
-from helpers.rational_sums import CASES, PATHS, bits_of, make, on_path, same_bits
+from helpers.sums import make, same_bits
 from presum import reduce
 from presum.reduce import tensors, torch_ops
 
@@ -20,21 +18,6 @@ def test_elements_beyond_a_chunk_are_summed_alike(
     whole = reduce.sum(terms)
     monkeypatch.setattr(torch_ops, "CHUNK", 7)
     same_bits(reduce.sum(terms), whole)
-
-
-def each() -> Iterator[str]:
-    for name in PATHS:
-        with on_path(name):
-            yield name
-
-
-@pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
-def test_devices_give_the_bits_of_the_host(kind: str, dtype: torch.dtype) -> None:
-    for leaves in (1, 8, 200):
-        terms = make(kind, dtype, leaves, 6_000 // leaves, 5)
-        host, operations, kernels = (bits_of(reduce.sum(terms, mean=True)) for _ in each())
-        assert host == operations
-        assert host == kernels
 
 
 def test_on_a_device_nothing_waits_for_a_value() -> None:

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "observe/cuda/kernels.h"
-
 namespace presum::observe::cuda {
 namespace {
 

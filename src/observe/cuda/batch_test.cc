@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -87,28 +86,13 @@ GradientSums emulate(const void* data, std::size_t count, Dtype dtype, SketchSpa
   return sums;
 }
 
-// Bits of a whole number below 64, exact in every dtype.
-std::uint64_t whole_bits(Dtype dtype, int number) {
-  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(number));
-  switch (dtype) {
-    case Dtype::kF64:
-      return std::bit_cast<std::uint64_t>(static_cast<double>(number));
-    case Dtype::kF32:
-      return bits;
-    case Dtype::kBF16:
-      return bits >> 16;
-    case Dtype::kF16:
-      return number == 0 ? 0 : ((bits >> 16) & 0x8000) | (((bits & 0x7FFFFFFF) >> 13) - 0x1C000);
-  }
-  return 0;
-}
-
-// Sums of such numbers are exact, so that the order of additions does not show.
+// Below 64: exact in every dtype, and sums of them are, so that the order of additions does not
+// show.
 Buffer whole_numbers(Dtype dtype, std::size_t count, std::size_t offset = 0) {
   Buffer buffer(dtype, count, offset);
   std::mt19937_64 random(count);
   for (std::size_t i = 0; i < count; ++i) {
-    buffer.set_bits(i, whole_bits(dtype, static_cast<int>(random() % 97) - 40));
+    buffer.set_bits(i, base::bits_near(static_cast<int>(random() % 97) - 40, dtype));
   }
   return buffer;
 }
@@ -231,9 +215,8 @@ TEST_P(CudaBlocksTest, ANonFiniteElementMakesItsBucketNonFinite) {
   buffer.set_bits(1234, nan_bits(GetParam()));
   std::vector<float> sketch(64);
   emulate(buffer.data(), 2000, GetParam(), {sketch.data(), 64, kSeed});
-  for (std::size_t i = 0; i < 64; ++i) {
-    EXPECT_EQ(std::isnan(sketch[i]), i == sketch_bucket(kSeed, 1234, 64));
-  }
+  const std::size_t bucket = (1234 + sketch_rotation(kSeed, 1234 / 64, 64)) % 64;
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(std::isnan(sketch[i]), i == bucket);
 }
 
 // Threads that met in a bucket between two barriers would show here.
@@ -252,7 +235,7 @@ TEST_P(CudaBlocksTest, TheOrderOfThreadsAndBlocksChangesNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaBlocksTest, testing::ValuesIn(kDtypes),
-                         [](const auto& test) { return dtype_name(test.param); });
+                         [](const auto& test) { return name_of(test.param); });
 
 TEST(CudaBlocksTest, EveryHalfIsWidenedAsInTheReference) {
   constexpr std::uint32_t kHalves = 65536;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "observe/cuda/kernels.h"
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <vector>
 
 #include "device/host_grid.h"
+#include "observe/cuda/batch.h"
 #include "observe/cuda/pass_threads.h"
 #include "observe/cuda/row_threads.h"
+#include "observe/cuda/rows.h"
 
 // The grid of kernels.cu on the host: the same functions in the same order, a barrier being the end
 // of a loop over threads.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/cuda/rows.h"
 
-#include "observe/cuda/kernels.h"
 #include "observe/cuda/row_threads.h"
 
 namespace presum::observe::cuda {

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <random>
-#include <span>
 #include <vector>
 
 #include "device/host_grid.h"

@@ -15,12 +15,6 @@ static_assert(kNear == kNearLeaves);
 // kernel_list.h has them in the order of Dtype.
 const device::Kernel& kernel_of(Dtype dtype) { return kernels()[static_cast<std::size_t>(dtype)]; }
 
-Status check_leaves(const DeviceLeaves& leaves) {
-  Status status = reduce::check_leaves(leaves.addresses.size(), kLeavesMax);
-  if (!status || leaves.addresses.size() <= kNear || leaves.uploaded != nullptr) return status;
-  return refuse("leaves are too many for a launch's argument; upload their list");
-}
-
 Sum sum_of(const DeviceLeaves& leaves, std::size_t count, std::uint32_t divisor, void* out) {
   Sum sum{};
   sum.leaves.count = static_cast<std::uint32_t>(leaves.addresses.size());
@@ -39,7 +33,10 @@ Sum sum_of(const DeviceLeaves& leaves, std::size_t count, std::uint32_t divisor,
 
 Status exact(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
              std::uint32_t divisor, void* out) {
-  PRESUM_TRY(all_of(check_leaves(leaves), check_divisor(divisor), check_dtype(dtype)));
+  PRESUM_TRY(check(leaves.addresses.size(), kLeavesMax, divisor, dtype));
+  if (leaves.addresses.size() > kNear && leaves.uploaded == nullptr) {
+    return refuse("leaves are too many for a launch's argument; upload their list");
+  }
   if (count == 0) return {};
   const std::uint64_t blocks = (count + kThreads - 1) / kThreads;
   if (blocks > 0x7FFFFFFF) return refuse("too many elements for one launch");
