@@ -82,7 +82,7 @@ void bind_enums(nb::module_& m) {
           bound.value(upper(info.name).c_str(), info.kind);
         }
       },
-      nb::is_arithmetic(), "docs/packet_format.md, kinds of fingerprints.");
+      nb::is_arithmetic(), "docs/runlog_format.md, kinds of fingerprints.");
 }
 
 }  // namespace presum::python

@@ -71,7 +71,7 @@ class StateKind(enum.Enum):
     FROZEN = 5
 
 class FingerprintKind(enum.IntEnum):
-    """docs/packet_format.md, kinds of fingerprints."""
+    """docs/runlog_format.md, kinds of fingerprints."""
 
     RNG_TORCH = 1
 
