@@ -34,12 +34,10 @@ constexpr double kMostBelow = 0.5;
 
 constexpr const char* kScaleTheLoss =
     "Too small for fp16: train in bf16, or scale the loss (GradScaler) and do not divide it by "
-    "large "
-    "numbers.";
+    "large numbers.";
 constexpr const char* kNoGradient =
     "The loss is not zero and its gradient is: detached before the backward pass, masked, "
-    "multiplied "
-    "by zero, or too small for fp16 (scale the loss, or train in bf16).";
+    "multiplied by zero, or too small for fp16 (scale the loss, or train in bf16).";
 
 // Records in which a loss scaler looks for its first factor.
 constexpr std::uint64_t kScalerSearch = 16;
@@ -201,8 +199,7 @@ void VanishedElements::update(const StepContext& context, SignalLog& log) {
   signal.title = "{Ranks} had gradients of which most elements have become exactly zero";
   signal.remedy =
       "Too small for 16 bits: train in bf16, or scale the loss (GradScaler) and do not divide it "
-      "by "
-      "large numbers. Else units died: lower the learning rate.";
+      "by large numbers. Else units died: lower the learning rate.";
   signal.evidence = {{"share_not_zero", now / ranks}, {"share_not_zero_at_start", start / ranks}};
   log.add(std::move(signal), 1);
 }

@@ -33,8 +33,7 @@ constexpr const char* kReplacement =
 
 constexpr const char* kRestarted =
     "After a restart go on where the pass was left: restore the loader's and the sampler's state "
-    "on "
-    "every rank, with the epoch, and skip the batches that are done.";
+    "on every rank, with the epoch, and skip the batches that are done.";
 constexpr const char* kByDesign = "The sampler repeats samples: they come several times by design.";
 
 bool divisible(std::uint64_t sample, std::uint32_t bits) {

@@ -164,8 +164,7 @@ void GradualSlowing::update(const StepRecord& record, SignalLog& log) {
   signal.confidence = 0.7;
   signal.title = fmt::format(
       "{{Ranks}} became slower and slower: the fastest took {:.3g} ms a step for its passes and "
-      "its "
-      "optimizer's step, {:.3g} ms at step {}",
+      "its optimizer's step, {:.3g} ms at step {}",
       1e3 * last.seconds, 1e3 * first.seconds, first.first_step);
   signal.evidence = {{"times_as_long", last.seconds / first.seconds},
                      {"own_ms", 1e3 * last.seconds},

@@ -26,8 +26,7 @@ constexpr std::uint64_t kOnce = 4;
 constexpr std::array<Answer, 4> kAnswers{{
     {kTwice, Severity::kCritical,
      "{Ranks} computed another gradient than the same micro-batch gives, twice, when it is "
-     "computed "
-     "once more"},
+     "computed once more"},
     {3, Severity::kCritical,
      "{Ranks} held parameters or inputs of which one bit turned over between a micro-batch and the "
      "optimiser's step, without a write of the program"},

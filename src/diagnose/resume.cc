@@ -33,14 +33,12 @@ constexpr const char* kAnew =
 constexpr const char* kNotAll = "Not all ranks have told where they began.";
 constexpr const char* kLarge =
     "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
-    "or "
-    "more than is read (64 MiB).";
+    "or more than is read (64 MiB).";
 constexpr const char* kUncounted =
     "The optimiser does not count its steps, and the weights are none that were saved.";
 constexpr const char* kNotSaved =
     "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
-    "or "
-    "something at every few steps.";
+    "or something at every few steps.";
 constexpr const char* kNotTold =
     "What was saved at this number of optimiser steps is of another model, or was not told by all "
     "ranks.";

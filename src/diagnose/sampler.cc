@@ -22,8 +22,7 @@ constexpr const char* kNotDistributed =
 
 constexpr const char* kUndivided =
     "No DistributedSampler (or its equivalent) divides the data among the ranks: give the loader "
-    "one "
-    "with this job's rank and world size, or split the data into disjoint shards.";
+    "one with this job's rank and world size, or split the data into disjoint shards.";
 
 std::string plain(std::uint64_t value) {
   return value_text(

@@ -19,8 +19,7 @@ constexpr const char* kEvaluate =
     "to all.";
 constexpr const char* kComputes =
     "Use one dtype, one autocast and one set of determinism flags on all ranks: look at what each "
-    "of "
-    "them enters before the forward pass, and in it.";
+    "of them enters before the forward pass, and in it.";
 constexpr const char* kDtypeName = "dtype of parameters or autocast";
 constexpr const char* kInsideName = "precision inside the forward pass";
 constexpr const char* kNotInside =

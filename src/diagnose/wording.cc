@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "diagnose/explanations.h"
+#include "diagnose/diagnoser.h"
 #include "diagnose/signal_log.h"
 #include "diagnose/text.h"
 
@@ -428,7 +428,7 @@ Wording wording(const Finding& finding) {
     out.sentence += fmt::format(", in {} models", finding.elsewhere.size() + 1);
   }
   out.evidence = fmt::format("{}", fmt::join(found.phrases, "; "));
-  const Explanation* of_check = explanation(finding.check);
+  const CheckInfo* of_check = find_check(finding.check);
   if (of_check != nullptr) out.more = "presum explain " + finding.check;
   if (is_of_a_step(finding.check)) out.more += blame_of(finding);
   if (finding.severity == Severity::kInfo) return out;
