@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "diagnose/signal_log.h"
 #include "diagnose/split.h"

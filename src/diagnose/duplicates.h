@@ -73,7 +73,6 @@ class Duplicates {
   static void report(const StepContext& context, const Found& found, SignalLog& log);
   void await_certainty(const StepContext& context, const Found& found, SignalLog& log) const;
   void take_drawn(const StepContext& context, Found& found);
-  static void report_blocks(const StepContext& context, const Found& found, SignalLog& log);
   void report_at_times(const StepContext& context, const Members& members, SignalLog& log) const;
   static void report_unlike(const StepContext& context, const Members& members, SignalLog& log);
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "base/hash.h"
 
@@ -29,7 +28,6 @@ constexpr std::uint64_t kVanished = 10;
 // Of what fp16 has left next to nothing of: samples in a row, and their share.
 constexpr std::uint64_t kBelowSamples = 3;
 constexpr std::uint64_t kBelowKey = 9;
-constexpr std::uint64_t kAllSteps = std::numeric_limits<std::uint64_t>::max() / 2;
 constexpr double kMostBelow = 0.5;
 
 constexpr const char* kScaleTheLoss =
@@ -61,8 +59,7 @@ std::uint64_t batch_of(const WorkerRecord& worker, const Batch& batch) {
 }
 
 double share_not_zero(const WorkerRecord& worker) {
-  const std::uint64_t* zeros = worker.fingerprint_of(FingerprintKind::kZeroShare);
-  return zeros == nullptr || !has_gradient(worker) ? kNaN : 1 - std::bit_cast<double>(*zeros);
+  return has_gradient(worker) ? 1 - real_of(worker, FingerprintKind::kZeroShare) : kNaN;
 }
 
 bool optimiser_known(const StepContext& context) {
@@ -84,12 +81,10 @@ void Nonfinite::update(const StepContext& context, SignalLog& log) {
   if (context.workers() == 0) return;
   log.checked(check_);
   ++records_;
-  counted_ = counted_ || std::any_of(context.record.workers.begin(), context.record.workers.end(),
-                                     [](const WorkerRecord& w) { return w.optimizer_step > 0; });
-  Ranks now;
-  for (const WorkerRecord& w : context.record.workers) {
-    if (broken(w)) insert(now, w.rank);
-  }
+  counted_ = counted_ || std::ranges::any_of(context.record.workers, [](const WorkerRecord& w) {
+               return w.optimizer_step > 0;
+             });
+  const Ranks now = blame_where(context, [&](const WorkerRecord& w) { return broken(w); }).ranks;
   if (now.empty()) {
     running_ = false;
   } else {
@@ -120,7 +115,7 @@ bool Nonfinite::maybe_skipped(const StepContext& context) const {
 // A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor, most
 // of all in its first steps. A count that never moved says nothing later on.
 bool Nonfinite::optimiser_stood_still(const StepRecord& record) const {
-  return std::all_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
+  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
     const std::uint64_t* found = optimizer_steps_.find(w.replica);
     const std::uint64_t before = found == nullptr ? 0 : *found;
     return w.optimizer_step == before && (before > 0 || records_ <= kScalerSearch);
@@ -169,9 +164,7 @@ void VanishedElements::follow(const WorkerRecord& worker, std::uint64_t step) {
     if (known.records++ >= kFirstRecords) known.least = std::min(known.least, share);
     return;
   }
-  const bool below = known.least >= kLeastShare && share < kLeft * known.least;
-  if (below && known.below == 0) known.since = step;
-  known.below = below ? known.below + 1 : 0;
+  known.below.see(known.least >= kLeastShare && share < kLeft * known.least, step);
 }
 
 void VanishedElements::update(const StepContext& context, SignalLog& log) {
@@ -182,9 +175,10 @@ void VanishedElements::update(const StepContext& context, SignalLog& log) {
   for (const WorkerRecord& w : context.record.workers) {
     follow(w, context.record.step);
     const Worker* known = workers_.find(w.replica);
-    if (known == nullptr || known->below < kVanished || std::isnan(share_not_zero(w))) continue;
+    if (known == nullptr || known->below.length < kVanished || std::isnan(share_not_zero(w)))
+      continue;
     insert(blame.ranks, w.rank);
-    first = std::min(first, known->since);
+    first = std::min(first, known->below.first_step);
     now += share_not_zero(w);
     start += known->least;
   }
@@ -215,20 +209,14 @@ void ZeroGradient::update(const StepContext& context, SignalLog& log) {
 // From the run's first step on, where no start of it can be compared with.
 void ZeroGradient::below_fp16(const StepContext& context, SignalLog& log) {
   const auto& workers = context.record.workers;
-  const auto share = [](const WorkerRecord& w) {
-    const std::uint64_t* bits = w.fingerprint_of(FingerprintKind::kBelowFp16);
-    return bits == nullptr ? kNaN : std::bit_cast<double>(*bits);
-  };
+  const auto share = [](const WorkerRecord& w) { return real_of(w, FingerprintKind::kBelowFp16); };
   if (std::ranges::all_of(workers, [&](const auto& w) { return std::isnan(share(w)); })) return;
   const bool learned = context.record.loss_mean < kStillLearning * first_loss_;
   const bool below =
       std::ranges::all_of(workers, [&](const auto& w) { return share(w) > kMostBelow; });
-  below_ = below && !learned ? below_ + 1 : 0;
-  if (below_ == 1) below_since_ = context.record.step;
-  if (below_ < kBelowSamples) return;
-  Signal signal =
-      sighting(Check::kZeroGradient, context.record.step, {all_ranks(context.record), true});
-  signal.first_step = below_since_;
+  if (below_.see(below && !learned, context.record.step) < kBelowSamples) return;
+  Signal signal = sighting(Check::kZeroGradient, context.record.step, of_all(context.record));
+  signal.first_step = below_.first_step;
   signal.key = kBelowKey;
   signal.severity = Severity::kWarning;
   signal.confidence = 0.9;
@@ -288,9 +276,8 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   signal.title = "{Ranks} had a gradient of exactly zero";
   // A batch without a target, or a margin that is met: not a fault as long as it passes, or once
   // something was learned.
-  const bool nothing_to_learn =
-      std::all_of(context.record.workers.begin(), context.record.workers.end(),
-                  [](const WorkerRecord& w) { return w.grad_norm != 0 || w.loss == 0; });
+  const bool nothing_to_learn = std::ranges::all_of(
+      context.record.workers, [](const auto& w) { return w.grad_norm != 0 || w.loss == 0; });
   const bool passes = blame.everyone ? learned_ : same_ < kOneZero || !others_learn(context);
   if (nothing_to_learn && passes) signal.severity = Severity::kInfo;
   if (nothing_to_learn && !passes && !blame.everyone) {

@@ -2,7 +2,6 @@
 #include "diagnose/manifest.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "base/hash.h"
@@ -62,7 +61,7 @@ void Manifest::compare_facts(const StepContext& context, SignalLog& log) const {
 
 void Manifest::compare_rows(const StepContext& context, SignalLog& log) {
   for (const WorkerRecord& w : context.record.workers) {
-    if (w.samples.thinned != 0 || w.samples.hashes.size() != w.indices.size()) continue;
+    if (!aligned(w)) continue;
     for (std::size_t i = 0; i < w.indices.size(); ++i)
       draw(w.indices[i], {w.samples.hashes[i], w.rank}, context.record.step);
   }
@@ -78,7 +77,7 @@ void Manifest::compare_rows(const StepContext& context, SignalLog& log) {
           : "{Ranks} read other samples than the others at the same places of the data set";
   signal.remedy = kOtherRows;
   signal.evidence = {{"indices_in_conflict", static_cast<std::int64_t>(found.conflicts)}};
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 void Manifest::draw(std::uint64_t index, const Drawn& now, std::uint64_t step) {

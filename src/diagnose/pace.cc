@@ -159,7 +159,7 @@ void GradualSlowing::update(const StepRecord& record, SignalLog& log) {
   if (!slows()) return;
   const Block& first = blocks_.front();
   const Block& last = blocks_.back();
-  Signal signal = sighting(Check::kGradualSlowing, record.step, {all_ranks(record), true});
+  Signal signal = sighting(Check::kGradualSlowing, record.step, of_all(record));
   signal.first_step = first.first_step;
   signal.confidence = 0.7;
   signal.title = fmt::format(

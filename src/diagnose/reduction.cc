@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "diagnose/text.h"
 
@@ -27,18 +28,9 @@ Split reduced_split(const StepRecord& record) {
 }
 
 bool local_finite(const StepRecord& record) {
-  return std::all_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
+  return std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
     return w.nonfinite == 0 && std::isfinite(w.grad_norm);
   });
-}
-
-Ranks bypassing(const StepRecord& record) {
-  Ranks ranks;
-  for (const WorkerRecord& w : record.workers) {
-    const std::uint64_t* through = w.fingerprint_of(FingerprintKind::kWrapperForward);
-    if (through != nullptr && *through == 0) insert(ranks, w.rank);
-  }
-  return ranks;
 }
 
 bool contains(const Ranks& ranks, std::uint32_t rank) {
@@ -83,18 +75,14 @@ void Reduction::update(const StepContext& context, SignalLog& log) {
 }
 
 void Reduction::watch_unreduced_steps(const StepContext& context, SignalLog& log) {
-  Blame blame;
   std::uint64_t most = 0;
-  for (const WorkerRecord& w : context.record.workers) {
+  const Blame blame = blame_where(context, [&](const WorkerRecord& w) {
     const std::uint64_t steps = w.number.unreduced + (w.number.is_reduced() ? 0 : 1);
     log.checked(Check::kNoReduction);
-    std::uint64_t& before = unreduced_[w.replica];
-    if (steps > before) insert(blame.ranks, w.rank);
-    before = steps;
     most = std::max(most, steps);
-  }
+    return steps > std::exchange(unreduced_[w.replica], steps);
+  });
   if (blame.ranks.empty()) return;
-  blame.everyone = blame.ranks.size() == context.workers();
   Signal signal = sighting(Check::kNoReduction, context.record.step, blame);
   signal.key = 1;
   signal.confidence = 0.99;
@@ -114,11 +102,12 @@ void Reduction::compare(const StepContext& context, SignalLog& log) {
   log.checked(Check::kReducedGradientMismatch);
   check_finite(context, log);
   const Ranks kept = kept_everything(context.record);
-  const auto own = static_cast<std::size_t>(std::count_if(
-      context.record.workers.begin(), context.record.workers.end(), [&](const WorkerRecord& w) {
-        const bool same = held.differs() && w.reduced_fingerprint == w.fingerprint;
-        return has_reduced(w) && (same || contains(kept, w.rank));
-      }));
+  const auto kept_own = [&](const WorkerRecord& w) {
+    const bool same = held.differs() && w.reduced_fingerprint == w.fingerprint;
+    return has_reduced(w) && (same || contains(kept, w.rank));
+  };
+  const auto own =
+      static_cast<std::size_t>(std::ranges::count_if(context.record.workers, kept_own));
   if (2 * own > held.known) return not_reduced(context, own, held, log);
   if (held.differs()) return mismatch(context, held, log);
   if (!LayersReduced::differ(context)) return check_scale(context, log);
@@ -127,9 +116,11 @@ void Reduction::compare(const StepContext& context, SignalLog& log) {
 
 void Reduction::not_reduced(const StepContext& context, std::size_t own, const Split& held,
                             SignalLog& log) const {
-  const Ranks bypass = bypassing(context.record);
-  Signal signal =
-      sighting(Check::kNoReduction, context.record.step, {all_ranks(context.record), true});
+  const auto bypasses = [](const WorkerRecord& w) {
+    return value_of(w, FingerprintKind::kWrapperForward, 1) == 0;
+  };
+  const Ranks bypass = blame_where(context, bypasses).ranks;
+  Signal signal = sighting(Check::kNoReduction, context.record.step, of_all(context.record));
   signal.confidence = 0.99;
   signal.title = bypass.empty()
                      ? "{Ranks} kept their own gradients: nothing was reduced"
@@ -161,8 +152,8 @@ void Reduction::check_finite(const StepContext& context, SignalLog& log) const {
       context.record.workers.begin(), context.record.workers.end(),
       [](const WorkerRecord& w) { return has_reduced(w) && !std::isfinite(w.reduced_norm); });
   if (made == 0) return;
-  Signal signal = sighting(Check::kReducedGradientMismatch, context.record.step,
-                           {all_ranks(context.record), true});
+  Signal signal =
+      sighting(Check::kReducedGradientMismatch, context.record.step, of_all(context.record));
   signal.key = 1;
   signal.confidence = 0.95;
   signal.title =
@@ -192,7 +183,7 @@ void Reduction::check_scale(const StepContext& context, SignalLog& log) {
     log.needs(Check::kReductionScale, 1, "The norm was off once, as by chance.");
   }
   if (!off || (name.empty() && !again)) return;
-  Signal signal = sighting(Check::kReductionScale, r.step, {all_ranks(r), true});
+  Signal signal = sighting(Check::kReductionScale, r.step, of_all(r));
   signal.confidence = name.empty() ? 0.6 : 0.9;
   // Compression of gradients loses norm on purpose.
   if (name.empty()) signal.severity = Severity::kWarning;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "diagnose/sampler.h"
@@ -26,11 +25,6 @@ constexpr const char* kEchoing =
     "Divide the stream among the loader's processes: `torch.utils.data.get_worker_info()` in the "
     "data set's `__iter__` tells which one it is. Until then each rank reads every sample "
     "`num_workers` times.";
-
-// Whether row i of the samples is the sample of index i.
-bool aligned(const WorkerRecord& worker) {
-  return worker.samples.thinned == 0 && worker.samples.hashes.size() == worker.indices.size();
-}
 
 // Whether a good part of a worker's rows is there more than once.
 bool repeats_rows(const Batch& batch) {
@@ -98,7 +92,7 @@ void RepeatedBatches::watch_echoes(const StepContext& context, SignalLog& log) {
   signal.title = fmt::format("{{Ranks}} got every batch {} times in a row from their loader",
                              std::llround(times));
   signal.remedy = kEchoing;
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 // A worker that is given the batch of the step before, while most of the others are not.

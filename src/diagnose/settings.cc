@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "base/hash.h"
@@ -39,53 +40,36 @@ constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at m
 
 // What workers say about themselves and must share. All other facts may differ: host, pid, device,
 // sampler, data, rank, and what nobody has thought of.
-struct FactRule {
-  std::string_view key;  // one that ends in a dot is the beginning of keys; unset is a value then
-  Severity severity;
-};
-constexpr std::array kFactRules = {
-    // These change numbers.
-    FactRule{"torch", Severity::kWarning},
-    FactRule{"cuda", Severity::kWarning},
-    FactRule{"cudnn", Severity::kWarning},
-    FactRule{"nccl", Severity::kWarning},
-    FactRule{"backend", Severity::kWarning},
-    FactRule{"dtypes", Severity::kWarning},
-    FactRule{"model", Severity::kWarning},
-    FactRule{"parameters", Severity::kWarning},
-    FactRule{"elements", Severity::kWarning},
-    FactRule{"world_size", Severity::kWarning},
-    FactRule{"env.CUBLAS_WORKSPACE_CONFIG", Severity::kWarning},
-    FactRule{"env.NVIDIA_TF32_OVERRIDE", Severity::kWarning},
-    FactRule{"env.NCCL_ALGO", Severity::kWarning},
-    FactRule{"env.NCCL_PROTO", Severity::kWarning},
-    // These seldom do.
-    FactRule{"python", Severity::kInfo},
-    FactRule{"presum", Severity::kInfo},
-    FactRule{"numpy", Severity::kInfo},
-    FactRule{"transformers", Severity::kInfo},
-    FactRule{"accelerate", Severity::kInfo},
-    FactRule{"lightning", Severity::kInfo},
-    FactRule{"datasets", Severity::kInfo},
-    FactRule{"tokenizers", Severity::kInfo},
-    FactRule{"threads", Severity::kInfo},
-    FactRule{"platform", Severity::kInfo},
-    FactRule{"driver", Severity::kInfo},
-    FactRule{"device_model", Severity::kInfo},
-    FactRule{"sketch", Severity::kInfo},
-    FactRule{"every", Severity::kInfo},
-    FactRule{"reduced_every", Severity::kInfo},
-    FactRule{"env.", Severity::kInfo},
-};
+// One that ends in a dot is the beginning of keys; unset is a value then.
+constexpr std::string_view kChangeNumbers[] = {"torch",
+                                               "cuda",
+                                               "cudnn",
+                                               "nccl",
+                                               "backend",
+                                               "dtypes",
+                                               "model",
+                                               "parameters",
+                                               "elements",
+                                               "world_size",
+                                               "env.CUBLAS_WORKSPACE_CONFIG",
+                                               "env.NVIDIA_TF32_OVERRIDE",
+                                               "env.NCCL_ALGO",
+                                               "env.NCCL_PROTO"};
+constexpr std::string_view kSeldomDo[] = {
+    "python",   "presum",     "numpy",         "transformers", "accelerate", "lightning",
+    "datasets", "tokenizers", "threads",       "platform",     "driver",     "device_model",
+    "sketch",   "every",      "reduced_every", "env."};
 
 bool is_variable(std::string_view key) { return key.starts_with("env."); }
 
-const FactRule* rule_of(std::string_view key) {
-  const auto* const found =
-      std::find_if(kFactRules.begin(), kFactRules.end(), [&](const FactRule& r) {
-        return r.key == key || (r.key.ends_with('.') && key.starts_with(r.key));
-      });
-  return found == kFactRules.end() ? nullptr : found;
+// Of a difference; none where it may be.
+std::optional<Severity> severity_of(std::string_view key) {
+  const auto is = [&](std::string_view rule) {
+    return rule == key || (rule.ends_with('.') && key.starts_with(rule));
+  };
+  if (std::ranges::any_of(kChangeNumbers, is)) return Severity::kWarning;
+  if (std::ranges::any_of(kSeldomDo, is)) return Severity::kInfo;
+  return std::nullopt;
 }
 
 // How often a fact is there, and whether all have the same value.
@@ -138,15 +122,15 @@ bool unset_somewhere(const Roster& roster, std::string_view key, const Told& fac
 }
 
 bool comparable(const Roster& roster, std::string_view key, const Told& fact) {
-  return rule_of(key) != nullptr && (fact.count > 1 || unset_somewhere(roster, key, fact));
+  return severity_of(key) && (fact.count > 1 || unset_somewhere(roster, key, fact));
 }
 
 std::map<Severity, Mismatch> differing(const Roster& roster, const ToldByKey& all) {
   std::map<Severity, Mismatch> out;
   for (const auto& [key, fact] : all) {
-    const FactRule* rule = rule_of(key);
-    if (rule == nullptr || !(fact.differs || unset_somewhere(roster, key, fact))) continue;
-    Mismatch& mismatch = out[rule->severity];
+    const auto severity = severity_of(key);
+    if (!severity || !(fact.differs || unset_somewhere(roster, key, fact))) continue;
+    Mismatch& mismatch = out[*severity];
     if (mismatch.names.size() < kKeysShown) {
       add_fact(roster, std::string(key), mismatch);
     } else {
@@ -306,7 +290,7 @@ void Settings::compare(const StepContext& context, Check check, const Words& wor
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
   // Rates that follow each rank's own loss part one after the other.
-  log.add(std::move(signal), check == Check::kOptimizerMismatch ? UINT64_MAX / 2 : 1);
+  log.add(std::move(signal), check == Check::kOptimizerMismatch ? kAllSteps : 1);
 }
 
 // Where a rank evaluates in training mode, its BatchNorm counts those batches too, until the next
@@ -333,7 +317,7 @@ void Settings::compare_norm_batches(const StepContext& context, SignalLog& log) 
                      : "{Ranks} gave BatchNorm batches in training mode that the others did not";
   signal.remedy = kEvaluate;
   signal.evidence = {{"batches_apart", static_cast<std::int64_t>(most - least)}};
-  log.add(std::move(signal), UINT64_MAX / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 void Settings::compare_facts(const StepContext& context) {

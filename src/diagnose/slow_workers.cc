@@ -144,7 +144,7 @@ std::string remedy_of(const Causes& causes) {
 
 // Of how the job as a whole spends its time, seen over that many steps.
 Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps) {
-  Signal signal = sighting(check, record.step, {all_ranks(record), true});
+  Signal signal = sighting(check, record.step, of_all(record));
   signal.key = 1;
   signal.first_step -= std::min(signal.first_step, steps);
   signal.severity = Severity::kInfo;

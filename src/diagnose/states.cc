@@ -113,14 +113,7 @@ Split split_states(const StepRecord& record, Kind kind, std::uint32_t shard,
 }
 
 std::string names(const std::set<std::uint64_t>& groups, const Roster& roster) {
-  std::string out;
-  std::size_t shown = 0;
-  for (const std::uint64_t group : groups) {
-    if (shown++ == kNamesShown) return out + ", ...";
-    if (!out.empty()) out += ", ";
-    out += shortened(roster.group_name(group), 64);
-  }
-  return out;
+  return first_names(groups, kNamesShown, [&](auto group) { return roster.group_name(group); });
 }
 
 }  // namespace
@@ -162,15 +155,12 @@ void States::compare_watched(const StepContext& context, SignalLog& log) {
   Groups all;
   for (const WorkerRecord& w : context.record.workers) all.merge(watched(w));
   Groups missing;
-  Blame blame;
-  for (const WorkerRecord& w : context.record.workers) {
+  Blame blame = blame_where(context, [&](const WorkerRecord& w) {
     const Groups own = watched(w);
     std::ranges::set_difference(all, own, std::inserter(missing, missing.end()));
-    if (own.size() < all.size()) insert(blame.ranks, w.rank);
-  }
-  unwatched_ = missing.empty() ? 0 : unwatched_ + 1;
-  if (unwatched_ < kUnwatched) return;
-  blame.everyone = blame.ranks.size() == context.workers();
+    return own.size() < all.size();
+  });
+  if (unwatched_.see(!missing.empty(), context.record.step) < kUnwatched) return;
   Signal signal = sighting(Check::kStateDesync, context.record.step, std::move(blame));
   signal.key = 5;
   signal.severity = Severity::kInfo;
@@ -193,7 +183,7 @@ void States::compare_shard(const StepContext& context, Kind kind, std::uint32_t 
 void States::report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
                     const Roster& roster, SignalLog& log) {
   // After other numbers of steps an optimiser's state is another one.
-  const bool behind = lagged_ || lagging_ > 0;
+  const bool behind = lagged_ || lagging_.length > 0;
   if (!held.differs() || (kind == Kind::kOptimizer && behind)) return;
   Groups& all = differ_[static_cast<std::size_t>(kind)];
   for (const std::uint64_t group : differ) {
@@ -231,16 +221,12 @@ void States::report(Kind kind, std::uint64_t step, const Split& held, const Grou
 }
 
 void States::report_compared(const StepContext& context, SignalLog& log) {
-  Blame blame;
-  bool compared = false;
-  for (const WorkerRecord& w : context.record.workers) {
-    const std::uint64_t* different = w.fingerprint_of(FingerprintKind::kComparedDifferent);
-    compared = compared || different != nullptr;
-    if (different != nullptr && *different > 0) insert(blame.ranks, w.rank);
-  }
+  constexpr auto kKind = FingerprintKind::kComparedDifferent;
+  const bool compared = std::ranges::any_of(context.record.workers,
+                                            [](const auto& w) { return w.fingerprint_of(kKind); });
   if (compared) log.checked(Check::kStateDesync);
+  Blame blame = blame_where(context, [](const auto& w) { return value_of(w, kKind) > 0; });
   if (blame.ranks.empty()) return;
-  blame.everyone = blame.ranks.size() == context.workers();
   const std::string what = context.roster.fact_of(blame.ranks.front(), "compared_different");
   Signal signal = sighting(Check::kStateDesync, context.record.step, std::move(blame));
   signal.key = 4;
@@ -265,18 +251,16 @@ void States::compare_clocks(const StepContext& context, SignalLog& log) {
   const Split clocks = split(std::move(held));
   const bool counted = std::all_of(clocks.groups.begin(), clocks.groups.end(),
                                    [](const auto& g) { return g.value > 0; });
-  lagging_ = clocks.differs() && counted ? lagging_ + 1 : 0;
-  if (lagging_ == 1) lag_began_ = context.record.step;
-  lagged_ = lagged_ || lagging_ > 1;
-  if (lagging_ < 2) return;
+  lagging_.see(clocks.differs() && counted, context.record.step);
+  lagged_ = lagged_ || lagging_.length > 1;
+  if (lagging_.length < 2) return;
   Signal signal = sighting(Check::kParameterDesync, context.record.step, clocks.blame());
-  signal.first_step = lag_began_;
+  signal.first_step = lagging_.first_step;
   signal.key = 1;
   signal.confidence = 0.95;
   signal.title = signal.everyone ? "{Ranks} took different numbers of optimiser steps"
                                  : "{Ranks} took another number of optimiser steps than the others";
-  signal.evidence = {
-      {"optimizer_steps", clocks.text([](std::uint64_t v) { return std::to_string(v); })}};
+  signal.evidence = {{"optimizer_steps", clocks.text()}};
   log.add(std::move(signal), kRound);
 }
 

@@ -2,6 +2,7 @@
 // One step as rules see it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -28,12 +29,42 @@ struct StepContext {
   bool alone() const { return record.workers.size() < 2; }
 };
 
+// Those that something is so of; everyone where it is so of all.
+template <class IsSo>
+Blame blame_where(const StepContext& context, const IsSo& is_so) {
+  Blame out;
+  for (const WorkerRecord& w : context.record.workers) {
+    if (is_so(w)) insert(out.ranks, w.rank);
+  }
+  out.everyone = out.ranks.size() == context.workers();
+  return out;
+}
+
+// All of them, as one.
+inline Blame of_all(const StepRecord& record) {
+  Blame out{{}, true};
+  for (const WorkerRecord& w : record.workers) insert(out.ranks, w.rank);
+  return out;
+}
+
+// Records in a row in which something was so.
+struct Streak {
+  std::uint64_t length = 0;
+  std::uint64_t first_step = 0;
+
+  std::uint64_t see(bool so, std::uint64_t step) {
+    if (so && length == 0) first_step = step;
+    return length = so ? length + 1 : 0;
+  }
+};
+
 inline constexpr const char* kOneWorker = "One worker: there is nothing to compare.";
 
-inline Ranks all_ranks(const StepRecord& record) {
-  Ranks ranks;
-  for (const WorkerRecord& w : record.workers) insert(ranks, w.rank);
-  return ranks;
+inline Ranks all_ranks(const StepRecord& record) { return of_all(record).ranks; }
+
+// REQUIRES: it is in the record.
+inline const WorkerRecord& worker_of(const StepRecord& record, std::uint32_t rank) {
+  return *std::ranges::find(record.workers, rank, &WorkerRecord::rank);
 }
 
 // Whether a norm is known to be finite and above zero.
