@@ -3,9 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "diagnose/text.h"
 #include "presum/audit.h"
 
 namespace presum::diagnose {
@@ -15,8 +12,7 @@ constexpr const char* kNotAudited = "No reduction was audited (audit= was not se
 constexpr int kFp32Bits = 24;
 
 Signal shared(Check check, const StepContext& context, const WorkerRecord& w) {
-  Signal signal = sighting(check, context.record.step, of_all(context.record));
-  signal.confidence = 0.95;
+  Signal signal = sighting(check, context, of_all(context.record), 0.95);
   signal.evidence = {{"audited_by_rank", static_cast<std::int64_t>(w.rank)},
                      {"elements", static_cast<std::int64_t>(w.audit->elements)},
                      {"elements_differing", static_cast<std::int64_t>(w.audit->differing)},

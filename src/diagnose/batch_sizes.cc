@@ -40,10 +40,8 @@ bool weighted_by_rows(const StepRecord& record) {
 
 void report(const StepContext& context, const Split& sizes, std::uint64_t key, const char* what,
             std::uint64_t first_step, bool rows_known, SignalLog& log) {
-  Signal signal = sighting(Check::kTokenImbalance, context.record.step, sizes.blame());
+  Signal signal = sighting({Check::kTokenImbalance, key}, context, sizes.blame(), 0.9);
   signal.first_step = first_step;
-  signal.key = key;
-  signal.confidence = 0.9;
   if (rows_known && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
   signal.title =
       signal.everyone

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/split.h"
 #include "diagnose/step_context.h"
 

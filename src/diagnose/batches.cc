@@ -65,8 +65,7 @@ bool aligned(const WorkerRecord& worker) {
 bool disjoint_indices(const WorkerRecord& a, const WorkerRecord& b) {
   if (a.indices.empty() || b.indices.empty()) return false;
   const std::set<std::uint64_t> of_a(a.indices.begin(), a.indices.end());
-  return std::none_of(b.indices.begin(), b.indices.end(),
-                      [&](std::uint64_t index) { return of_a.contains(index); });
+  return std::ranges::none_of(b.indices, [&](auto index) { return of_a.contains(index); });
 }
 
 }  // namespace presum::diagnose

@@ -186,11 +186,9 @@ void ClipNorm::compare_finite(const StepContext& context, SignalLog& log) {
   if (no_number_.see(found, context.record.step) == 0) return;
   log.checked(Check::kClipNorm);
   if (no_number_.length < kSureOfNone) return;
-  Signal signal = sighting(Check::kClipNorm, context.record.step, std::move(blame));
-  signal.key = 4;
+  Signal signal = sighting({Check::kClipNorm, 4}, context, std::move(blame), 0.95);
   signal.severity = Severity::kCritical;
   signal.first_step = no_number_.first_step;
-  signal.confidence = 0.95;
   signal.title = "{Ranks} reported a gradient norm that is not finite, though the gradients are";
   signal.remedy =
       "Look how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
@@ -201,11 +199,9 @@ void ClipNorm::compare_clipping(const StepContext& context, SignalLog& log) {
   const Blame blame = clip_alone(context);
   if (alone_.see(!blame.ranks.empty(), context.record.step) < kSureOfNorm) return;
   const bool clip = clips(worker_of(context.record, blame.ranks.front()));
-  Signal signal = sighting(Check::kClipNorm, context.record.step, blame);
-  signal.key = 3;
+  Signal signal = sighting({Check::kClipNorm, 3}, context, blame, 0.95);
   signal.severity = Severity::kCritical;
   signal.first_step = alone_.first_step;
-  signal.confidence = 0.95;
   signal.title = blame.everyone ? "Some of {ranks} clipped their gradients, and the others did not"
                  : clip         ? "{Ranks} clipped the gradients, and the others did not"
                                 : "{Ranks} did not clip the gradients, as the others did";
@@ -221,10 +217,9 @@ void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
     log.needs_records(Check::kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
   }
   if (apart_.see(!blame.ranks.empty(), record.step) < kSureOfNorm) return;
-  Signal signal = sighting(Check::kClipNorm, record.step, blame);
+  Signal signal = sighting(Check::kClipNorm, context, blame, 0.95);
   signal.first_step = apart_.first_step;
   signal.severity = Severity::kCritical;  // they take different steps from here on
-  signal.confidence = 0.95;
   const bool own = blame.everyone && is_own(context);
   signal.title = own ? "{Ranks} clipped by the norm of their own gradient, before it was reduced"
                  : blame.everyone ? "{Ranks} clipped one gradient by different norms"
@@ -241,10 +236,8 @@ void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
 void ClipNorm::compare_limits(const StepContext& context, SignalLog& log) {
   const Split limits = split(context.record, FingerprintKind::kClipLimit);
   if (!limits.differs()) return;
-  Signal signal = sighting(Check::kClipNorm, context.record.step, limits.blame());
-  signal.key = 2;
+  Signal signal = sighting({Check::kClipNorm, 2}, context, limits.blame(), 0.95);
   if (binds(context.record)) signal.severity = Severity::kCritical;
-  signal.confidence = 0.95;
   signal.title = signal.everyone ? "{Ranks} clipped to different norms"
                                  : "{Ranks} clipped to another norm than the others";
   signal.remedy = "Give `clip_grad_norm_` the same `max_norm` on every rank.";
@@ -277,10 +270,8 @@ void ClipNorm::report_untrue(const StepContext& context, const WorkerRecord& wor
   const StepRecord& record = context.record;
   Blame blame = blame_where(
       context, [&](const WorkerRecord& w) { return near(used(w), used(worker), kTrue); });
-  Signal signal = sighting(Check::kClipNorm, record.step, std::move(blame));
-  signal.key = 1;
+  Signal signal = sighting({Check::kClipNorm, 1}, context, std::move(blame), 0.95);
   signal.first_step = untrue_.first_step;
-  signal.confidence = 0.95;
   const double type = type_of(worker);
   signal.title = fmt::format(
       "{{Ranks}} used {} times the gradient's {} where they clipped or logged it: {}",

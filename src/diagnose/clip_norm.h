@@ -2,9 +2,6 @@
 // clip-norm.
 #pragma once
 
-#include <cstdint>
-
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

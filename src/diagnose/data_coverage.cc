@@ -259,10 +259,10 @@ Signal DataCoverage::signal_of(const Pass& pass, const History& history, const M
                                 : missing.length - drawn * pass.workers;
   const bool twice =
       pass.workers > 1 && off <= pass.workers * missing.slack && drawn * 3 < missing.length * 2;
-  Signal signal = sighting(Check::kDataCoverage, pass.last_step,
-                           {pass.ranks, pass.ranks.size() == pass.workers});
+  Signal signal =
+      sighting(Check::kDataCoverage, pass.last_step,
+               {pass.ranks, pass.ranks.size() == pass.workers}, pass.indexed ? 0.95 : 0.9);
   signal.first_step = history.first_step;
-  signal.confidence = pass.indexed ? 0.95 : 0.9;
   signal.evidence = {{"samples_left_out", static_cast<std::int64_t>(missing.samples)},
                      {"of_samples", static_cast<std::int64_t>(missing.length)},
                      {"passes", static_cast<std::int64_t>(history.passes)}};

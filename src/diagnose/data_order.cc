@@ -98,8 +98,8 @@ void DataOrder::report(const StepContext& context, Blame blame, std::size_t repe
                        SignalLog& log) const {
   blame.everyone = blame.ranks.size() == context.workers();
   const Worker* first = workers_.find(context.record.workers.front().replica);
-  Signal signal = sighting(Check::kEpochNotSet, context.record.step, std::move(blame));
-  signal.confidence = repeats > 0 ? 0.99 : 0.8;
+  Signal signal =
+      sighting(Check::kEpochNotSet, context, std::move(blame), repeats > 0 ? 0.99 : 0.8);
   signal.title = "{Ranks} read the data in the same order as in the pass before";
   signal.evidence = {{"data_pass", static_cast<std::int64_t>(first == nullptr ? 0 : first->pass)},
                      {"batches_repeated", static_cast<std::int64_t>(repeats)}};

@@ -321,8 +321,7 @@ void Duplicates::report(const StepContext& context, const Found& found, SignalLo
   }
   blame.everyone = blame.ranks.size() == context.workers();
   const bool by_rows = !found.rows.empty();
-  Signal signal = sighting(Check::kDuplicateData, context.record.step, std::move(blame));
-  signal.confidence = by_rows ? 0.99 : 0.95;
+  Signal signal = sighting(Check::kDuplicateData, context, std::move(blame), by_rows ? 0.99 : 0.95);
   const std::string within = among == 1 ? "" : " within groups";
   signal.title = by_rows ? "{Ranks} read the same data" + within
                          : fmt::format(
@@ -343,11 +342,9 @@ void Duplicates::report_at_times(const StepContext& context, const Members& memb
                                  SignalLog& log) const {
   Blame blame{ranks_of(context, members), members.size() == context.workers()};
   const UndealtInput::Group& undealt = *undealt_.find(blame.ranks);
-  Signal signal = sighting(Check::kDuplicateData, context.record.step, std::move(blame));
+  Signal signal = sighting({Check::kDuplicateData, 1}, context, std::move(blame), 0.9);
   signal.first_step = undealt.first_step;
-  signal.key = 1;
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = "{Ranks} were given the same input in some steps, and different input in others";
   signal.remedy = kNoise;
   signal.evidence = {{"steps_with_the_same_input", static_cast<std::int64_t>(undealt.equal)},
@@ -357,9 +354,7 @@ void Duplicates::report_at_times(const StepContext& context, const Members& memb
 
 void Duplicates::report_unlike(const StepContext& context, const Members& members, SignalLog& log) {
   Blame blame{ranks_of(context, members), members.size() == context.workers()};
-  Signal signal = sighting(Check::kPairTooSimilar, context.record.step, std::move(blame));
-  signal.key = 1;
-  signal.confidence = 0.9;
+  Signal signal = sighting({Check::kPairTooSimilar, 1}, context, std::move(blame), 0.9);
   signal.title =
       "{Ranks} had the same gradient bit for bit, though they read different samples: the "
       "gradient does not depend on the data, or was copied";

@@ -6,7 +6,6 @@
 #include <map>
 #include <vector>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "base/hash.h"
@@ -140,9 +139,7 @@ std::string Nonfinite::title(const StepContext& context) const {
 }
 
 void Nonfinite::report(const StepContext& context, const Ranks& now, SignalLog& log) const {
-  Signal signal = sighting(check_, context.record.step, blame_);
-  signal.key = key_of(blame_.ranks);
-  signal.confidence = sudden_ ? 0.8 : 1;
+  Signal signal = sighting({check_, key_of(blame_.ranks)}, context, blame_, sudden_ ? 0.8 : 1);
   const bool overflow =
       check_ == Check::kNonfiniteGradient && !context.roster.fact("grad_scaler").empty();
   if (skipped_) signal.severity = overflow ? Severity::kInfo : Severity::kWarning;
@@ -185,11 +182,9 @@ void VanishedElements::update(const StepContext& context, SignalLog& log) {
   if (blame.ranks.empty() || blame.ranks.size() < context.workers()) return;
   const auto ranks = static_cast<double>(blame.ranks.size());
   blame.everyone = true;
-  Signal signal = sighting(Check::kZeroGradient, context.record.step, std::move(blame));
+  Signal signal = sighting({Check::kZeroGradient, kVanishedKey}, context, std::move(blame), 0.9);
   signal.first_step = first;
-  signal.key = kVanishedKey;
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = "{Ranks} had gradients of which most elements have become exactly zero";
   signal.remedy =
       "Too small for 16 bits: train in bf16, or scale the loss (GradScaler) and do not divide it "
@@ -215,11 +210,9 @@ void ZeroGradient::below_fp16(const StepContext& context, SignalLog& log) {
   const bool below =
       std::ranges::all_of(workers, [&](const auto& w) { return share(w) > kMostBelow; });
   if (below_.see(below && !learned, context.record.step) < kBelowSamples) return;
-  Signal signal = sighting(Check::kZeroGradient, context.record.step, of_all(context.record));
+  Signal signal = sighting({Check::kZeroGradient, kBelowKey}, context, of_all(context.record), 0.9);
   signal.first_step = below_.first_step;
-  signal.key = kBelowKey;
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = fmt::format(
       "{{Ranks}} had gradients too small for fp16: {:.0f} % of their elements are zero or a few "
       "times its smallest number",
@@ -269,10 +262,8 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   }
   if (blame.ranks.empty() || (blame.everyone && all_zero_ < kAllZero)) return;
   const std::uint64_t first = context.record.step - (blame.everyone ? all_zero_ - 1 : 0);
-  Signal signal = sighting(Check::kZeroGradient, context.record.step, blame);
+  Signal signal = sighting({Check::kZeroGradient, blame.everyone}, context, blame, 1);
   signal.first_step = std::min(first, context.record.step);
-  signal.key = blame.everyone;
-  signal.confidence = 1;
   signal.title = "{Ranks} had a gradient of exactly zero";
   // A batch without a target, or a margin that is met: not a fault as long as it passes, or once
   // something was learned.
@@ -334,8 +325,8 @@ void FrozenGradient::update(const StepContext& context, SignalLog& log) {
   if (found.moved_on_same_data > 0) blame.ranks = unite(blame.ranks, found.same_data);
   if (blame.ranks.empty()) return;
   blame.everyone = blame.ranks.size() == context.workers();
-  Signal signal = sighting(Check::kFrozenGradient, context.record.step, blame);
-  signal.confidence = found.certain.empty() ? 0.9 : 0.99;
+  Signal signal =
+      sighting(Check::kFrozenGradient, context, blame, found.certain.empty() ? 0.9 : 0.99);
   signal.title = "{Ranks} repeated the gradient of the step before, bit for bit";
   signal.evidence = {{"steps_frozen", static_cast<std::int64_t>(++frozen_steps_)},
                      {"data_changed", found.certain.empty() ? "unknown" : "yes"}};

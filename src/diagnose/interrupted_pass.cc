@@ -24,9 +24,7 @@ bool deals_all_samples(const StepContext& context) {
 }  // namespace
 
 Signal resume_signal(std::uint64_t key, Blame blame, std::size_t workers) {
-  Signal signal = sighting(Check::kResumeMismatch, 0, std::move(blame));
-  signal.key = key;
-  signal.confidence = 0.95;
+  Signal signal = sighting({Check::kResumeMismatch, key}, 0, std::move(blame), 0.95);
   signal.workers = static_cast<std::uint32_t>(workers);
   return signal;
 }

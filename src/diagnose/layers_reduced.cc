@@ -63,9 +63,7 @@ const char* where(const Layers& layers, const StepContext& context) {
 
 Signal signal_of(Check check, std::uint64_t key, const Layers& layers, Blame blame,
                  const StepContext& context) {
-  Signal signal = sighting(check, context.record.step, std::move(blame));
-  signal.key = kBase + key;
-  signal.confidence = 0.95;
+  Signal signal = sighting({check, kBase + key}, context, std::move(blame), 0.95);
   signal.evidence = {{"layers", names(layers, context)},
                      {"layers_of", static_cast<std::int64_t>(context.record.layers.size())}};
   return signal;

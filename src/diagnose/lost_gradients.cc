@@ -72,10 +72,9 @@ bool LostGradients::is_habit(std::size_t way, const StepContext& context, const 
 }
 
 Signal LostGradients::signal_of(std::size_t way, const StepContext& context, Blame who) const {
-  Signal signal = sighting(Check::kLostGradients, context.record.step, std::move(who));
-  signal.key = way;
+  Signal signal =
+      sighting({Check::kLostGradients, way}, context, std::move(who), way == kCleared ? 0.95 : 0.9);
   signal.first_step = habits_[way].first_step;
-  signal.confidence = way == kCleared ? 0.95 : 0.9;
   return signal;
 }
 

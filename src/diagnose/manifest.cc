@@ -2,7 +2,6 @@
 #include "diagnose/manifest.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/hash.h"
 #include "diagnose/sampler.h"
@@ -44,8 +43,7 @@ void Manifest::compare_facts(const StepContext& context, SignalLog& log) const {
       compare_kinds(context, Check::kManifestMismatch, [](FingerprintKind) { return true; });
   if (found.looked) log.checked(Check::kManifestMismatch);
   if (found.names.empty()) return;
-  Signal signal = sighting(Check::kManifestMismatch, context.record.step, found.blame);
-  signal.confidence = 0.95;
+  Signal signal = sighting(Check::kManifestMismatch, context, found.blame, 0.95);
   signal.title =
       signal.everyone ? "The ranks differ in their data set: " : "{Ranks} had another data set: ";
   signal.title += listed(found.names);
@@ -67,10 +65,8 @@ void Manifest::compare_rows(const StepContext& context, SignalLog& log) {
   }
   const Odd found = odd(all_ranks(context.record));
   if (found.blame.ranks.empty()) return;
-  Signal signal = sighting(Check::kManifestMismatch, context.record.step, found.blame);
+  Signal signal = sighting({Check::kManifestMismatch, 1}, context, found.blame, 0.9);
   signal.first_step = found.first_step;
-  signal.key = 1;
-  signal.confidence = 0.9;
   signal.title =
       signal.everyone
           ? "The ranks read different samples at the same places of the data set"

@@ -300,9 +300,8 @@ void Overlap::finish(const DataPass& pass) {
 void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog& log) const {
   const double doubled = finished_.doubled + pass.doubled();
   const double drawn = finished_.drawn + static_cast<double>(pass.drawn());
-  Signal signal =
-      sighting(Check::kOverlappingData, context.record.step, blame_of(pass, context.record));
-  signal.confidence = pass.exact() >= kDoubled ? 0.99 : 0.9;
+  Signal signal = sighting(Check::kOverlappingData, context, blame_of(pass, context.record),
+                           pass.exact() >= kDoubled ? 0.99 : 0.9);
   signal.title = "{Ranks} drew samples that had been drawn before in the same pass over the data";
   signal.evidence = {{"samples_doubled", whole(doubled)},
                      {"samples_drawn", whole(drawn)},

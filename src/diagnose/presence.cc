@@ -31,8 +31,7 @@ void Presence::count_missing(const StepContext& context, SignalLog& log) {
     seen = seen || worker.seen;
     insert(blame.ranks, rank);
   }
-  Signal now = sighting(Check::kMissingWorker, context.record.step, std::move(blame));
-  now.confidence = 1;
+  Signal now = sighting(Check::kMissingWorker, context, std::move(blame), 1);
   now.title = seen ? "{Ranks} stopped reporting, or reported only some of the steps"
                    : "{Ranks} never reported";
   now.evidence = {{"steps_missing", static_cast<std::int64_t>(longest)},

@@ -42,10 +42,9 @@ struct Layers {
 
 Signal signal_of(const Layers& layers, const StepContext& context) {
   const std::string names = first_names(layers.names, kNamesShown, std::identity{});
-  Signal signal = sighting(Check::kNoProgress, context.record.step, of_all(context.record));
+  Signal signal = sighting(Check::kNoProgress, context, of_all(context.record), 0.9);
   signal.first_step = std::min(layers.first_step, context.record.step);
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = "{Ranks} took optimizer steps that left " + names + " as before";
   signal.evidence = {{"layers_standing", names},
                      {"groups_unchanged", static_cast<std::int64_t>(layers.names.size())}};
@@ -168,9 +167,8 @@ void NoProgress::begin() {
 
 void NoProgress::report(const StepContext& context, SignalLog& log) const {
   const WorkerRecord& worker = context.record.workers.front();
-  Signal signal = sighting(Check::kNoProgress, context.record.step, of_all(context.record));
+  Signal signal = sighting(Check::kNoProgress, context, of_all(context.record), 0.95);
   signal.first_step = std::min(first_step_, context.record.step);
-  signal.confidence = 0.95;
   signal.title = in_vain_ ? kHeldByNone : "{Ranks} took optimizer steps that changed no parameter";
   signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(taken_)}};
   if (!std::isnan(learning_rate(worker))) {
@@ -190,8 +188,7 @@ void NoProgress::follow_vain(const StepContext& context, SignalLog& log) {
   });
   if (blame.ranks.empty()) return;
   in_vain_ = true;
-  Signal signal = sighting(Check::kNoProgress, context.record.step, std::move(blame));
-  signal.confidence = 0.95;
+  Signal signal = sighting(Check::kNoProgress, context, std::move(blame), 0.95);
   signal.title = kHeldByNone;
   vain_steps_ += most;
   signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(vain_steps_)}};
@@ -246,11 +243,9 @@ void NoProgress::follow_shares(const StepContext& context, SignalLog& log) {
   const bool rises = rate > std::exchange(sampled_rate_, rate);
   if (rises) return;  // a warm-up: updates grow yet
   if (rounded_.see(share > kMost && rate > 0, context.record.step) < kSureSamples) return;
-  Signal signal = sighting(Check::kNoProgress, context.record.step, of_all(context.record));
-  signal.key = 2;
+  Signal signal = sighting({Check::kNoProgress, 2}, context, of_all(context.record), 0.9);
   signal.first_step = rounded_.first_step;
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = fmt::format(
       "{{Ranks}} took optimizer steps that left {:.0f} % of the parameters as before: in 16 bits "
       "updates so small round to nothing",

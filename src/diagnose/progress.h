@@ -6,7 +6,6 @@
 #include <limits>
 #include <unordered_map>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

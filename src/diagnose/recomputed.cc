@@ -69,10 +69,8 @@ void Recomputed::update(const StepContext& context, SignalLog& log) {
     const Blame blame =
         blame_where(context, [&](const WorkerRecord& w) { return answers[w.rank] == one.value; });
     if (blame.ranks.empty()) continue;
-    Signal signal = sighting(Check::kRecomputeMismatch, context.record.step, blame);
-    signal.key = one.value;
+    Signal signal = sighting({Check::kRecomputeMismatch, one.value}, context, blame, 0.99);
     signal.severity = one.severity;
-    signal.confidence = 0.99;
     signal.title = one.title;
     if (one.value == kUnsteady) {
       signal.remedy =

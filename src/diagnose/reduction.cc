@@ -83,9 +83,7 @@ void Reduction::watch_unreduced_steps(const StepContext& context, SignalLog& log
     return steps > std::exchange(unreduced_[w.replica], steps);
   });
   if (blame.ranks.empty()) return;
-  Signal signal = sighting(Check::kNoReduction, context.record.step, blame);
-  signal.key = 1;
-  signal.confidence = 0.99;
+  Signal signal = sighting({Check::kNoReduction, 1}, context, blame, 0.99);
   signal.title = "{Ranks} ran the optimiser on gradients that were never due to be reduced";
   signal.evidence = {{"unreduced_steps", static_cast<std::int64_t>(most)}};
   log.add(std::move(signal), 1);
@@ -120,8 +118,7 @@ void Reduction::not_reduced(const StepContext& context, std::size_t own, const S
     return value_of(w, FingerprintKind::kWrapperForward, 1) == 0;
   };
   const Ranks bypass = blame_where(context, bypasses).ranks;
-  Signal signal = sighting(Check::kNoReduction, context.record.step, of_all(context.record));
-  signal.confidence = 0.99;
+  Signal signal = sighting(Check::kNoReduction, context, of_all(context.record), 0.99);
   signal.title = bypass.empty()
                      ? "{Ranks} kept their own gradients: nothing was reduced"
                      : "{Ranks} kept their own gradients: the forward pass went around the "
@@ -136,8 +133,7 @@ void Reduction::not_reduced(const StepContext& context, std::size_t own, const S
 }
 
 void Reduction::mismatch(const StepContext& context, const Split& held, SignalLog& log) const {
-  Signal signal = sighting(Check::kReducedGradientMismatch, context.record.step, held.blame());
-  signal.confidence = 0.99;
+  Signal signal = sighting(Check::kReducedGradientMismatch, context, held.blame(), 0.99);
   signal.title = "{Ranks} held another reduced gradient than the others";
   if (signal.everyone) signal.title = "{Ranks} held different reduced gradients";
   signal.evidence = {{"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
@@ -153,9 +149,7 @@ void Reduction::check_finite(const StepContext& context, SignalLog& log) const {
       [](const WorkerRecord& w) { return has_reduced(w) && !std::isfinite(w.reduced_norm); });
   if (made == 0) return;
   Signal signal =
-      sighting(Check::kReducedGradientMismatch, context.record.step, of_all(context.record));
-  signal.key = 1;
-  signal.confidence = 0.95;
+      sighting({Check::kReducedGradientMismatch, 1}, context, of_all(context.record), 0.95);
   signal.title =
       "{Ranks} put in finite gradients, and the reduced gradient was not finite: the reduction "
       "made it";
@@ -183,8 +177,7 @@ void Reduction::check_scale(const StepContext& context, SignalLog& log) {
     log.needs(Check::kReductionScale, 1, "The norm was off once, as by chance.");
   }
   if (!off || (name.empty() && !again)) return;
-  Signal signal = sighting(Check::kReductionScale, r.step, of_all(r));
-  signal.confidence = name.empty() ? 0.6 : 0.9;
+  Signal signal = sighting(Check::kReductionScale, context, of_all(r), name.empty() ? 0.6 : 0.9);
   // Compression of gradients loses norm on purpose.
   if (name.empty()) signal.severity = Severity::kWarning;
   signal.title = fmt::format(

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "diagnose/sampler.h"
-#include "diagnose/text.h"
 
 namespace presum::diagnose {
 namespace {
@@ -85,10 +84,8 @@ void RepeatedBatches::watch_echoes(const StepContext& context, SignalLog& log) {
   }
   if (blame.ranks.empty()) return;
   blame.everyone = blame.ranks.size() == context.workers();
-  Signal signal = sighting(Check::kOverlappingData, context.record.step, std::move(blame));
+  Signal signal = sighting({Check::kOverlappingData, 3}, context, std::move(blame), 0.95);
   signal.first_step = first;
-  signal.key = 3;
-  signal.confidence = 0.95;
   signal.title = fmt::format("{{Ranks}} got every batch {} times in a row from their loader",
                              std::llround(times));
   signal.remedy = kEchoing;
@@ -110,10 +107,8 @@ void RepeatedBatches::watch_stuck(const StepContext& context, SignalLog& log) {
     first = std::min(first, own.stuck_since);
   }
   if (stuck.empty() || 2 * stuck.size() > context.workers()) return;
-  Signal signal = sighting(Check::kOverlappingData, context.record.step, {stuck, false});
+  Signal signal = sighting({Check::kOverlappingData, 2}, context, {stuck, false}, 0.95);
   signal.first_step = first;
-  signal.key = 2;
-  signal.confidence = 0.95;
   signal.title = "{Ranks} computed on the same batch in several steps in a row";
   signal.remedy = kStuck;
   log.add(std::move(signal), 1);
@@ -147,10 +142,8 @@ void RepeatedBatches::report_repeats(const StepContext& context, std::size_t pla
                                      std::uint64_t length, SignalLog& log) {
   const Batch& batch = context.batches[place];
   const Blame blame{{context.record.workers[place].rank}, false};
-  Signal signal = sighting(Check::kOverlappingData, context.record.step, blame);
+  Signal signal = sighting({Check::kOverlappingData, 1}, context, blame, 0.95);
   signal.first_step -= std::min(signal.first_step, length - 1);
-  signal.key = 1;
-  signal.confidence = 0.95;
   signal.title = "{Ranks} computed on the same rows several times within a step";
   signal.evidence = {{"rows", static_cast<std::int64_t>(batch.rows)},
                      {"rows_distinct", static_cast<std::int64_t>(batch.distinct)}};

@@ -82,10 +82,8 @@ void Rng::update(const StepContext& context, SignalLog& log) {
     log.checked(Check::kSharedRng);
     const Ranks shared = held.shared();
     if (shared.empty()) continue;
-    Signal signal = sighting(Check::kSharedRng, context.record.step,
-                             {shared, shared.size() == context.workers()});
-    signal.key = g;
-    signal.confidence = 0.7;
+    Signal signal = sighting({Check::kSharedRng, g}, context,
+                             {shared, shared.size() == context.workers()}, 0.7);
     signal.title =
         std::string("{Ranks} drew the same random numbers (") + kGenerators[g].name + " generator)";
     signal.evidence = {{std::string("equal_") + kGenerators[g].name, shared_text(held)}};

@@ -189,10 +189,8 @@ bool shares_places(const StepRecord& record) {
 }
 
 Signal shared_in_groups(Check check, const StepContext& context, std::size_t each) {
-  Signal signal = sighting(check, context.record.step, of_all(context.record));
-  signal.key = 2;
+  Signal signal = sighting({check, 2}, context, of_all(context.record), 0.9);
   signal.severity = Severity::kInfo;
-  signal.confidence = 0.9;
   signal.title = fmt::format(
       "{{Ranks}} share their data in groups of {}, as with sequence or tensor parallelism inside "
       "the data-parallel group",
@@ -226,8 +224,7 @@ void Sampler::update(const StepContext& context, SignalLog& log) {
   for (std::string& name : found.names) {
     if (name.starts_with("sampler ")) name.erase(0, 8);
   }
-  Signal signal = sighting(Check::kSamplerMismatch, context.record.step, found.blame);
-  signal.confidence = 0.95;
+  Signal signal = sighting(Check::kSamplerMismatch, context, found.blame, 0.95);
   const bool one = signal.ranks.size() == 1;
   signal.title = one ? "{Ranks} had a sampler that does not fit the others': "
                      : "{Ranks} had samplers that do not fit together: ";

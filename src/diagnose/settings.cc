@@ -2,7 +2,6 @@
 #include "diagnose/settings.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -276,8 +275,7 @@ void Settings::compare(const StepContext& context, Check check, const Words& wor
   if (std::ranges::find(found.names, "settings") != found.names.end()) {
     name_optimizer_settings(context, found);
   }
-  Signal signal = sighting(check, context.record.step, found.blame);
-  signal.confidence = 0.95;
+  Signal signal = sighting(check, context, found.blame, 0.95);
   if (check == Check::kEnvironmentMismatch) signal.remedy = kComputes;
   signal.title = (signal.everyone ? words.everyone : words.minority) + listed(found.names);
   if (check == Check::kOptimizerMismatch && of_uneven_data(context, found)) {
@@ -309,9 +307,7 @@ void Settings::compare_norm_batches(const StepContext& context, SignalLog& log) 
     passes = std::max<std::uint64_t>(passes, w.micro_batches);
   }
   if (most - least <= kNormSlack * passes) return;
-  Signal signal = sighting(Check::kModeMismatch, context.record.step, held.blame());
-  signal.key = 1;
-  signal.confidence = 0.9;
+  Signal signal = sighting({Check::kModeMismatch, 1}, context, held.blame(), 0.9);
   signal.title = signal.everyone
                      ? "The ranks gave BatchNorm different numbers of batches in training mode"
                      : "{Ranks} gave BatchNorm batches in training mode that the others did not";
@@ -324,10 +320,10 @@ void Settings::compare_facts(const StepContext& context) {
   const ToldByKey all = told(context.roster);
   standing_.clear();
   for (auto& [severity, mismatch] : differing(context.roster, all)) {
-    Signal signal = sighting(Check::kEnvironmentMismatch, context.record.step, mismatch.blame);
+    Signal signal = sighting(Check::kEnvironmentMismatch, context, mismatch.blame,
+                             severity == Severity::kInfo ? 0.5 : 0.8);
     signal.key = 1 + static_cast<std::uint64_t>(severity);
     signal.severity = severity;
-    signal.confidence = severity == Severity::kInfo ? 0.5 : 0.8;
     signal.title = signal.everyone ? "The ranks differ in their environment: "
                                    : "{Ranks} had another environment: ";
     signal.title += listed(mismatch.names, mismatch.more);

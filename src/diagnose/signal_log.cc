@@ -47,13 +47,15 @@ void keep_first_steps(Evidence& evidence, const Evidence& other) {
   }
 }
 
-Signal sighting(Check check, std::uint64_t step, Blame blame) {
+Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence) {
   Signal out;
-  out.check = check;
+  out.check = what.check;
+  out.key = what.key;
   out.ranks = std::move(blame.ranks);
   out.everyone = blame.everyone;
   out.first_step = out.last_step = step;
-  out.severity = info(check).severity;
+  out.severity = info(what.check).severity;
+  out.confidence = confidence;
   return out;
 }
 
@@ -115,7 +117,7 @@ Signal* SignalLog::joinable(const Signal& now, std::uint64_t slack) {
 
 Signal* SignalLog::find(Check check, std::uint32_t rank) {
   const auto found = std::find_if(signals_.rbegin(), signals_.rend(), [&](const Signal& s) {
-    return s.check == check && std::binary_search(s.ranks.begin(), s.ranks.end(), rank);
+    return s.check == check && std::ranges::binary_search(s.ranks, rank);
   });
   return found == signals_.rend() ? nullptr : &*found;
 }

@@ -47,8 +47,15 @@ void keep_first_steps(Evidence& evidence, const Evidence& other);
 // A slack within which all ranks of a check and key are one signal.
 inline constexpr std::uint64_t kAllSteps = UINT64_MAX / 2;
 
+// What a check says: its key tells apart what else it can say.
+struct Statement {
+  Statement(Check of, std::uint64_t which = 0) : check(of), key(which) {}
+  Check check;
+  std::uint64_t key;
+};
+
 // A sighting at one step with the check's own severity.
-Signal sighting(Check check, std::uint64_t step, Blame blame);
+Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence = 0);
 
 // Thread-safety: not synchronised. At most 64 signals a check; what is beyond joins the last one.
 class SignalLog {

@@ -100,9 +100,8 @@ Split split(std::vector<RankValue> held) {
   Split out;
   out.known = held.size();
   out.groups = group(held);
-  std::sort(out.groups.begin(), out.groups.end(), [](const auto& a, const auto& b) {
-    if (a.ranks.size() != b.ranks.size()) return a.ranks.size() > b.ranks.size();
-    return a.ranks.front() < b.ranks.front();
+  std::ranges::sort(out.groups, {}, [](const Split::Group& g) {
+    return std::pair(SIZE_MAX - g.ranks.size(), g.ranks.front());
   });
   return out;
 }

@@ -4,10 +4,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "presum/step_record.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -161,8 +160,7 @@ void States::compare_watched(const StepContext& context, SignalLog& log) {
     return own.size() < all.size();
   });
   if (unwatched_.see(!missing.empty(), context.record.step) < kUnwatched) return;
-  Signal signal = sighting(Check::kStateDesync, context.record.step, std::move(blame));
-  signal.key = 5;
+  Signal signal = sighting({Check::kStateDesync, 5}, context, std::move(blame));
   signal.severity = Severity::kInfo;
   signal.title = signal.everyone
                      ? "{Ranks} watched values by different names, which are not compared"
@@ -189,15 +187,15 @@ void States::report(Kind kind, std::uint64_t step, const Split& held, const Grou
   for (const std::uint64_t group : differ) {
     if (all.size() < kGroups) all.insert(group);
   }
-  Signal signal = sighting(said_of(kind).check, step, held.blame());
-  signal.key = kind == Kind::kWatched ? 2 : kind == Kind::kFrozen ? 3 : 0;
+  const std::uint64_t key = kind == Kind::kWatched ? 2U : kind == Kind::kFrozen ? 3U : 0U;
+  Signal signal = sighting({said_of(kind).check, key}, step, held.blame(),
+                           kind == Kind::kParameters ? 0.99 : 0.95);
   if (kind == Kind::kFrozen) signal.remedy = kBase;
   if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
   if (kind == Kind::kBuffers && roster.fact("wrapper") == "FSDP2") {
     signal.severity = Severity::kInfo;  // nothing broadcasts them there
     signal.remedy = kOwnBuffers;
   }
-  signal.confidence = kind == Kind::kParameters ? 0.99 : 0.95;
   const std::size_t copies = held.groups.size();
   const bool some_agree = signal.everyone && copies < held.known;
   signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
@@ -228,9 +226,7 @@ void States::report_compared(const StepContext& context, SignalLog& log) {
   Blame blame = blame_where(context, [](const auto& w) { return value_of(w, kKind) > 0; });
   if (blame.ranks.empty()) return;
   const std::string what = context.roster.fact_of(blame.ranks.front(), "compared_different");
-  Signal signal = sighting(Check::kStateDesync, context.record.step, std::move(blame));
-  signal.key = 4;
-  signal.confidence = 0.99;
+  Signal signal = sighting({Check::kStateDesync, 4}, context, std::move(blame), 0.99);
   signal.title = "{Ranks} hold copies of their parameters that are not equal to them";
   signal.remedy =
       "Send the parameters to the copy again after the optimiser's step, all of them, cast once; "
@@ -243,21 +239,19 @@ void States::report_compared(const StepContext& context, SignalLog& log) {
 // earlier does not. One that had no input under join() rightly does: it gets the parameters in the
 // end.
 void States::compare_clocks(const StepContext& context, SignalLog& log) {
-  joined_ = joined_ || std::any_of(context.record.workers.begin(), context.record.workers.end(),
-                                   [](const WorkerRecord& w) { return w.micro_batches == 0; });
+  joined_ = joined_ || std::ranges::any_of(context.record.workers,
+                                           [](const auto& w) { return w.micro_batches == 0; });
   if (joined_) return;
   std::vector<RankValue> held;
   for (const WorkerRecord& w : context.record.workers) held.push_back({w.optimizer_step, w.rank});
   const Split clocks = split(std::move(held));
-  const bool counted = std::all_of(clocks.groups.begin(), clocks.groups.end(),
-                                   [](const auto& g) { return g.value > 0; });
+  const bool counted =
+      std::ranges::all_of(clocks.groups, [](const auto& g) { return g.value > 0; });
   lagging_.see(clocks.differs() && counted, context.record.step);
   lagged_ = lagged_ || lagging_.length > 1;
   if (lagging_.length < 2) return;
-  Signal signal = sighting(Check::kParameterDesync, context.record.step, clocks.blame());
+  Signal signal = sighting({Check::kParameterDesync, 1}, context, clocks.blame(), 0.95);
   signal.first_step = lagging_.first_step;
-  signal.key = 1;
-  signal.confidence = 0.95;
   signal.title = signal.everyone ? "{Ranks} took different numbers of optimiser steps"
                                  : "{Ranks} took another number of optimiser steps than the others";
   signal.evidence = {{"optimizer_steps", clocks.text()}};

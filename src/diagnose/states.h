@@ -5,11 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <set>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

@@ -223,12 +223,11 @@ bool Statistics::expected(const Alarm& alarm) const {
 }
 
 void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLog& log) const {
-  Signal signal = sighting(check_of(alarm), alarm.step, blame_of(context, alarm));
+  Signal signal =
+      sighting({check_of(alarm), key_of(alarm)}, alarm.step, blame_of(context, alarm), kAtAlarm);
   if (signal.ranks.empty()) return;
   signal.first_step = std::min(alarm.first_step, alarm.step);
-  signal.key = key_of(alarm);
   signal.workers = context.record.workers_expected;
-  signal.confidence = kAtAlarm;
   signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
   if (signal.check == Check::kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
   signal.title = title_of(alarm, context.record.workers_expected == 2);
@@ -255,10 +254,9 @@ void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLo
 void Statistics::report_tokens(const Alarm& alarm, const Signal& outlier, SignalLog& log) const {
   const auto ratio = tokens_.apart(alarm.replicas.front());
   if (!ratio) return;
-  Signal signal = sighting(Check::kTokenImbalance, alarm.step, {outlier.ranks, false});
+  Signal signal = sighting({Check::kTokenImbalance, kOfOutlier}, alarm.step, {outlier.ranks, false},
+                           kFromTokens);
   signal.first_step = outlier.first_step;
-  signal.key = kOfOutlier;
-  signal.confidence = kFromTokens;
   signal.title =
       fmt::format("{{Ranks}} had {:.2f} times as many target tokens as the others", *ratio);
   if (outlier.ranks.size() == 2) {
@@ -292,10 +290,9 @@ void Statistics::watch_tokens(const StepContext& context, SignalLog& log) {
   log.checked(Check::kTokenImbalance);
   const double cv = cv_sum_ / static_cast<double>(token_steps_);
   if (!(cv > kTokenVariation) || weighted) return;
-  Signal signal = sighting(Check::kTokenImbalance, r.step, of_all(r));
+  Signal signal = sighting(Check::kTokenImbalance, context, of_all(r), 0.8);
   signal.first_step = r.step - std::min(r.step, kTokenSteps - 1);
   signal.severity = Severity::kInfo;
-  signal.confidence = 0.8;
   signal.title =
       "{Ranks} had token counts that differ while every worker's mean counts alike: the mean of "
       "means is not the mean over tokens";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step as rules see it.
+// One step as rules see it, and what they need to say what they saw.
 #pragma once
 
 #include <algorithm>
@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
 #include "diagnose/batches.h"
 #include "diagnose/roster.h"
+#include "diagnose/signal_log.h"
 #include "presum/step_record.h"
 
 namespace presum::diagnose {
@@ -38,6 +40,11 @@ Blame blame_where(const StepContext& context, const IsSo& is_so) {
   }
   out.everyone = out.ranks.size() == context.workers();
   return out;
+}
+
+inline Signal sighting(Statement what, const StepContext& context, Blame blame,
+                       double confidence = 0) {
+  return sighting(what, context.record.step, std::move(blame), confidence);
 }
 
 // All of them, as one.

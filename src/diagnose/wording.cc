@@ -8,8 +8,6 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
-#include <optional>
 #include <string_view>
 #include <vector>
 
