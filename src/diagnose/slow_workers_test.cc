@@ -8,7 +8,7 @@
 #include <random>
 
 #include "detect/slow_workers.h"
-#include "diagnose/diagnoser.h"
+#include "diagnose/testing.h"
 
 namespace presum::diagnose {
 namespace {
@@ -36,6 +36,10 @@ class TimedRun {
     std::vector<Finding> out;
     for (const auto& numbered : diagnoser_.findings()) out.push_back(numbered.finding);
     return out;
+  }
+  Finding only() const {
+    EXPECT_EQ(findings().size(), 1U);
+    return findings().empty() ? Finding{} : findings().front();
   }
 
  private:
@@ -70,15 +74,6 @@ class TimedRun {
 
 void longer(WorkerRecord& w, Phase phase, double seconds) { w.times.of(phase) += seconds; }
 
-std::string text_of(const Finding& f, std::string_view name) {
-  for (const auto& [key, value] : f.evidence) {
-    if (key == name && std::holds_alternative<std::string>(value)) {
-      return std::get<std::string>(value);
-    }
-  }
-  return "";
-}
-
 class SlowPhase : public ::testing::TestWithParam<Phase> {};
 
 TEST_P(SlowPhase, IsNamedWithItsCost) {
@@ -88,10 +83,9 @@ TEST_P(SlowPhase, IsNamedWithItsCost) {
   run.run(40, [&](WorkerRecord& w) {
     if (w.rank == 2) longer(w, GetParam(), 0.04);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_EQ(f.check, GetParam() == Phase::kData ? "data-starved" : "slow-worker");
-  EXPECT_EQ(f.ranks, (std::vector<std::uint32_t>{2}));
+  EXPECT_EQ(f.ranks, (RankList{2}));
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_EQ(text_of(f, "phase"), to_string(GetParam()));
   EXPECT_NEAR(static_cast<double>(f.first_step), 40, 4);
@@ -108,8 +102,7 @@ TEST(SlowWorkers, OfTwoWorkersTheSlowOneIsNamed) {
   run.run(60, [](WorkerRecord& w) {
     if (w.rank == 1) longer(w, Phase::kBackward, 0.02);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  EXPECT_EQ(run.findings().front().ranks, (std::vector<std::uint32_t>{1}));
+  EXPECT_EQ(run.only().ranks, (RankList{1}));
 }
 
 // What is waited for in a collective that no hook shows looks like own time of the one that waits.
@@ -141,8 +134,7 @@ TEST(SlowWorkers, AProcessorThatIsSharedIsToldApart) {
     longer(w, Phase::kForward, 0.05);
     w.times.queued = 0.05;
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_EQ(f.check, "slow-worker");
   EXPECT_EQ(text_of(f, "phase"), "processor");
   EXPECT_NE(f.title.find("waiting for a processor"), std::string::npos) << f.title;
@@ -159,8 +151,7 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
     w.times.of(Phase::kBackward) += 0.7 * more;
     w.times.of(Phase::kForward) += 0.3 * more;
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_EQ(f.check, "slow-worker");
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_EQ(text_of(f, "phase"), "backward");
@@ -180,8 +171,7 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedBesidesDoesBoth) {
     w.times.queued = 0.2;
     longer(w, Phase::kForward, w.times.own() + 0.2);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_NE(f.title.find("in its forward pass and loss: it computed 2 times as long and waited 200 "
                          "ms longer for a processor"),
             std::string::npos)
@@ -195,8 +185,7 @@ TEST(SlowWorkers, AThreadThatDoesNeitherSleepsOrWaits) {
     w.times.processor = w.times.own();
     if (w.rank == 1) longer(w, Phase::kForward, 0.05);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_NE(f.title.find("in its forward pass and loss: its thread slept, or waited"),
             std::string::npos)
       << f.title;
@@ -212,8 +201,7 @@ TEST(SlowWorkers, WhatThreadsDidIsNotSaidWhereItIsNotKnown) {
       w.times.processor = on_device ? 0.002 : 0.2;
       w.times.on_device = on_device;
     });
-    ASSERT_EQ(run.findings().size(), 1U);
-    const Finding f = run.findings().front();
+    const Finding f = run.only();
     EXPECT_NE(f.title.find("in its forward pass and loss; the others wait"), std::string::npos)
         << f.title;
   }
@@ -228,8 +216,7 @@ TEST(SlowWorkers, AQueueNamesNoPhase) {
     w.times.queued = w.rank == 1 ? 0.08 : 0.01;
     longer(w, Phase::kBackward, w.times.queued);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_NE(f.title.find("waiting for a processor;"), std::string::npos) << f.title;
   EXPECT_EQ(f.remedy.find("phase"), std::string::npos) << f.remedy;
   EXPECT_EQ(f.severity, Severity::kInfo);
@@ -243,7 +230,7 @@ TEST(SlowWorkers, AllRanksOfAHostAreASlowNode) {
   const auto findings = run.findings();
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings.front().check, "slow-node");
-  EXPECT_EQ(findings.front().ranks, (std::vector<std::uint32_t>{4, 5, 6, 7}));
+  EXPECT_EQ(findings.front().ranks, (RankList{4, 5, 6, 7}));
   EXPECT_NE(findings.front().title.find("node1"), std::string::npos);
 }
 
@@ -252,8 +239,7 @@ TEST(SlowWorkers, OneSlowRankOfAHostIsNoSlowNode) {
   run.run(100, [](WorkerRecord& w) {
     if (w.rank == 5) longer(w, Phase::kBackward, 0.05);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  EXPECT_EQ(run.findings().front().check, "slow-worker");
+  EXPECT_EQ(run.only().check, "slow-worker");
 }
 
 TEST(SlowWorkers, LongBatchesAreNoSlowMachine) {
@@ -286,8 +272,7 @@ TEST(SlowWorkers, WhoeverHasTheLongestBatchIsWaitedFor) {
     w.times.of(Phase::kForward) *= factor;
     w.times.of(Phase::kBackward) *= factor;
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_EQ(f.check, "uneven-batches");
   EXPECT_EQ(f.ranks.size(), 4U);
   EXPECT_NE(f.title.find("not a slow machine"), std::string::npos);
@@ -296,8 +281,7 @@ TEST(SlowWorkers, WhoeverHasTheLongestBatchIsWaitedFor) {
 TEST(SlowWorkers, AllThatWaitForDataAreStarved) {
   TimedRun run(4);
   run.run(60, [](WorkerRecord& w) { longer(w, Phase::kData, 0.1); });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_EQ(f.check, "data-starved");
   EXPECT_EQ(f.severity, Severity::kInfo);
   EXPECT_EQ(f.ranks.size(), 4U);
