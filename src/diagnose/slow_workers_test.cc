@@ -74,6 +74,13 @@ class TimedRun {
 
 void longer(WorkerRecord& w, Phase phase, double seconds) { w.times.of(phase) += seconds; }
 
+// The one finding of a run in which each worker is spoiled.
+Finding found(std::uint32_t workers, int steps, const TimedRun::Spoil& spoil) {
+  TimedRun run(workers);
+  run.run(steps, spoil);
+  return run.only();
+}
+
 class SlowPhase : public ::testing::TestWithParam<Phase> {};
 
 TEST_P(SlowPhase, IsNamedWithItsCost) {
@@ -127,14 +134,12 @@ TEST(SlowWorkers, LessThanAMillisecondIsNotNamed) {
 }
 
 TEST(SlowWorkers, AProcessorThatIsSharedIsToldApart) {
-  TimedRun run(4);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(4, 60, [](WorkerRecord& w) {
     if (w.rank != 1) return;
     w.times.processor = w.times.own();
     longer(w, Phase::kForward, 0.05);
     w.times.queued = 0.05;
   });
-  const Finding f = run.only();
   EXPECT_EQ(f.check, "slow-worker");
   EXPECT_EQ(text_of(f, "phase"), "processor");
   EXPECT_NE(f.title.find("waiting for a processor"), std::string::npos) << f.title;
@@ -142,8 +147,7 @@ TEST(SlowWorkers, AProcessorThatIsSharedIsToldApart) {
 
 // Ranks that share processors: who computes twice as long is queued twice as long, and more.
 TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
-  TimedRun run(3);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(3, 60, [](WorkerRecord& w) {
     const bool slow = w.rank == 1;
     w.times.processor = w.times.own() * (slow ? 2 : 1);
     w.times.queued = slow ? 0.11 : 0.02;
@@ -151,7 +155,6 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
     w.times.of(Phase::kBackward) += 0.7 * more;
     w.times.of(Phase::kForward) += 0.3 * more;
   });
-  const Finding f = run.only();
   EXPECT_EQ(f.check, "slow-worker");
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_EQ(text_of(f, "phase"), "backward");
@@ -164,14 +167,12 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
 
 // Both by half of the time or more: each is said.
 TEST(SlowWorkers, WhoComputesLongerAndIsQueuedBesidesDoesBoth) {
-  TimedRun run(3);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(3, 60, [](WorkerRecord& w) {
     if (w.rank != 1) return;
     w.times.processor = 2 * w.times.own();
     w.times.queued = 0.2;
     longer(w, Phase::kForward, w.times.own() + 0.2);
   });
-  const Finding f = run.only();
   EXPECT_NE(f.title.find("in its forward pass and loss: it computed 2 times as long and waited 200 "
                          "ms longer for a processor"),
             std::string::npos)
@@ -180,12 +181,10 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedBesidesDoesBoth) {
 }
 
 TEST(SlowWorkers, AThreadThatDoesNeitherSleepsOrWaits) {
-  TimedRun run(4);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(4, 60, [](WorkerRecord& w) {
     w.times.processor = w.times.own();
     if (w.rank == 1) longer(w, Phase::kForward, 0.05);
   });
-  const Finding f = run.only();
   EXPECT_NE(f.title.find("in its forward pass and loss: its thread slept, or waited"),
             std::string::npos)
       << f.title;
@@ -195,13 +194,11 @@ TEST(SlowWorkers, AThreadThatDoesNeitherSleepsOrWaits) {
 // As where waiting in a collective spins: the others' threads are always on a processor.
 TEST(SlowWorkers, WhatThreadsDidIsNotSaidWhereItIsNotKnown) {
   for (const bool on_device : {false, true}) {
-    TimedRun run(4);
-    run.run(60, [&](WorkerRecord& w) {
+    const Finding f = found(4, 60, [&](WorkerRecord& w) {
       if (w.rank == 1) longer(w, Phase::kForward, 0.05);
       w.times.processor = on_device ? 0.002 : 0.2;
       w.times.on_device = on_device;
     });
-    const Finding f = run.only();
     EXPECT_NE(f.title.find("in its forward pass and loss; the others wait"), std::string::npos)
         << f.title;
   }
@@ -210,13 +207,11 @@ TEST(SlowWorkers, WhatThreadsDidIsNotSaidWhereItIsNotKnown) {
 // Of ranks that share processors, one that only its queue makes slow: no phase is named, and the
 // remedy names none.
 TEST(SlowWorkers, AQueueNamesNoPhase) {
-  TimedRun run(3);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(3, 60, [](WorkerRecord& w) {
     w.times.processor = w.times.own();
     w.times.queued = w.rank == 1 ? 0.08 : 0.01;
     longer(w, Phase::kBackward, w.times.queued);
   });
-  const Finding f = run.only();
   EXPECT_NE(f.title.find("waiting for a processor;"), std::string::npos) << f.title;
   EXPECT_EQ(f.remedy.find("phase"), std::string::npos) << f.remedy;
   EXPECT_EQ(f.severity, Severity::kInfo);
@@ -279,9 +274,7 @@ TEST(SlowWorkers, WhoeverHasTheLongestBatchIsWaitedFor) {
 }
 
 TEST(SlowWorkers, AllThatWaitForDataAreStarved) {
-  TimedRun run(4);
-  run.run(60, [](WorkerRecord& w) { longer(w, Phase::kData, 0.1); });
-  const Finding f = run.only();
+  const Finding f = found(4, 60, [](WorkerRecord& w) { longer(w, Phase::kData, 0.1); });
   EXPECT_EQ(f.check, "data-starved");
   EXPECT_EQ(f.severity, Severity::kInfo);
   EXPECT_EQ(f.ranks.size(), 4U);
