@@ -285,9 +285,8 @@ TEST(Overlap, RecordsThatAreEqualInTheDataSetAreNot) {
   for (const bool indices : {true, false}) {
     expect_quiet(played({.workers = 8, .rows = 4, .data = 4096}, 127, [&](StepRecord& r) {
       for (WorkerRecord& x : r.workers) {
-        hash_rows(x, [&](std::size_t i) {
-          return x.indices[i] % 3000;
-        });  // a third of the records is there twice
+        // A third of the records is there twice.
+        hash_rows(x, [&](std::size_t i) { return x.indices[i] % 3000; });
       }
       if (!indices) forget_indices(r);
       for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
@@ -348,7 +347,7 @@ TEST(Overlap, ALoaderThatIsStuckGivesTheSameBatchAgain) {
 
 // A stream that k processes of each rank's loader go through, each the whole of it.
 Watched echoed(std::uint64_t times, bool the_program_repeats) {
-  Watched w = played(40, [&](StepRecord& r) {
+  return played(40, [&](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
       const std::uint64_t batch = r.step / times * 100 + 10 * x.rank;
       HealthyRun::read(x, {batch, batch + 1, batch + 2});
@@ -361,7 +360,6 @@ Watched echoed(std::uint64_t times, bool the_program_repeats) {
       x.micro_batches = 1;
     }
   });
-  return w;
 }
 
 TEST(Overlap, ProcessesOfALoaderThatDoNotDivideTheirStream) {
