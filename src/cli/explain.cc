@@ -14,7 +14,6 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "diagnose/diagnoser.h"
-#include "diagnose/explanations.h"
 
 namespace presum::cli {
 namespace {
@@ -45,14 +44,14 @@ std::string indented(std::string_view text) {
   return out;
 }
 
-std::string text_of(const CheckInfo& check, const diagnose::Explanation& more) {
+std::string text_of(const CheckInfo& check) {
   std::string out = fmt::format("{} ({})\n\n", check.id, to_string(check.severity));
   out += fmt::format("compares    {}\n", check.looks_at);
-  out += fmt::format("matters     {}\n", more.consequence);
-  out += fmt::format("not seen    {}\n", more.blind);
+  out += fmt::format("matters     {}\n", check.consequence);
+  out += fmt::format("not seen    {}\n", check.blind);
   out += fmt::format("do          {}\n", check.remedy);
   if (!check.resembles.empty()) out += fmt::format("resembles   {}\n", check.resembles);
-  return out + fmt::format("in code\n\n{}\n", indented(more.code));
+  return out + fmt::format("in code\n\n{}\n", indented(check.code));
 }
 
 std::size_t distance(std::string_view a, std::string_view b) {
@@ -83,15 +82,14 @@ int explain(const ExplainOptions& options, const Streams& io) {
     io.out << list();
     return kOk;
   }
-  const auto all = diagnose::catalogue();
-  const auto check = std::ranges::find(all, options.check, &CheckInfo::id);
-  if (check == all.end()) {
+  const CheckInfo* check = diagnose::find_check(options.check);
+  if (check == nullptr) {
     return complain(
         io, "explain",
         Error{ErrorCode::kNotFound, fmt::format("there is no check {}{}; presum explain lists all",
                                                 printable(options.check), nearest(options.check))});
   }
-  io.out << text_of(*check, *diagnose::explanation(check->id));
+  io.out << text_of(*check);
   return kOk;
 }
 

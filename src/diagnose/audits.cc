@@ -3,9 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "diagnose/text.h"
 #include "presum/audit.h"
 
 namespace presum::diagnose {
@@ -14,61 +11,55 @@ namespace {
 constexpr const char* kNotAudited = "No reduction was audited (audit= was not set).";
 constexpr int kFp32Bits = 24;
 
-struct Audited {
-  AuditRecord audit;
-  std::uint32_t rank = 0;
-};
-
-Signal shared(Check check, const StepContext& context, const Audited& a) {
-  Signal signal = sighting(check, context.record.step, {all_ranks(context.record), true});
-  signal.confidence = 0.95;
-  signal.evidence = {{"audited_by_rank", static_cast<std::int64_t>(a.rank)},
-                     {"elements", static_cast<std::int64_t>(a.audit.elements)},
-                     {"elements_differing", static_cast<std::int64_t>(a.audit.differing)},
-                     {"relative_l2", a.audit.relative_l2},
-                     {"error_max", a.audit.error_max},
-                     {"accumulation", std::string(to_string(a.audit.accumulation))},
-                     {"order", std::string(to_string(a.audit.order))}};
+Signal shared(Check check, const StepContext& context, const WorkerRecord& w) {
+  Signal signal = sighting(check, context, of_all(context.record), 0.95);
+  signal.evidence = {{"audited_by_rank", static_cast<std::int64_t>(w.rank)},
+                     {"elements", static_cast<std::int64_t>(w.audit->elements)},
+                     {"elements_differing", static_cast<std::int64_t>(w.audit->differing)},
+                     {"relative_l2", w.audit->relative_l2},
+                     {"error_max", w.audit->error_max},
+                     {"accumulation", std::string(to_string(w.audit->accumulation))},
+                     {"order", std::string(to_string(w.audit->order))}};
   return signal;
 }
 
-void check_error(const StepContext& context, const Audited& a, SignalLog& log) {
+void check_error(const StepContext& context, const WorkerRecord& w, SignalLog& log) {
   log.checked(Check::kReductionError);
-  if (a.audit.wrong == 0) return;
-  Signal signal = shared(Check::kReductionError, context, a);
+  if (w.audit->wrong == 0) return;
+  Signal signal = shared(Check::kReductionError, context, w);
   signal.title = fmt::format(
       "{} of {} elements that {{ranks}} got from the reduction are further from the sum than "
       "rounding explains",
-      a.audit.wrong, a.audit.elements);
-  signal.evidence.emplace_back("elements_wrong", static_cast<std::int64_t>(a.audit.wrong));
+      w.audit->wrong, w.audit->elements);
+  signal.evidence.emplace_back("elements_wrong", static_cast<std::int64_t>(w.audit->wrong));
   log.add(std::move(signal));
 }
 
-void check_dtype(const StepContext& context, const Audited& a, SignalLog& log) {
-  const int bits = significand_bits(a.audit.accumulation);
+void check_dtype(const StepContext& context, const WorkerRecord& w, SignalLog& log) {
+  const int bits = significand_bits(w.audit->accumulation);
   if (bits == 0) {
     return log.waits(Check::kReductionDtype,
                      "Audited, but the format could not be told: all gave the same bits.");
   }
   log.checked(Check::kReductionDtype);
-  const bool fewer = bits < significand_bits(a.audit.gradient);
+  const bool fewer = bits < significand_bits(w.audit->gradient);
   if (!fewer && bits >= kFp32Bits) return;
-  Signal signal = shared(Check::kReductionDtype, context, a);
-  signal.key = static_cast<std::uint64_t>(a.audit.accumulation);
+  Signal signal = shared(Check::kReductionDtype, context, w);
+  signal.key = static_cast<std::uint64_t>(w.audit->accumulation);
   // Sixteen-bit gradients that are added in their own format: nothing was promised.
   if (!fewer) signal.severity = Severity::kInfo;
   signal.title = fmt::format("The gradients of {{ranks}} were added in {}, and they are {}",
-                             to_string(a.audit.accumulation), to_string(a.audit.gradient));
+                             to_string(w.audit->accumulation), to_string(w.audit->gradient));
   log.add(std::move(signal));
 }
 
-void check_repeat(const StepContext& context, const Audited& a, SignalLog& log) {
-  if (a.audit.repeat == Repeat::kNotTried) {
+void check_repeat(const StepContext& context, const WorkerRecord& w, SignalLog& log) {
+  if (w.audit->repeat == Repeat::kNotTried) {
     return log.waits(Check::kReductionNondeterministic, "Audited, but not repeated.");
   }
   log.checked(Check::kReductionNondeterministic);
-  if (a.audit.repeat == Repeat::kEqual) return;
-  Signal signal = shared(Check::kReductionNondeterministic, context, a);
+  if (w.audit->repeat == Repeat::kEqual) return;
+  Signal signal = shared(Check::kReductionNondeterministic, context, w);
   signal.title = "The same reduction of the same gradients gave {ranks} other bits the second time";
   log.add(std::move(signal));
 }
@@ -80,10 +71,9 @@ void Audits::update(const StepContext& context, SignalLog& log) {
   for (const WorkerRecord& worker : context.record.workers) {
     if (!worker.audit || context.alone()) continue;
     any = true;
-    const Audited a{*worker.audit, worker.rank};
-    check_error(context, a, log);
-    check_dtype(context, a, log);
-    check_repeat(context, a, log);
+    check_error(context, worker, log);
+    check_dtype(context, worker, log);
+    check_repeat(context, worker, log);
   }
   if (any) return;
   for (const Check check :

@@ -2,7 +2,6 @@
 // reduction-error, reduction-dtype, reduction-nondeterministic: from audits of the reduction.
 #pragma once
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

@@ -23,7 +23,7 @@ AuditRecord healthy() {
 }
 
 // Rank 0 audits every tenth step.
-Watched::Break audited(AuditRecord audit) {
+Break audited(AuditRecord audit) {
   return [audit](StepRecord& r) {
     if (r.step % 10 != 0) return;
     r.workers[0].audit = audit;
@@ -31,15 +31,13 @@ Watched::Break audited(AuditRecord audit) {
 }
 
 Finding found(const AuditRecord& audit) {
-  Watched w;
-  w.play(0, 40, audited(audit));
+  Watched w = played(40, audited(audit));
   EXPECT_LE(w.ids().size(), 1U);
   return w.first();
 }
 
 TEST(Audits, OfAHealthyReductionPass) {
-  Watched w;
-  w.play(0, 40, audited(healthy()));
+  Watched w = played(40, audited(healthy()));
   EXPECT_TRUE(w.findings().empty());
   for (const char* check : {"reduction-error", "reduction-dtype", "reduction-nondeterministic"}) {
     EXPECT_EQ(w.check(check).state, CheckRecord::State::kPassed) << check;
@@ -47,16 +45,14 @@ TEST(Audits, OfAHealthyReductionPass) {
 }
 
 TEST(Audits, ThatWereNotMadeAreNotPossible) {
-  Watched w;
-  w.play(0, 40);
+  Watched w = played(40);
   for (const char* check : {"reduction-error", "reduction-dtype", "reduction-nondeterministic"}) {
     EXPECT_EQ(w.check(check).state, CheckRecord::State::kNotPossible) << check;
   }
 }
 
 TEST(Audits, OfOneWorkerAreNone) {
-  Watched w({.workers = 1});
-  w.play(0, 40, audited(healthy()));
+  Watched w = played({.workers = 1}, 40, audited(healthy()));
   EXPECT_EQ(w.check("reduction-error").state, CheckRecord::State::kNotPossible);
 }
 
@@ -97,8 +93,7 @@ TEST(ReductionDtype, MoreBitsThanTheGradientsAreFine) {
   audit.gradient = Accumulation::kBF16;
   EXPECT_EQ(found(audit).check, "");
   audit.accumulation = Accumulation::kUnknown;
-  Watched w;
-  w.play(0, 40, audited(audit));
+  Watched w = played(40, audited(audit));
   EXPECT_EQ(w.check("reduction-dtype").state, CheckRecord::State::kNotTriggered);
 }
 
@@ -109,8 +104,7 @@ TEST(ReductionNondeterministic, OtherBitsTheSecondTimeAreAWarning) {
   EXPECT_EQ(f.check, "reduction-nondeterministic");
   EXPECT_EQ(f.severity, Severity::kWarning);
   audit.repeat = Repeat::kNotTried;
-  Watched w;
-  w.play(0, 40, audited(audit));
+  Watched w = played(40, audited(audit));
   EXPECT_EQ(w.check("reduction-nondeterministic").state, CheckRecord::State::kNotTriggered);
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/batch_sizes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace presum::diagnose {
@@ -27,10 +28,6 @@ Split sizes(const StepRecord& record, const SizeOf& size_of) {
   return split(std::move(held));
 }
 
-std::string text_of(const Split& sizes) {
-  return sizes.text([](std::uint64_t value) { return std::to_string(value); });
-}
-
 bool weighted_by_rows(const StepRecord& record) {
   const auto each = [](const WorkerRecord& w) {
     return w.weight / static_cast<double>(w.samples.rows);
@@ -43,23 +40,22 @@ bool weighted_by_rows(const StepRecord& record) {
 
 void report(const StepContext& context, const Split& sizes, std::uint64_t key, const char* what,
             std::uint64_t first_step, bool rows_known, SignalLog& log) {
-  Signal signal = sighting(Check::kTokenImbalance, context.record.step, sizes.blame());
+  Signal signal = sighting({Check::kTokenImbalance, key}, context, sizes.blame(), 0.9);
   signal.first_step = first_step;
-  signal.key = key;
-  signal.confidence = 0.9;
   if (rows_known && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
-  signal.title = (signal.everyone ? std::string("{Ranks} had different numbers of ")
-                                  : std::string("{Ranks} had another number of ")) +
-                 what + " in every step" + (signal.everyone ? "" : " than the others");
+  signal.title =
+      signal.everyone
+          ? fmt::format("{{Ranks}} had different numbers of {} in every step", what)
+          : fmt::format("{{Ranks}} had another number of {} in every step than the others", what);
   signal.remedy = kEqual;
-  signal.evidence = {{"by_rank", text_of(sizes)}};
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  signal.evidence = {{"by_rank", sizes.text()}};
+  log.add(std::move(signal), kAllSteps);
 }
 
 }  // namespace
 
 bool BatchSizes::lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) const {
-  const std::string held = sizes.differs() ? text_of(sizes) : "";
+  const std::string held = sizes.differs() ? sizes.text() : "";
   if (held.empty() || held != lasting.held) lasting = {held, 0, step};
   return !held.empty() && ++lasting.length >= kSureOfSizes;
 }

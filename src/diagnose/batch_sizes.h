@@ -3,9 +3,7 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/split.h"
 #include "diagnose/step_context.h"
 

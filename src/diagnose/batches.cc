@@ -58,11 +58,14 @@ bool rows_are_shared(const StepRecord& record, std::span<const Batch> batches) {
   return true;
 }
 
+bool aligned(const WorkerRecord& worker) {
+  return worker.samples.thinned == 0 && worker.samples.hashes.size() == worker.indices.size();
+}
+
 bool disjoint_indices(const WorkerRecord& a, const WorkerRecord& b) {
   if (a.indices.empty() || b.indices.empty()) return false;
   const std::set<std::uint64_t> of_a(a.indices.begin(), a.indices.end());
-  return std::none_of(b.indices.begin(), b.indices.end(),
-                      [&](std::uint64_t index) { return of_a.contains(index); });
+  return std::ranges::none_of(b.indices, [&](auto index) { return of_a.contains(index); });
 }
 
 }  // namespace presum::diagnose

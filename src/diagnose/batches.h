@@ -27,6 +27,8 @@ struct Batch {
 bool rows_are_shared(const StepRecord& record, std::span<const Batch> batches);
 // In the order of StepRecord::workers, all thinned alike.
 std::vector<Batch> batches(const StepRecord& record);
+// Whether row i of the samples is the sample of index i.
+bool aligned(const WorkerRecord& worker);
 // Whether both workers know their indices and share none.
 bool disjoint_indices(const WorkerRecord& a, const WorkerRecord& b);
 

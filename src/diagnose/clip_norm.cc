@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -26,15 +25,10 @@ constexpr const char* kAnyType =
     "The norm that clip_grads_with_norm_ was given may be of any type: torch's get_total_norm, "
     "which says of which, did not take it.";
 
-double real(const WorkerRecord& worker, FingerprintKind kind) {
-  const std::uint64_t* bits = worker.fingerprint_of(kind);
-  return bits == nullptr ? kNaN : std::bit_cast<double>(*bits);
-}
-
 // What the worker used, or says.
 double used(const WorkerRecord& worker) {
-  const double clip = real(worker, FingerprintKind::kClipNorm);
-  return std::isnan(clip) ? real(worker, FingerprintKind::kGradNormTold) : clip;
+  const double clip = real_of(worker, FingerprintKind::kClipNorm);
+  return std::isnan(clip) ? real_of(worker, FingerprintKind::kGradNormTold) : clip;
 }
 
 bool has_norm(const WorkerRecord& worker) {
@@ -47,7 +41,7 @@ bool has_norm(const WorkerRecord& worker) {
 double type_of(const WorkerRecord& worker) {
   return worker.fingerprint_of(FingerprintKind::kClipNormType) == nullptr
              ? kEuclidean
-             : real(worker, FingerprintKind::kClipNormType);
+             : real_of(worker, FingerprintKind::kClipNormType);
 }
 
 bool is_of_any_type(const WorkerRecord& worker) { return std::isnan(type_of(worker)); }
@@ -85,11 +79,15 @@ std::string usual_cause(double ratio, double type, double workers, bool scaled) 
   return "it is the norm of a part, or a mean of such norms";
 }
 
+bool clips(const WorkerRecord& worker) {
+  return worker.fingerprint_of(FingerprintKind::kClipNorm) != nullptr;
+}
+
 // Workers that clip where most do not, or the other way round.
 Blame clip_alone(const StepContext& context) {
   std::vector<RankValue> held;
   for (const WorkerRecord& w : context.record.workers) {
-    held.push_back({w.fingerprint_of(FingerprintKind::kClipNorm) != nullptr ? 1U : 0U, w.rank});
+    held.push_back({clips(w) ? 1U : 0U, w.rank});
   }
   const Split clips = split(std::move(held));
   return clips.differs() ? clips.blame() : Blame{};
@@ -108,7 +106,7 @@ Blame apart(const StepContext& context) {
   for (const WorkerRecord& w : context.record.workers) {
     if (std::isfinite(used(w)) && !near(used(w), middle, kSame)) insert(out.ranks, w.rank);
   }
-  if (2 * out.ranks.size() >= norms.size()) out = {all_ranks(context.record), true};
+  if (2 * out.ranks.size() >= norms.size()) out = of_all(context.record);
   return out;
 }
 
@@ -126,8 +124,8 @@ bool is_no_number(const WorkerRecord& worker) {
   using enum FingerprintKind;
   const std::uint64_t* told = worker.fingerprint_of(kGradNormTold);
   return told != nullptr && !std::isfinite(std::bit_cast<double>(*told)) &&
-         !(worker.fingerprint_of(kClipNorm) != nullptr && !std::isfinite(used(worker))) &&
-         std::isfinite(worker.grad_norm) && worker.nonfinite == 0 &&
+         !(clips(worker) && !std::isfinite(used(worker))) && std::isfinite(worker.grad_norm) &&
+         worker.nonfinite == 0 &&
          (std::isnan(worker.reduced_norm) || std::isfinite(worker.reduced_norm));
 }
 
@@ -156,15 +154,15 @@ Held hold_told(double told, double clip, double then, double reduced) {
 
 Held hold(const WorkerRecord& worker, bool scaled) {
   using enum FingerprintKind;
-  const double clip = real(worker, kClipNorm);
-  const double clipped = real(worker, kClippedNorm);
-  const double told = real(worker, kGradNormTold);
+  const double clip = real_of(worker, kClipNorm);
+  const double clipped = real_of(worker, kClippedNorm);
+  const double told = real_of(worker, kGradNormTold);
   if (std::isfinite(clip)) {
     const double reduced = type_of(worker) == kEuclidean ? worker.reduced_norm : kNaN;
     const Held held = hold_clip(clip, clipped, reduced, scaled);
     if (!std::isfinite(told) || !near(held.ratio, 1, kTrue)) return held;
   }
-  const double then = real(worker, kGradNormThen);
+  const double then = real_of(worker, kGradNormThen);
   return std::isfinite(told) ? hold_told(told, clip, then, worker.reduced_norm) : Held{};
 }
 
@@ -183,23 +181,14 @@ void ClipNorm::update(const StepContext& context, SignalLog& log) {
 }
 
 void ClipNorm::compare_finite(const StepContext& context, SignalLog& log) {
-  Blame blame;
-  for (const WorkerRecord& w : context.record.workers) {
-    if (is_no_number(w)) insert(blame.ranks, w.rank);
-  }
-  if (blame.ranks.empty() || !context.roster.fact("grad_scaler").empty()) {
-    no_number_ = {};
-    return;
-  }
-  if (no_number_.records++ == 0) no_number_.first_step = context.record.step;
+  Blame blame = blame_where(context, is_no_number);
+  const bool found = !blame.ranks.empty() && context.roster.fact("grad_scaler").empty();
+  if (no_number_.see(found, context.record.step) == 0) return;
   log.checked(Check::kClipNorm);
-  if (no_number_.records < kSureOfNone) return;
-  blame.everyone = blame.ranks.size() == context.workers();
-  Signal signal = sighting(Check::kClipNorm, context.record.step, std::move(blame));
-  signal.key = 4;
+  if (no_number_.length < kSureOfNone) return;
+  Signal signal = sighting({Check::kClipNorm, 4}, context, std::move(blame), 0.95);
   signal.severity = Severity::kCritical;
   signal.first_step = no_number_.first_step;
-  signal.confidence = 0.95;
   signal.title = "{Ranks} reported a gradient norm that is not finite, though the gradients are";
   signal.remedy =
       "Look how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
@@ -208,25 +197,14 @@ void ClipNorm::compare_finite(const StepContext& context, SignalLog& log) {
 
 void ClipNorm::compare_clipping(const StepContext& context, SignalLog& log) {
   const Blame blame = clip_alone(context);
-  if (blame.ranks.empty()) {
-    alone_ = {};
-    return;
-  }
-  if (alone_.records++ == 0) alone_.first_step = context.record.step;
-  if (alone_.records < kSureOfNorm) return;
-  const auto clips = [](const WorkerRecord& w) {
-    return w.fingerprint_of(FingerprintKind::kClipNorm);
-  };
-  const auto of_them =
-      std::ranges::find(context.record.workers, blame.ranks.front(), &WorkerRecord::rank);
-  Signal signal = sighting(Check::kClipNorm, context.record.step, blame);
-  signal.key = 3;
+  if (alone_.see(!blame.ranks.empty(), context.record.step) < kSureOfNorm) return;
+  const bool clip = clips(worker_of(context.record, blame.ranks.front()));
+  Signal signal = sighting({Check::kClipNorm, 3}, context, blame, 0.95);
   signal.severity = Severity::kCritical;
   signal.first_step = alone_.first_step;
-  signal.confidence = 0.95;
   signal.title = blame.everyone ? "Some of {ranks} clipped their gradients, and the others did not"
-                 : clips(*of_them) ? "{Ranks} clipped the gradients, and the others did not"
-                                   : "{Ranks} did not clip the gradients, as the others did";
+                 : clip         ? "{Ranks} clipped the gradients, and the others did not"
+                                : "{Ranks} did not clip the gradients, as the others did";
   signal.remedy = "Clip on every rank or on none: what each takes as the step differs otherwise.";
   log.add(std::move(signal), 1);
 }
@@ -238,26 +216,19 @@ void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
     log.checked(Check::kClipNorm);
     log.needs_records(Check::kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
   }
-  if (blame.ranks.empty()) {
-    apart_ = {};
-    return;
-  }
-  if (apart_.records++ == 0) apart_.first_step = record.step;
-  if (apart_.records < kSureOfNorm) return;
-  Signal signal = sighting(Check::kClipNorm, record.step, blame);
+  if (apart_.see(!blame.ranks.empty(), record.step) < kSureOfNorm) return;
+  Signal signal = sighting(Check::kClipNorm, context, blame, 0.95);
   signal.first_step = apart_.first_step;
   signal.severity = Severity::kCritical;  // they take different steps from here on
-  signal.confidence = 0.95;
   const bool own = blame.everyone && is_own(context);
   signal.title = own ? "{Ranks} clipped by the norm of their own gradient, before it was reduced"
                  : blame.everyone ? "{Ranks} clipped one gradient by different norms"
                                   : "{Ranks} clipped by another norm than the others";
-  const auto of_them = std::ranges::find(record.workers, blame.ranks.front(), &WorkerRecord::rank);
+  const double norm = used(worker_of(record, blame.ranks.front()));
   const auto other = std::ranges::find_if(record.workers, [&](const WorkerRecord& w) {
-    return w.rank != blame.ranks.front() && std::isfinite(used(w)) &&
-           !near(used(w), used(*of_them), kSame);
+    return w.rank != blame.ranks.front() && std::isfinite(used(w)) && !near(used(w), norm, kSame);
   });
-  signal.evidence = {{"clip_norm", used(*of_them)}};
+  signal.evidence = {{"clip_norm", norm}};
   if (other != record.workers.end()) signal.evidence.emplace_back("others_clip_norm", used(*other));
   log.add(std::move(signal), 1);
 }
@@ -265,17 +236,15 @@ void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
 void ClipNorm::compare_limits(const StepContext& context, SignalLog& log) {
   const Split limits = split(context.record, FingerprintKind::kClipLimit);
   if (!limits.differs()) return;
-  Signal signal = sighting(Check::kClipNorm, context.record.step, limits.blame());
-  signal.key = 2;
+  Signal signal = sighting({Check::kClipNorm, 2}, context, limits.blame(), 0.95);
   if (binds(context.record)) signal.severity = Severity::kCritical;
-  signal.confidence = 0.95;
   signal.title = signal.everyone ? "{Ranks} clipped to different norms"
                                  : "{Ranks} clipped to another norm than the others";
   signal.remedy = "Give `clip_grad_norm_` the same `max_norm` on every rank.";
   signal.evidence = {{"clipped_to", limits.text([](std::uint64_t bits) {
                         return number(std::bit_cast<double>(bits));
                       })}};
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 void ClipNorm::compare_true(const StepContext& context, SignalLog& log) {
@@ -287,14 +256,11 @@ void ClipNorm::compare_true(const StepContext& context, SignalLog& log) {
     const bool right = near(held.ratio, 1, kTrue);
     if (!right && is_of_any_type(w)) return log.cannot(Check::kClipNorm, kAnyType);
     log.checked(Check::kClipNorm);
-    if (right) {
-      untrue_ = {};
-      return;
-    }
-    const bool again = untrue_.records > 0 && near(held.ratio, ratio_, kTrue);
-    untrue_ = {again ? untrue_.records + 1 : 1, again ? untrue_.first_step : record.step};
+    if (right || !near(held.ratio, ratio_, kTrue)) untrue_ = {};
     ratio_ = held.ratio;
-    if (held.sure || untrue_.records >= kSureOfNorm) report_untrue(context, w, scaled, log);
+    untrue_.see(!right, record.step);
+    const std::uint64_t sure = held.sure ? 1 : kSureOfNorm;
+    if (untrue_.length >= sure) report_untrue(context, w, scaled, log);
     return;
   }
 }
@@ -302,21 +268,16 @@ void ClipNorm::compare_true(const StepContext& context, SignalLog& log) {
 void ClipNorm::report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
                              SignalLog& log) const {
   const StepRecord& record = context.record;
-  Blame blame;
-  for (const WorkerRecord& w : record.workers) {
-    if (near(used(w), used(worker), kTrue)) insert(blame.ranks, w.rank);
-  }
-  blame.everyone = blame.ranks.size() == record.workers.size();
-  Signal signal = sighting(Check::kClipNorm, record.step, std::move(blame));
-  signal.key = 1;
+  Blame blame = blame_where(
+      context, [&](const WorkerRecord& w) { return near(used(w), used(worker), kTrue); });
+  Signal signal = sighting({Check::kClipNorm, 1}, context, std::move(blame), 0.95);
   signal.first_step = untrue_.first_step;
-  signal.confidence = 0.95;
   const double type = type_of(worker);
   signal.title = fmt::format(
       "{{Ranks}} used {} times the gradient's {} where they clipped or logged it: {}",
       number(ratio_), name_of(type), usual_cause(ratio_, type, record.workers_expected, scaled));
   signal.evidence = {{"clip_norm", used(worker)}, {"true_norm", used(worker) / ratio_}};
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 }  // namespace presum::diagnose

@@ -2,9 +2,6 @@
 // clip-norm.
 #pragma once
 
-#include <cstdint>
-
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
@@ -16,10 +13,6 @@ class ClipNorm {
   void update(const StepContext& context, SignalLog& log);
 
  private:
-  struct Apart {
-    std::uint64_t records = 0;  // in a row
-    std::uint64_t first_step = 0;
-  };
   void compare_workers(const StepContext& context, SignalLog& log);
   void compare_clipping(const StepContext& context, SignalLog& log);
   void compare_finite(const StepContext& context, SignalLog& log);
@@ -28,10 +21,10 @@ class ClipNorm {
   void report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
                      SignalLog& log) const;
 
-  Apart apart_;  // workers' norms differ
-  Apart no_number_;
-  Apart alone_;   // some clip, and others do not
-  Apart untrue_;  // what the program says is not the reduced gradient's
+  Streak apart_;  // workers' norms differ
+  Streak no_number_;
+  Streak alone_;   // some clip, and others do not
+  Streak untrue_;  // what the program says is not the reduced gradient's
   double ratio_ = 0;
 };
 

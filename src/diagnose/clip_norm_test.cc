@@ -22,16 +22,13 @@ void clip(StepRecord& r, double norm = 0.5, double clipped = 0.5) {
 }
 
 TEST(ClipNorm, OfTheReducedGradientIsQuiet) {
-  Watched w;
-  w.play(0, 60, [](StepRecord& r) { clip(r); });
+  Watched w = played(60, [](StepRecord& r) { clip(r); });
   EXPECT_TRUE(w.findings().empty());
   EXPECT_EQ(w.check("clip-norm").state, State::kPassed);
-  Watched none;
-  none.play(0, 30);
+  Watched none = played(30);
   EXPECT_EQ(none.check("clip-norm").state, State::kNotPossible);
-  Watched rounded;  // of gradients in 16 bits
-  rounded.play(0, 60, [](StepRecord& r) { clip(r, 0.502); });
-  EXPECT_TRUE(rounded.findings().empty());
+  // of gradients in 16 bits
+  expect_quiet(played(60, [](StepRecord& r) { clip(r, 0.502); }));
 }
 
 TEST(ClipNorm, AWrongNormIsNamedWithItsRatioAndUsualCause) {
@@ -63,14 +60,12 @@ void clip_by(StepRecord& r, double type, double norm, double clipped) {
 TEST(ClipNorm, ANormIsHeldAgainstThatOfItsOwnType) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   for (const double type : {1.0, 3.0, kInf}) {
-    Watched w;
-    w.play(0, 60, [&](StepRecord& r) { clip_by(r, type, 0.08, 0.08); });
+    Watched w = played(60, [&](StepRecord& r) { clip_by(r, type, 0.08, 0.08); });
     EXPECT_TRUE(w.findings().empty()) << type << ": " << w.first().title;
     EXPECT_EQ(w.check("clip-norm").state, State::kPassed);
   }
   const auto title = [](double type, double ratio) {
-    Watched w;
-    w.play(0, 3, [&](StepRecord& r) { clip_by(r, type, ratio * 0.08, 0.08); });
+    Watched w = played(3, [&](StepRecord& r) { clip_by(r, type, ratio * 0.08, 0.08); });
     EXPECT_EQ(w.ids(), Ids{"clip-norm"});
     return w.first().title;
   };
@@ -82,40 +77,32 @@ TEST(ClipNorm, ANormIsHeldAgainstThatOfItsOwnType) {
 }
 
 TEST(ClipNorm, ANormThatMayBeOfAnyTypeIsNotJudgedUnlessItIsTheGradients) {
-  Watched w;
-  w.play(0, 60, [](StepRecord& r) { clip_by(r, kNaN, 0.08, 0.5); });
+  Watched w = played(60, [](StepRecord& r) { clip_by(r, kNaN, 0.08, 0.5); });
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
   EXPECT_EQ(w.check("clip-norm").state, State::kNotPossible);
   EXPECT_NE(w.check("clip-norm").reason.find("may be of any type"), std::string::npos);
-  Watched right;
-  right.play(0, 60, [](StepRecord& r) { clip_by(r, kNaN, 0.5, 0.5); });
+  Watched right = played(60, [](StepRecord& r) { clip_by(r, kNaN, 0.5, 0.5); });
   EXPECT_EQ(right.check("clip-norm").state, State::kPassed);
-  Watched one;
-  one.play(0, 9, [](StepRecord& r) {
+  Watched one = played(9, [](StepRecord& r) {
     clip_by(r, kNaN, 0.08, 0.5);
     set(r.workers[3], Kind::kClipNorm, 0.04);
   });
-  ASSERT_EQ(one.ids(), Ids{"clip-norm"});
-  EXPECT_EQ(one.first().ranks, RankList{3});
+  expect(one, "clip-norm", {.ranks = {3}});
 }
 
 TEST(ClipNorm, TheLargestElementOfTheirOwnGradientsIsOneFromBeforeTheReduction) {
   Watched w;
-  w.play(1, 9, [](StepRecord& r) {
-    for (WorkerRecord& x : r.workers) {
-      x.grad_max = 0.1 + 0.01 * x.rank;
-      set(x, Kind::kClipNorm, x.grad_max);
-      set(x, Kind::kClipNormType, std::numeric_limits<double>::infinity());
-    }
+  w.play(1, 9, [](WorkerRecord& x) {
+    x.grad_max = 0.1 + 0.01 * x.rank;
+    set(x, Kind::kClipNorm, x.grad_max);
+    set(x, Kind::kClipNormType, std::numeric_limits<double>::infinity());
   });
-  ASSERT_EQ(w.ids(), Ids{"clip-norm"});
-  EXPECT_NE(w.first().title.find("before it was reduced"), std::string::npos);
+  expect(w, "clip-norm", {.title = "before it was reduced"});
 }
 
 TEST(ClipNorm, ARankThatAloneClipsOrDoesNotIsNamed) {
   const auto title = [](bool clips) {
-    Watched w;
-    w.play(0, 9, [&](StepRecord& r) {
+    Watched w = played(9, [&](StepRecord& r) {
       clip(r);
       for (WorkerRecord& one : r.workers) {
         if ((one.rank == 2) == clips) continue;
@@ -124,9 +111,7 @@ TEST(ClipNorm, ARankThatAloneClipsOrDoesNotIsNamed) {
         });
       }
     });
-    EXPECT_EQ(w.ids(), Ids{"clip-norm"});
-    EXPECT_EQ(w.first().ranks, RankList{2});
-    EXPECT_EQ(w.first().severity, Severity::kCritical);
+    expect(w, "clip-norm", {.ranks = {2}, .severity = Severity::kCritical});
     return w.first().title;
   };
   EXPECT_EQ(title(true), "Rank 2 clipped the gradients, and the others did not");
@@ -134,17 +119,13 @@ TEST(ClipNorm, ARankThatAloneClipsOrDoesNotIsNamed) {
 }
 
 TEST(ClipNorm, AnotherLimitOnOneRankIsNamed) {
-  Watched w;
-  w.play(0, 9, [](StepRecord& r) {
+  Watched w = played(9, [](StepRecord& r) {
     clip(r);
     for (WorkerRecord& x : r.workers) set(x, Kind::kClipLimit, x.rank == 6 ? 0.25 : 1.0);
   });
-  ASSERT_EQ(w.ids(), Ids{"clip-norm"});
-  EXPECT_EQ(w.first().ranks, RankList{6});
-  EXPECT_EQ(w.first().severity, Severity::kCritical);
+  expect(w, "clip-norm", {.ranks = {6}, .severity = Severity::kCritical});
   EXPECT_NE(text_of(w.first(), "clipped_to").find("6: 0.25"), std::string::npos);
-  Watched none;
-  none.play(0, 9, [](StepRecord& r) {
+  Watched none = played(9, [](StepRecord& r) {
     clip(r);
     for (WorkerRecord& x : r.workers) set(x, Kind::kClipLimit, x.rank == 6 ? 2.0 : 1.0);
   });
@@ -152,47 +133,34 @@ TEST(ClipNorm, AnotherLimitOnOneRankIsNamed) {
 }
 
 TEST(ClipNorm, GradientsThatTheProgramChangedBeforeItClipsAreFine) {
-  Watched w;  // scaled by the tokens of the step
-  w.play(0, 60, [](StepRecord& r) { clip(r, 0.02, 0.02); });
-  EXPECT_TRUE(w.findings().empty());
+  // scaled by the tokens of the step
+  expect_quiet(played(60, [](StepRecord& r) { clip(r, 0.02, 0.02); }));
 }
 
 TEST(ClipNorm, OneRanksOwnNormIsNamed) {
-  Watched w;
-  w.play(0, 9, [](StepRecord& r) {
+  Watched w = played(9, [](StepRecord& r) {
     clip(r);
     if (r.step >= 4) set(r.workers[3], Kind::kClipNorm, 0.4);
   });
-  ASSERT_EQ(w.ids(), Ids{"clip-norm"});
-  EXPECT_EQ(w.first().ranks, RankList{3});
-  EXPECT_EQ(w.first().first_step, 4U);
+  expect(w, "clip-norm", {.ranks = {3}, .first_step = 4});
   EXPECT_EQ(number_of(w.first(), "clip_norm"), 0.4);
   EXPECT_EQ(number_of(w.first(), "others_clip_norm"), 0.5);
-  Watched once;
-  once.play(0, 9, [](StepRecord& r) {
+  expect_quiet(played(9, [](StepRecord& r) {
     clip(r);
     if (r.step == 4) set(r.workers[3], Kind::kClipNorm, 0.4);
-  });
-  EXPECT_TRUE(once.findings().empty());
+  }));
 }
 
 TEST(ClipNorm, TheirOwnGradientsNormIsOneFromBeforeTheReduction) {
   Watched w;
-  w.play(1, 9, [](StepRecord& r) {
-    for (WorkerRecord& x : r.workers) set(x, Kind::kClipNorm, x.grad_norm);
-  });
-  ASSERT_EQ(w.ids(), Ids{"clip-norm"});
-  EXPECT_EQ(w.first().ranks.size(), 8U);
-  EXPECT_NE(w.first().title.find("before it was reduced"), std::string::npos);
+  w.play(1, 9, [](WorkerRecord& x) { set(x, Kind::kClipNorm, x.grad_norm); });
+  expect(w, "clip-norm", {.count = 8, .title = "before it was reduced"});
 }
 
 TEST(ClipNorm, WhatAProgramSaysIsHeldAgainstTheReducedGradientTwice) {
   const auto said = [](double early, double late) {
-    Watched w;
-    w.play(0, 60, [&](StepRecord& r) {
-      for (WorkerRecord& x : r.workers) {
-        set(x, Kind::kGradNormTold, r.step < 25 ? early : late);
-      }
+    Watched w = played(60, [&](WorkerRecord& x, StepRecord& r) {
+      set(x, Kind::kGradNormTold, r.step < 25 ? early : late);
     });
     return w.ids();
   };
@@ -202,8 +170,7 @@ TEST(ClipNorm, WhatAProgramSaysIsHeldAgainstTheReducedGradientTwice) {
 }
 
 TEST(ClipNorm, WhatIsToldAfterClippingIsTheNormThatItClippedBy) {
-  Watched w;
-  w.play(0, 60, [](StepRecord& r) {
+  Watched w = played(60, [](StepRecord& r) {
     clip(r, 0.14, 0.14);  // changed since the reduction
     for (WorkerRecord& x : r.workers) {
       set(x, Kind::kGradNormTold, 0.14);
@@ -238,12 +205,10 @@ TEST(ClipNorm, ANormThatIsNoNumberIsNamedWhereTheGradientsAreFinite) {
 
 TEST(ClipNorm, ValuesThatAreNotFiniteSayNothing) {
   for (const double norm : {kNaN, std::numeric_limits<double>::infinity()}) {
-    Watched w;
-    w.play(0, 30, [&](StepRecord& r) { clip(r, norm, norm); });
+    Watched w = played(30, [&](StepRecord& r) { clip(r, norm, norm); });
     EXPECT_TRUE(w.findings().empty()) << norm;
   }
-  Watched one({.workers = 1});
-  one.play(0, 30, [](StepRecord& r) { clip(r); });
+  Watched one = played({.workers = 1}, 30, [](StepRecord& r) { clip(r); });
   EXPECT_EQ(one.check("clip-norm").state, State::kPassed);
 }
 

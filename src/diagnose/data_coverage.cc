@@ -4,10 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <iterator>
-#include <limits>
 #include <string>
 
 #include "diagnose/sampler.h"
@@ -27,13 +25,13 @@ constexpr const char* kDesign =
     "The sampler draws with replacement, or repeats samples: a pass need not have all of them.";
 
 // A worker's part of a sampler that deals every sample: torch's, and Accelerate's around them.
-constexpr std::array<std::string_view, 7> kDealsAll{"BatchSampler",
-                                                    "DistributedSampler",
-                                                    "RandomSampler",
-                                                    "SequentialSampler",
-                                                    "SeedableRandomSampler",
-                                                    "BatchSamplerShard",
-                                                    "DistributedLengthGroupedSampler"};
+constexpr std::string_view kDealsAll[] = {"BatchSampler",
+                                          "DistributedSampler",
+                                          "RandomSampler",
+                                          "SequentialSampler",
+                                          "SeedableRandomSampler",
+                                          "BatchSamplerShard",
+                                          "DistributedLengthGroupedSampler"};
 
 // "A(B(C)): x=1" is A, B and C.
 std::vector<std::string_view> names_of(std::string_view sampler) {
@@ -66,7 +64,7 @@ bool deals_all(std::string_view sampler, std::uint64_t own, std::uint64_t length
   const auto names = names_of(sampler);
   if (draws_some(names) && own > 0 && own < length) return false;
   return !names.empty() && std::ranges::all_of(names, [](std::string_view name) {
-    return std::ranges::find(kDealsAll, name) != kDealsAll.end();
+    return std::ranges::find(kDealsAll, name) != std::end(kDealsAll);
   });
 }
 
@@ -93,8 +91,7 @@ std::uint64_t SampleSet::end() const {
 // ---- passes
 
 void DataCoverage::update(const StepContext& context, SignalLog& log) {
-  if (draws_with_replacement(context.roster) || repeats_on_purpose(context.roster) ||
-      repeats_evenly(context.record)) {
+  if (draws_with_replacement(context.roster) || repeats_by_design(context)) {
     return log.cannot(Check::kDataCoverage, kDesign);
   }
   for (const WorkerRecord& worker : context.record.workers) read(context, worker, log);
@@ -149,8 +146,7 @@ DataCoverage::Pass& DataCoverage::enter(const StepContext& context, const Worker
     pass.length = *worker.fingerprint_of(FingerprintKind::kDataLength);
     pass.first_step = context.record.step;
     pass.workers = context.record.workers_expected;
-    const std::uint64_t* own = worker.fingerprint_of(FingerprintKind::kSamplerLength);
-    pass.own = own == nullptr ? 0 : *own;
+    pass.own = value_of(worker, FingerprintKind::kSamplerLength);
     pass.indexed = pass.length <= kSamples - std::min(kSamples, samples_followed());
     if (pass.indexed) pass.drawn = SampleSet(pass.length);
   }
@@ -252,7 +248,7 @@ void DataCoverage::judge(Data data, const Pass& pass, const Roster& roster, Sign
   }
   const bool known = deals_all(sampler, pass.own, pass.length);
   if (!known && history.passes < kSurePasses) return;
-  log.add(signal_of(pass, history, missing, known), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(signal_of(pass, history, missing, known), kAllSteps);
 }
 
 Signal DataCoverage::signal_of(const Pass& pass, const History& history, const Missing& missing,
@@ -263,10 +259,10 @@ Signal DataCoverage::signal_of(const Pass& pass, const History& history, const M
                                 : missing.length - drawn * pass.workers;
   const bool twice =
       pass.workers > 1 && off <= pass.workers * missing.slack && drawn * 3 < missing.length * 2;
-  Signal signal = sighting(Check::kDataCoverage, pass.last_step,
-                           {pass.ranks, pass.ranks.size() == pass.workers});
+  Signal signal =
+      sighting(Check::kDataCoverage, pass.last_step,
+               {pass.ranks, pass.ranks.size() == pass.workers}, pass.indexed ? 0.95 : 0.9);
   signal.first_step = history.first_step;
-  signal.confidence = pass.indexed ? 0.95 : 0.9;
   signal.evidence = {{"samples_left_out", static_cast<std::int64_t>(missing.samples)},
                      {"of_samples", static_cast<std::int64_t>(missing.length)},
                      {"passes", static_cast<std::int64_t>(history.passes)}};

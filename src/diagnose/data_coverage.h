@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

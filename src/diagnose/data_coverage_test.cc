@@ -40,7 +40,7 @@ struct Passes {
         set(w, Kind::kSamplerLength, length / 4);
         if (last_ended > 0) set(w, Kind::kDataEnded, last_ended);
       }
-      if (change) change(r);
+      change(r);
       watched.feed(r);
     }
     if (ended) last_ended = number + 1;
@@ -49,20 +49,17 @@ struct Passes {
   }
   void close() {
     for (std::uint32_t rank = 0; rank < 4; ++rank) {
-      FinalState last;
-      const auto add = [&](Kind kind, std::uint64_t value) {
-        last.fingerprints.push_back({static_cast<std::uint32_t>(kind), value});
-      };
-      add(Kind::kDataPass, last_pass);
-      add(Kind::kDataBatch, last_batch);
-      if (last_ended > 0) add(Kind::kDataEnded, last_ended);
-      watched.diagnoser.farewell(who(rank, rank), last);
+      watched.diagnoser.farewell(who(rank, rank), last_words(last_pass, last_batch, last_ended));
     }
   }
   std::vector<Finding> found() const {
     auto all = watched.findings();
     std::erase_if(all, [](const Finding& f) { return f.check != "data-coverage"; });
     return all;
+  }
+  Finding only() const {
+    EXPECT_EQ(found().size(), 1U);
+    return found().empty() ? Finding{} : found().front();
   }
   State state() const { return watched.check("data-coverage").state; }
 
@@ -71,7 +68,7 @@ struct Passes {
   std::uint64_t last_ended = 0;
   std::uint64_t last_pass = 0;
   std::uint64_t last_batch = 0;
-  std::function<void(StepRecord&)> change;
+  Break change = nothing;
   Watched watched{{.workers = 4, .rows = 4, .data = 4096}};
 };
 
@@ -108,8 +105,7 @@ TEST(DataCoverage, DataThatAreDividedTwiceAreToldAtTheEndOfTheFirstPass) {
   Passes p;
   p.play(0, 13, twice);
   p.play(1, 1, twice);
-  ASSERT_EQ(p.found().size(), 1U);
-  const Finding f = p.found().front();
+  const Finding f = p.only();
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_NE(f.title.find("drew 1/4 of the data"), std::string::npos) << f.title;
   EXPECT_EQ(f.ranks, (RankList{0, 1, 2, 3}));
@@ -140,8 +136,7 @@ TEST(DataCoverage, AFarewellMayComeBeforeTheLastStepsAreJudged) {
   q.close();
   q.last_ended = 0;
   q.play(0, 13, twice);
-  ASSERT_EQ(q.found().size(), 1U);
-  EXPECT_EQ(q.found().front().last_step, 12U);
+  EXPECT_EQ(q.only().last_step, 12U);
 }
 
 TEST(DataCoverage, APassThatIsBrokenOffIsNotJudged) {
@@ -158,8 +153,7 @@ TEST(DataCoverage, ATailThatIsNeverDrawnIsNamed) {
   p.play(0, 40, whole);  // 640 of 800
   p.play(1, 40, whole);
   p.close();
-  ASSERT_EQ(p.found().size(), 1U);
-  const Finding f = p.found().front();
+  const Finding f = p.only();
   EXPECT_NE(f.title.find("end of the data"), std::string::npos) << f.title;
   EXPECT_EQ(number_of(f, "from_index"), 640);
   EXPECT_EQ(number_of(f, "samples_left_out"), 160);
@@ -176,8 +170,7 @@ TEST(DataCoverage, OtherSamplesInEachPassAreDrawnAfterAll) {
     return out;
   });
   p.close();
-  ASSERT_EQ(p.found().size(), 1U);
-  EXPECT_EQ(number_of(p.found().front(), "samples_never_drawn"), 0);
+  EXPECT_EQ(number_of(p.only(), "samples_never_drawn"), 0);
 }
 
 TEST(DataCoverage, DroppedAndFilledUpBatchesAreQuiet) {
@@ -204,14 +197,12 @@ TEST(DataCoverage, ASamplerOfTheProgramsOwnIsNotJudgedByOnePass) {
   always.play(0, 40, whole);
   always.play(1, 40, whole);
   always.close();
-  ASSERT_EQ(always.found().size(), 1U);
-  EXPECT_EQ(always.found().front().severity, Severity::kInfo) << "as it deals them";
+  EXPECT_EQ(always.only().severity, Severity::kInfo) << "as it deals them";
   Passes divided(kOwn);
   divided.play(0, 13, twice);
   divided.play(1, 13, twice);
   divided.close();
-  ASSERT_EQ(divided.found().size(), 1U);
-  EXPECT_EQ(divided.found().front().severity, Severity::kWarning);
+  EXPECT_EQ(divided.only().severity, Severity::kWarning);
 }
 
 TEST(DataCoverage, OnePartOfTheDataIsAllThatASubsetSamplerIsAbout) {
@@ -231,8 +222,9 @@ TEST(DataCoverage, AsManySamplesAsWereAskedForAreAllThatARandomSamplerIsAbout) {
 TEST(DataCoverage, ManyPassesAreFollowedUpToALimit) {
   Passes p;
   std::uint64_t more = 0;
-  p.change = [&](StepRecord& r) {  // each worker is in a pass of its own
-    for (WorkerRecord& w : r.workers) set(w, Kind::kDataPass, w.rank + more);
+  p.change = [&](WorkerRecord& w) {
+    // each worker is in a pass of its own
+    set(w, Kind::kDataPass, w.rank + more);
   };
   for (std::uint64_t n = 0; n < 1024; ++n) {
     p.length = 800 + n;
@@ -255,14 +247,11 @@ TEST(DataCoverage, ALoaderThatSkipsIsNotJudged) {
 
 TEST(DataCoverage, WithoutIndicesTheRowsAreCounted) {
   Passes p;
-  p.change = [](StepRecord& r) {
-    for (WorkerRecord& w : r.workers) w.indices.clear();
-  };
+  p.change = [](WorkerRecord& w) { w.indices.clear(); };
   p.play(0, 13, twice);
   p.close();
-  ASSERT_EQ(p.found().size(), 1U);
-  EXPECT_NE(p.found().front().title.find("drew 1/4"), std::string::npos);
-  EXPECT_NEAR(number_of(p.found().front(), "samples_left_out"), 592, 10);
+  EXPECT_NE(p.only().title.find("drew 1/4"), std::string::npos);
+  EXPECT_NEAR(number_of(p.only(), "samples_left_out"), 592, 10);
   Passes all;
   all.change = p.change;
   all.play(0, 50, whole);
@@ -271,38 +260,32 @@ TEST(DataCoverage, WithoutIndicesTheRowsAreCounted) {
 }
 
 TEST(DataCoverage, WhatWasNotSeenIsNotMissing) {
-  const auto found = [](const std::function<void(StepRecord&)>& change) {
+  const Break changes[] = {
+      [](StepRecord& r) {
+        if (r.step == 20) r.workers.pop_back();
+      },
+      // A step in five is recorded.
+      [](WorkerRecord& w, StepRecord& r) { set(w, Kind::kDataBatch, 5 * r.step); },
+      // Some batches were looked at and not trained on.
+      [](WorkerRecord& w, StepRecord& r) { set(w, Kind::kDataBatch, r.step + 3); }};
+  for (const Break& change : changes) {
     Passes p;
     p.change = change;
     p.play(0, 50, twice);
     p.close();
     EXPECT_NE(p.state(), State::kPassed);
-    return p.found().size();
-  };
-  EXPECT_EQ(found([](StepRecord& r) {
-              if (r.step == 20) r.workers.pop_back();
-            }),
-            0U);
-  EXPECT_EQ(found([](StepRecord& r) {  // a step in five is recorded
-              for (WorkerRecord& w : r.workers) set(w, Kind::kDataBatch, 5 * r.step);
-            }),
-            0U);
-  EXPECT_EQ(found([](StepRecord& r) {  // some batches were looked at and not trained on
-              for (WorkerRecord& w : r.workers) set(w, Kind::kDataBatch, r.step + 3);
-            }),
-            0U);
+    EXPECT_TRUE(p.found().empty());
+  }
 }
 
 TEST(DataCoverage, ShardsOfTheRanksAreJudgedApart) {
   const auto found = [](std::uint64_t steps) {
     Passes p("RandomSampler: length=200", 200);
-    p.change = [](StepRecord& r) {
-      for (WorkerRecord& w : r.workers) {
-        set(w, Kind::kDataSubset, std::uint64_t{7} + w.rank);
-        for (std::uint64_t& row : w.samples.hashes) row = scramble(row + w.rank);
-        unset(w, Kind::kSamplerReplicas);
-        set(w, Kind::kSamplerLength, std::uint64_t{200});
-      }
+    p.change = [](WorkerRecord& w) {
+      set(w, Kind::kDataSubset, std::uint64_t{7} + w.rank);
+      for (std::uint64_t& row : w.samples.hashes) row = scramble(row + w.rank);
+      unset(w, Kind::kSamplerReplicas);
+      set(w, Kind::kSamplerLength, std::uint64_t{200});
     };
     p.play(0, steps, [](std::uint64_t place, std::uint32_t) { return dealt(place, 0, 200, 1); });
     p.close();
@@ -323,9 +306,8 @@ TEST(DataCoverage, PassesOfAWorkerAloneSayNothing) {
   };
   p.play(0, 50, whole);
   p.close();
-  ASSERT_EQ(p.found().size(), 1U);
-  EXPECT_EQ(number_of(p.found().front(), "passes"), 1) << "that of all workers";
-  EXPECT_EQ(number_of(p.found().front(), "samples_left_out"), 160);
+  EXPECT_EQ(number_of(p.only(), "passes"), 1) << "that of all workers";
+  EXPECT_EQ(number_of(p.only(), "samples_left_out"), 160);
 }
 
 TEST(DataCoverage, OverlapIsTheCauseOfWhatIsLeftOut) {

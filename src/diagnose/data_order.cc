@@ -15,8 +15,7 @@ constexpr const char* kTooFew =
     "Too few batches of a second pass could be compared with those of the pass before.";
 
 bool is_one(const WorkerRecord& worker, FingerprintKind kind) {
-  const std::uint64_t* value = worker.fingerprint_of(kind);
-  return value != nullptr && *value == 1;
+  return value_of(worker, kind) == 1;
 }
 
 }  // namespace
@@ -36,8 +35,7 @@ void DataOrder::follow(Worker& worker, std::uint64_t pass, const std::uint64_t* 
 void DataOrder::compare(Worker& worker, const WorkerRecord& record, const Batch& batch,
                         std::uint64_t steps) {
   const std::uint64_t* place = record.fingerprint_of(FingerprintKind::kDataBatch);
-  const std::uint64_t* whole = record.fingerprint_of(FingerprintKind::kBatch);
-  const std::uint64_t order = batch.order + (whole == nullptr ? 0 : mix64(*whole));
+  const std::uint64_t order = batch.order + mix64(value_of(record, FingerprintKind::kBatch));
   const Place now{place == nullptr ? worker.seen : *place, order};
   if (worker.seen == 0) worker.skipped = place != nullptr && *place >= record.micro_batches * steps;
   if (worker.seen++ >= kCompared || !batch.known) return;
@@ -100,8 +98,8 @@ void DataOrder::report(const StepContext& context, Blame blame, std::size_t repe
                        SignalLog& log) const {
   blame.everyone = blame.ranks.size() == context.workers();
   const Worker* first = workers_.find(context.record.workers.front().replica);
-  Signal signal = sighting(Check::kEpochNotSet, context.record.step, std::move(blame));
-  signal.confidence = repeats > 0 ? 0.99 : 0.8;
+  Signal signal =
+      sighting(Check::kEpochNotSet, context, std::move(blame), repeats > 0 ? 0.99 : 0.8);
   signal.title = "{Ranks} read the data in the same order as in the pass before";
   signal.evidence = {{"data_pass", static_cast<std::int64_t>(first == nullptr ? 0 : first->pass)},
                      {"batches_repeated", static_cast<std::int64_t>(repeats)}};

@@ -72,8 +72,13 @@ struct CheckInfo {
   Severity severity;
   std::string_view looks_at;  // one line for people
   std::string_view remedy;
-  std::string_view resembles;  // may be empty
+  std::string_view consequence;     // of leaving it, one sentence
+  std::string_view blind;           // what the check cannot see
+  std::string_view code;            // the mistake as it looks in a program, lines of Python
+  std::string_view resembles = {};  // may be empty
 };
 std::span<const CheckInfo> catalogue();
+// By its id; null where there is none of this name.
+const CheckInfo* find_check(std::string_view id);
 
 }  // namespace presum::diagnose

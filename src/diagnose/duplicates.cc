@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <string>
 #include <unordered_map>
@@ -32,21 +31,19 @@ constexpr const char* kMayBeChance =
 
 using Members = std::vector<std::size_t>;
 
-// Groups of at least two places with the same value; places of `none` are left out.
-template <typename ValueOf>
-std::vector<Members> equal_groups(std::size_t count, std::uint64_t none, ValueOf value_of) {
-  std::unordered_map<std::uint64_t, std::size_t> first;
-  std::map<std::size_t, Members> groups;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t value = value_of(i);
-    if (value == none) continue;
-    const auto [found, fresh] = first.try_emplace(value, i);
-    if (!fresh)
-      groups.try_emplace(found->second, Members{found->second}).first->second.push_back(i);
-  }
+// Groups of at least two places with the same value; places of 0 are left out.
+template <typename ValueAt>
+std::vector<Members> equal_groups(std::size_t count, const ValueAt& value_at) {
+  std::unordered_map<std::uint64_t, std::size_t> group;  // by value
   std::vector<Members> out;
-  out.reserve(groups.size());
-  for (auto& [at, members] : groups) out.push_back(std::move(members));
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t value = value_at(i);
+    if (value == 0) continue;
+    const auto [at, fresh] = group.try_emplace(value, out.size());
+    if (fresh) out.emplace_back();
+    out[at->second].push_back(i);
+  }
+  std::erase_if(out, [](const Members& members) { return members.size() < 2; });
   return out;
 }
 
@@ -56,7 +53,7 @@ std::vector<Members> by_whole_batch(const StepContext& context, Members members)
   const auto whole = [&](std::size_t i) {
     return context.record.workers[i].fingerprint_of(FingerprintKind::kBatch);
   };
-  if (std::any_of(members.begin(), members.end(), [&](auto i) { return whole(i) == nullptr; })) {
+  if (std::ranges::any_of(members, [&](auto i) { return whole(i) == nullptr; })) {
     return {std::move(members)};
   }
   std::map<std::uint64_t, Members> groups;
@@ -96,8 +93,7 @@ bool contradicted(const StepContext& context, const Members& members) {
   const WorkerRecord& first = context.record.workers[members.front()];
   return std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
     const WorkerRecord& w = context.record.workers[i];
-    const auto* dropout = w.fingerprint_of(FingerprintKind::kDropout);
-    if (dropout == nullptr || std::bit_cast<double>(*dropout) != 0) return false;
+    if (real_of(w, FingerprintKind::kDropout) != 0) return false;  // or unknown
     const double scale = std::max(std::abs(w.loss), std::abs(first.loss));
     return std::abs(w.loss - first.loss) > kLossNoise * scale;  // false for NaN
   });
@@ -105,9 +101,8 @@ bool contradicted(const StepContext& context, const Members& members) {
 
 // What all tensors of a worker's batch hold, as far as it is known.
 std::uint64_t content_of(const StepContext& context, std::size_t place) {
-  const std::uint64_t* whole =
-      context.record.workers[place].fingerprint_of(FingerprintKind::kBatch);
-  return context.batches[place].set + (whole == nullptr ? 0 : mix64(*whole));
+  return context.batches[place].set +
+         mix64(value_of(context.record.workers[place], FingerprintKind::kBatch));
 }
 
 // Neighbouring ranks with the same input k by k, other k by k: sequence or context parallelism.
@@ -136,8 +131,7 @@ bool tells_at_once(const StepContext& context) {
 }
 
 bool samples_known(const StepContext& context) {
-  return std::any_of(context.batches.begin(), context.batches.end(),
-                     [](const Batch& b) { return b.known; });
+  return std::ranges::any_of(context.batches, &Batch::known);
 }
 
 }  // namespace
@@ -176,10 +170,8 @@ void UndealtInput::watch(const StepContext& context) {
 }
 
 UndealtInput::Group* UndealtInput::equal(const StepContext& context, const Members& members) {
-  const bool dealt = std::any_of(members.begin(), members.end(), [&](std::size_t i) {
-    return is_dealt(context.record.workers[i]);
-  });
-  if (dealt) return nullptr;
+  const auto dealt = [&](std::size_t i) { return is_dealt(context.record.workers[i]); };
+  if (std::ranges::any_of(members, dealt)) return nullptr;
   const Ranks ranks = ranks_of(context, members);
   if (groups_.size() >= kGroupsMax && !groups_.contains(ranks)) return &(beyond_ = {});
   Group& out = groups_.try_emplace(ranks, Group{context.record.step, 0, 1}).first->second;
@@ -205,7 +197,7 @@ std::uint64_t UndealtInput::undecided() const {
 }
 
 void Duplicates::group_rows(const StepContext& context, Found& found) {
-  auto groups = equal_groups(context.workers(), 0, [&](std::size_t i) {
+  auto groups = equal_groups(context.workers(), [&](std::size_t i) {
     const Batch& b = context.batches[i];
     return b.known && !b.degenerate() ? b.set | 1 : 0;
   });
@@ -235,23 +227,23 @@ void Duplicates::add_rows(const StepContext& context, Members members, Found& fo
 }
 
 void Duplicates::group_gradients(const StepContext& context, Found& found) {
-  auto groups = equal_groups(context.workers(), 0, [&](std::size_t i) {
+  auto groups = equal_groups(context.workers(), [&](std::size_t i) {
     const WorkerRecord& w = context.record.workers[i];
     return has_gradient(w) ? w.fingerprint : 0;
   });
   for (Members& members : groups) {
     const Batch& first = context.batches[members.front()];
-    const bool unknown = std::none_of(members.begin(), members.end(),
-                                      [&](std::size_t i) { return context.batches[i].known; });
-    const bool unlike = std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
-      return first.known && context.batches[i].known && context.batches[i].set != first.set;
-    });
-    // Where a program draws its input itself, what a loader dealt beside it is no place of that.
-    const bool alike = std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
-      return first.known && context.batches[i].known && context.batches[i].set == first.set;
-    });
+    const auto known = [&](std::size_t i) { return context.batches[i].known; };
+    const auto all = [&](bool same) {
+      return first.known && std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
+               return known(i) && (context.batches[i].set == first.set) == same;
+             });
+    };
+    const bool unknown = std::ranges::none_of(members, known);
+    const bool unlike = all(false);
     const std::uint64_t gradient = context.record.workers[members.front()].fingerprint;
-    const bool lasting = alike && found.rows.empty() && found.drawn.empty() &&
+    // Where a program draws its input itself, what a loader dealt beside it is no place of that.
+    const bool lasting = all(true) && found.rows.empty() && found.drawn.empty() &&
                          found.at_times.empty() &&
                          beside_.extend(ranks_of(context, members), gradient) >= kToSee;
     if (unknown || lasting) {
@@ -264,8 +256,8 @@ void Duplicates::group_gradients(const StepContext& context, Found& found) {
 
 void Duplicates::update(const StepContext& context, SignalLog& log) {
   if (context.alone()) return log.cannot(Check::kDuplicateData, kOneWorker);
-  const bool gradients = std::any_of(context.record.workers.begin(), context.record.workers.end(),
-                                     [](const WorkerRecord& w) { return w.fingerprint != 0; });
+  const bool gradients = std::ranges::any_of(
+      context.record.workers, [](const WorkerRecord& w) { return w.fingerprint != 0; });
   if (!gradients && !samples_known(context)) {
     return log.cannot(Check::kDuplicateData, "Neither samples nor gradients have fingerprints.");
   }
@@ -274,16 +266,14 @@ void Duplicates::update(const StepContext& context, SignalLog& log) {
   gradients_.next_step();
   beside_.next_step();
   Found found;
-  const bool by_design = repeats_on_purpose(context.roster) || repeats_evenly(context.record) ||
-                         shares_places(context.record);
   undealt_.watch(context);
-  if (!by_design) {
+  if (!repeats_by_design(context) && !shares_places(context.record)) {
     group_rows(context, found);
     await_certainty(context, found, log);
   }
   group_gradients(context, found);
   if (in_blocks(context, found.drawn)) {
-    report_blocks(context, found, log);
+    log.add(shared_in_groups(Check::kDuplicateData, context, found.drawn.front().size()), 1);
   } else if (found.drawn.size() < 2 || context.complete()) {
     take_drawn(context, found);
   }
@@ -331,8 +321,7 @@ void Duplicates::report(const StepContext& context, const Found& found, SignalLo
   }
   blame.everyone = blame.ranks.size() == context.workers();
   const bool by_rows = !found.rows.empty();
-  Signal signal = sighting(Check::kDuplicateData, context.record.step, std::move(blame));
-  signal.confidence = by_rows ? 0.99 : 0.95;
+  Signal signal = sighting(Check::kDuplicateData, context, std::move(blame), by_rows ? 0.99 : 0.95);
   const std::string within = among == 1 ? "" : " within groups";
   signal.title = by_rows ? "{Ranks} read the same data" + within
                          : fmt::format(
@@ -344,23 +333,8 @@ void Duplicates::report(const StepContext& context, const Found& found, SignalLo
                      {"how", by_rows ? "samples" : "gradients"}};
   if (by_rows) signal.evidence.emplace_back("rows_equal_share", share_of_rows(context, found.rows));
   signal.first_step = std::min(signal.first_step, found.first_step);
-  const bool dealt = std::ranges::any_of(context.record.workers, [](const WorkerRecord& w) {
-    return w.fingerprint_of(FingerprintKind::kDataClass) != nullptr;
-  });
+  const bool dealt = split(context.record, FingerprintKind::kDataClass).known > 0;
   if (by_rows ? found.drawn_only : dealt) signal.remedy = kNoise;
-  log.add(std::move(signal), 1);
-}
-
-void Duplicates::report_blocks(const StepContext& context, const Found& found, SignalLog& log) {
-  const std::size_t each = found.drawn.front().size();
-  Signal signal =
-      sighting(Check::kDuplicateData, context.record.step, {all_ranks(context.record), true});
-  signal.key = 2;
-  signal.severity = Severity::kInfo;
-  signal.confidence = 0.9;
-  signal.title = in_groups_of(each);
-  signal.remedy = kNameTheGroup;
-  signal.evidence = {{"ranks_per_place", static_cast<std::int64_t>(each)}};
   log.add(std::move(signal), 1);
 }
 
@@ -368,11 +342,9 @@ void Duplicates::report_at_times(const StepContext& context, const Members& memb
                                  SignalLog& log) const {
   Blame blame{ranks_of(context, members), members.size() == context.workers()};
   const UndealtInput::Group& undealt = *undealt_.find(blame.ranks);
-  Signal signal = sighting(Check::kDuplicateData, context.record.step, std::move(blame));
+  Signal signal = sighting({Check::kDuplicateData, 1}, context, std::move(blame), 0.9);
   signal.first_step = undealt.first_step;
-  signal.key = 1;
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = "{Ranks} were given the same input in some steps, and different input in others";
   signal.remedy = kNoise;
   signal.evidence = {{"steps_with_the_same_input", static_cast<std::int64_t>(undealt.equal)},
@@ -382,9 +354,7 @@ void Duplicates::report_at_times(const StepContext& context, const Members& memb
 
 void Duplicates::report_unlike(const StepContext& context, const Members& members, SignalLog& log) {
   Blame blame{ranks_of(context, members), members.size() == context.workers()};
-  Signal signal = sighting(Check::kPairTooSimilar, context.record.step, std::move(blame));
-  signal.key = 1;
-  signal.confidence = 0.9;
+  Signal signal = sighting({Check::kPairTooSimilar, 1}, context, std::move(blame), 0.9);
   signal.title =
       "{Ranks} had the same gradient bit for bit, though they read different samples: the "
       "gradient does not depend on the data, or was copied";

@@ -6,7 +6,6 @@
 #include <map>
 #include <vector>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
@@ -73,7 +72,6 @@ class Duplicates {
   static void report(const StepContext& context, const Found& found, SignalLog& log);
   void await_certainty(const StepContext& context, const Found& found, SignalLog& log) const;
   void take_drawn(const StepContext& context, Found& found);
-  static void report_blocks(const StepContext& context, const Found& found, SignalLog& log);
   void report_at_times(const StepContext& context, const Members& members, SignalLog& log) const;
   static void report_unlike(const StepContext& context, const Members& members, SignalLog& log);
 

@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <limits>
 
 #include "base/hash.h"
 
@@ -29,17 +27,14 @@ constexpr std::uint64_t kVanished = 10;
 // Of what fp16 has left next to nothing of: samples in a row, and their share.
 constexpr std::uint64_t kBelowSamples = 3;
 constexpr std::uint64_t kBelowKey = 9;
-constexpr std::uint64_t kAllSteps = std::numeric_limits<std::uint64_t>::max() / 2;
 constexpr double kMostBelow = 0.5;
 
 constexpr const char* kScaleTheLoss =
     "Too small for fp16: train in bf16, or scale the loss (GradScaler) and do not divide it by "
-    "large "
-    "numbers.";
+    "large numbers.";
 constexpr const char* kNoGradient =
     "The loss is not zero and its gradient is: detached before the backward pass, masked, "
-    "multiplied "
-    "by zero, or too small for fp16 (scale the loss, or train in bf16).";
+    "multiplied by zero, or too small for fp16 (scale the loss, or train in bf16).";
 
 // Records in which a loss scaler looks for its first factor.
 constexpr std::uint64_t kScalerSearch = 16;
@@ -63,8 +58,7 @@ std::uint64_t batch_of(const WorkerRecord& worker, const Batch& batch) {
 }
 
 double share_not_zero(const WorkerRecord& worker) {
-  const std::uint64_t* zeros = worker.fingerprint_of(FingerprintKind::kZeroShare);
-  return zeros == nullptr || !has_gradient(worker) ? kNaN : 1 - std::bit_cast<double>(*zeros);
+  return has_gradient(worker) ? 1 - real_of(worker, FingerprintKind::kZeroShare) : kNaN;
 }
 
 bool optimiser_known(const StepContext& context) {
@@ -86,12 +80,10 @@ void Nonfinite::update(const StepContext& context, SignalLog& log) {
   if (context.workers() == 0) return;
   log.checked(check_);
   ++records_;
-  counted_ = counted_ || std::any_of(context.record.workers.begin(), context.record.workers.end(),
-                                     [](const WorkerRecord& w) { return w.optimizer_step > 0; });
-  Ranks now;
-  for (const WorkerRecord& w : context.record.workers) {
-    if (broken(w)) insert(now, w.rank);
-  }
+  counted_ = counted_ || std::ranges::any_of(context.record.workers, [](const WorkerRecord& w) {
+               return w.optimizer_step > 0;
+             });
+  const Ranks now = blame_where(context, [&](const WorkerRecord& w) { return broken(w); }).ranks;
   if (now.empty()) {
     running_ = false;
   } else {
@@ -122,7 +114,7 @@ bool Nonfinite::maybe_skipped(const StepContext& context) const {
 // A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor, most
 // of all in its first steps. A count that never moved says nothing later on.
 bool Nonfinite::optimiser_stood_still(const StepRecord& record) const {
-  return std::all_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
+  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
     const std::uint64_t* found = optimizer_steps_.find(w.replica);
     const std::uint64_t before = found == nullptr ? 0 : *found;
     return w.optimizer_step == before && (before > 0 || records_ <= kScalerSearch);
@@ -147,9 +139,7 @@ std::string Nonfinite::title(const StepContext& context) const {
 }
 
 void Nonfinite::report(const StepContext& context, const Ranks& now, SignalLog& log) const {
-  Signal signal = sighting(check_, context.record.step, blame_);
-  signal.key = key_of(blame_.ranks);
-  signal.confidence = sudden_ ? 0.8 : 1;
+  Signal signal = sighting({check_, key_of(blame_.ranks)}, context, blame_, sudden_ ? 0.8 : 1);
   const bool overflow =
       check_ == Check::kNonfiniteGradient && !context.roster.fact("grad_scaler").empty();
   if (skipped_) signal.severity = overflow ? Severity::kInfo : Severity::kWarning;
@@ -171,9 +161,7 @@ void VanishedElements::follow(const WorkerRecord& worker, std::uint64_t step) {
     if (known.records++ >= kFirstRecords) known.least = std::min(known.least, share);
     return;
   }
-  const bool below = known.least >= kLeastShare && share < kLeft * known.least;
-  if (below && known.below == 0) known.since = step;
-  known.below = below ? known.below + 1 : 0;
+  known.below.see(known.least >= kLeastShare && share < kLeft * known.least, step);
 }
 
 void VanishedElements::update(const StepContext& context, SignalLog& log) {
@@ -184,25 +172,23 @@ void VanishedElements::update(const StepContext& context, SignalLog& log) {
   for (const WorkerRecord& w : context.record.workers) {
     follow(w, context.record.step);
     const Worker* known = workers_.find(w.replica);
-    if (known == nullptr || known->below < kVanished || std::isnan(share_not_zero(w))) continue;
+    if (known == nullptr || known->below.length < kVanished || std::isnan(share_not_zero(w)))
+      continue;
     insert(blame.ranks, w.rank);
-    first = std::min(first, known->since);
+    first = std::min(first, known->below.first_step);
     now += share_not_zero(w);
     start += known->least;
   }
   if (blame.ranks.empty() || blame.ranks.size() < context.workers()) return;
   const auto ranks = static_cast<double>(blame.ranks.size());
   blame.everyone = true;
-  Signal signal = sighting(Check::kZeroGradient, context.record.step, std::move(blame));
+  Signal signal = sighting({Check::kZeroGradient, kVanishedKey}, context, std::move(blame), 0.9);
   signal.first_step = first;
-  signal.key = kVanishedKey;
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = "{Ranks} had gradients of which most elements have become exactly zero";
   signal.remedy =
       "Too small for 16 bits: train in bf16, or scale the loss (GradScaler) and do not divide it "
-      "by "
-      "large numbers. Else units died: lower the learning rate.";
+      "by large numbers. Else units died: lower the learning rate.";
   signal.evidence = {{"share_not_zero", now / ranks}, {"share_not_zero_at_start", start / ranks}};
   log.add(std::move(signal), 1);
 }
@@ -218,23 +204,15 @@ void ZeroGradient::update(const StepContext& context, SignalLog& log) {
 // From the run's first step on, where no start of it can be compared with.
 void ZeroGradient::below_fp16(const StepContext& context, SignalLog& log) {
   const auto& workers = context.record.workers;
-  const auto share = [](const WorkerRecord& w) {
-    const std::uint64_t* bits = w.fingerprint_of(FingerprintKind::kBelowFp16);
-    return bits == nullptr ? kNaN : std::bit_cast<double>(*bits);
-  };
+  const auto share = [](const WorkerRecord& w) { return real_of(w, FingerprintKind::kBelowFp16); };
   if (std::ranges::all_of(workers, [&](const auto& w) { return std::isnan(share(w)); })) return;
   const bool learned = context.record.loss_mean < kStillLearning * first_loss_;
   const bool below =
       std::ranges::all_of(workers, [&](const auto& w) { return share(w) > kMostBelow; });
-  below_ = below && !learned ? below_ + 1 : 0;
-  if (below_ == 1) below_since_ = context.record.step;
-  if (below_ < kBelowSamples) return;
-  Signal signal =
-      sighting(Check::kZeroGradient, context.record.step, {all_ranks(context.record), true});
-  signal.first_step = below_since_;
-  signal.key = kBelowKey;
+  if (below_.see(below && !learned, context.record.step) < kBelowSamples) return;
+  Signal signal = sighting({Check::kZeroGradient, kBelowKey}, context, of_all(context.record), 0.9);
+  signal.first_step = below_.first_step;
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = fmt::format(
       "{{Ranks}} had gradients too small for fp16: {:.0f} % of their elements are zero or a few "
       "times its smallest number",
@@ -284,16 +262,13 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   }
   if (blame.ranks.empty() || (blame.everyone && all_zero_ < kAllZero)) return;
   const std::uint64_t first = context.record.step - (blame.everyone ? all_zero_ - 1 : 0);
-  Signal signal = sighting(Check::kZeroGradient, context.record.step, blame);
+  Signal signal = sighting({Check::kZeroGradient, blame.everyone}, context, blame, 1);
   signal.first_step = std::min(first, context.record.step);
-  signal.key = blame.everyone;
-  signal.confidence = 1;
   signal.title = "{Ranks} had a gradient of exactly zero";
   // A batch without a target, or a margin that is met: not a fault as long as it passes, or once
   // something was learned.
-  const bool nothing_to_learn =
-      std::all_of(context.record.workers.begin(), context.record.workers.end(),
-                  [](const WorkerRecord& w) { return w.grad_norm != 0 || w.loss == 0; });
+  const bool nothing_to_learn = std::ranges::all_of(
+      context.record.workers, [](const auto& w) { return w.grad_norm != 0 || w.loss == 0; });
   const bool passes = blame.everyone ? learned_ : same_ < kOneZero || !others_learn(context);
   if (nothing_to_learn && passes) signal.severity = Severity::kInfo;
   if (nothing_to_learn && !passes && !blame.everyone) {
@@ -350,8 +325,8 @@ void FrozenGradient::update(const StepContext& context, SignalLog& log) {
   if (found.moved_on_same_data > 0) blame.ranks = unite(blame.ranks, found.same_data);
   if (blame.ranks.empty()) return;
   blame.everyone = blame.ranks.size() == context.workers();
-  Signal signal = sighting(Check::kFrozenGradient, context.record.step, blame);
-  signal.confidence = found.certain.empty() ? 0.9 : 0.99;
+  Signal signal =
+      sighting(Check::kFrozenGradient, context, blame, found.certain.empty() ? 0.9 : 0.99);
   signal.title = "{Ranks} repeated the gradient of the step before, bit for bit";
   signal.evidence = {{"steps_frozen", static_cast<std::int64_t>(++frozen_steps_)},
                      {"data_changed", found.certain.empty() ? "unknown" : "yes"}};

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
@@ -45,9 +44,8 @@ class VanishedElements {
  private:
   struct Worker {
     std::uint64_t records = 0;
-    double least = 1;         // share that was not zero, at the start
-    std::uint64_t below = 0;  // records in a row
-    std::uint64_t since = 0;
+    double least = 1;  // share that was not zero, at the start
+    Streak below;
   };
   void follow(const WorkerRecord& worker, std::uint64_t step);
 
@@ -64,8 +62,7 @@ class ZeroGradient {
   bool others_learn(const StepContext& context) const;
 
   VanishedElements vanished_;
-  std::uint64_t below_ = 0;  // samples in a row of which next to nothing was left
-  std::uint64_t below_since_ = 0;
+  Streak below_;                // samples of which next to nothing was left
   std::uint64_t all_zero_ = 0;  // records in a row
   Ranks zero_;                  // in the record before
   std::uint64_t same_ = 0;      // records in a row in which it was these, and no other

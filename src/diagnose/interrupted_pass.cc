@@ -17,18 +17,14 @@ bool deals_all_samples(const StepContext& context) {
   using enum FingerprintKind;
   const auto& workers = context.record.workers;
   if (workers.empty()) return false;
-  const std::uint64_t* own = workers.front().fingerprint_of(kSamplerLength);
-  const std::uint64_t* length = workers.front().fingerprint_of(kDataLength);
-  return deals_all(context.roster.fact("sampler"), own == nullptr ? 0 : *own,
-                   length == nullptr ? 0 : *length);
+  return deals_all(context.roster.fact("sampler"), value_of(workers.front(), kSamplerLength),
+                   value_of(workers.front(), kDataLength));
 }
 
 }  // namespace
 
 Signal resume_signal(std::uint64_t key, Blame blame, std::size_t workers) {
-  Signal signal = sighting(Check::kResumeMismatch, 0, std::move(blame));
-  signal.key = key;
-  signal.confidence = 0.95;
+  Signal signal = sighting({Check::kResumeMismatch, key}, 0, std::move(blame), 0.95);
   signal.workers = static_cast<std::uint32_t>(workers);
   return signal;
 }
@@ -50,10 +46,7 @@ void InterruptedPass::forget() {
 void InterruptedPass::update(const StepContext& context, SignalLog& log) {
   last_step_ = context.record.step;
   if (over_) return;
-  if (draws_with_replacement(context.roster) || repeats_on_purpose(context.roster) ||
-      repeats_evenly(context.record)) {
-    return forget();
-  }
+  if (draws_with_replacement(context.roster) || repeats_by_design(context)) return forget();
   deals_all_ = deals_all_samples(context);
   draws_.see(context.record);
   if (ended()) judge(log);

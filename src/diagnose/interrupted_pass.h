@@ -7,7 +7,6 @@
 
 #include "diagnose/pass_draws.h"
 #include "diagnose/roster.h"
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

@@ -51,13 +51,8 @@ double tolerance_of(const std::vector<LayerReduction>& layers) {
 }
 
 std::string names(const Layers& layers, const StepContext& context) {
-  std::string out;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (i == kNames) return out + ", ...";
-    if (i > 0) out += ", ";
-    out += shortened(context.roster.group_name(layers[i]->id), 64);
-  }
-  return out;
+  return first_names(layers, kNames,
+                     [&](const auto* layer) { return context.roster.group_name(layer->id); });
 }
 
 // "in some layers", or nothing where it is all of them.
@@ -68,9 +63,7 @@ const char* where(const Layers& layers, const StepContext& context) {
 
 Signal signal_of(Check check, std::uint64_t key, const Layers& layers, Blame blame,
                  const StepContext& context) {
-  Signal signal = sighting(check, context.record.step, std::move(blame));
-  signal.key = kBase + key;
-  signal.confidence = 0.95;
+  Signal signal = sighting({check, kBase + key}, context, std::move(blame), 0.95);
   signal.evidence = {{"layers", names(layers, context)},
                      {"layers_of", static_cast<std::int64_t>(context.record.layers.size())}};
   return signal;
@@ -163,8 +156,8 @@ void LayersReduced::means_of_some(const StepContext& context, SignalLog& log) co
     return layer->means_of == all.front()->means_of;
   });
   const auto& sets = layers.front()->means_of;
-  Signal signal = signal_of(Check::kReducedGradientMismatch, 2, layers,
-                            {all_ranks(context.record), true}, context);
+  Signal signal =
+      signal_of(Check::kReducedGradientMismatch, 2, layers, of_all(context.record), context);
   signal.title =
       std::string("{Ranks} were not reduced with all the others") + where(layers, context);
   std::string among;
@@ -189,8 +182,7 @@ void LayersReduced::scaled(const StepContext& context, double tolerance, SignalL
   if (layers.size() == context.record.layers.size()) return;
   const double factor = layers.front()->factor;
   const std::string name = factor_name(factor, static_cast<double>(context.workers()));
-  Signal signal =
-      signal_of(Check::kReductionScale, 1, layers, {all_ranks(context.record), true}, context);
+  Signal signal = signal_of(Check::kReductionScale, 1, layers, of_all(context.record), context);
   signal.title = fmt::format(
       "The reduced gradient of {{ranks}} was {} times the mean of the workers' gradients{}{}{}",
       number(factor), where(layers, context), name.empty() ? "" : ": ", name);
@@ -209,8 +201,8 @@ void LayersReduced::unexplained(const StepContext& context, double tolerance, Si
   const bool others_exact = 2 * layers.size() <= all && exact(context) + layers.size() == all;
   strange_ = !layers.empty() && (few || others_exact) ? strange_ + 1 : 0;
   if (strange_ < (others_exact ? 1U : 2U)) return;
-  Signal signal = signal_of(Check::kReducedGradientMismatch, 3, layers,
-                            {all_ranks(context.record), true}, context);
+  Signal signal =
+      signal_of(Check::kReducedGradientMismatch, 3, layers, of_all(context.record), context);
   signal.severity = others_exact ? Severity::kWarning : Severity::kInfo;
   signal.confidence = 0.8;
   signal.remedy =

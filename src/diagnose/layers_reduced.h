@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

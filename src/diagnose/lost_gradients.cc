@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -21,13 +20,7 @@ using enum FingerprintKind;
 constexpr std::uint64_t kSureSteps = 3;  // steps in which it was seen, and
 constexpr std::uint64_t kMost = 2;       // at least one in so many since the first
 constexpr std::uint64_t kSampled = 2;    // likewise, where few steps are looked at
-constexpr std::uint64_t kAllSteps = std::numeric_limits<std::uint64_t>::max() / 2;
 enum Way : std::size_t { kCleared, kDetached, kChanged, kAgain };
-
-std::uint64_t count(const WorkerRecord& worker, FingerprintKind kind) {
-  const std::uint64_t* found = worker.fingerprint_of(kind);
-  return found == nullptr ? 0 : *found;
-}
 
 bool is_factor(double factor, double of) { return std::abs(factor - of) <= 1e-3 * std::abs(of); }
 
@@ -41,20 +34,6 @@ std::string usual_cause(const StepContext& context, double factor) {
   const auto clips = [](const WorkerRecord& w) { return w.fingerprint_of(kClipNorm) != nullptr; };
   if (factor < 1 && std::ranges::any_of(context.record.workers, clips)) return "it was clipped";
   return "it was scaled";
-}
-
-template <typename Has>
-Blame blame(const StepContext& context, const Has& has) {
-  Blame out;
-  for (const WorkerRecord& w : context.record.workers) {
-    if (has(w)) insert(out.ranks, w.rank);
-  }
-  out.everyone = out.ranks.size() == context.workers();
-  return out;
-}
-
-const WorkerRecord& worker_of(const StepContext& context, std::uint32_t rank) {
-  return *std::ranges::find(context.record.workers, rank, &WorkerRecord::rank);
 }
 
 // NaN where what was accumulated is another gradient now, 1 where it is what it was.
@@ -92,21 +71,25 @@ bool LostGradients::is_habit(std::size_t way, const StepContext& context, const 
   return !who.empty() && habit.seen >= (way == kChanged ? kSampled : kSureSteps);
 }
 
+Signal LostGradients::signal_of(std::size_t way, const StepContext& context, Blame who) const {
+  Signal signal =
+      sighting({Check::kLostGradients, way}, context, std::move(who), way == kCleared ? 0.95 : 0.9);
+  signal.first_step = habits_[way].first_step;
+  return signal;
+}
+
 void LostGradients::lost(const StepContext& context, SignalLog& log) {
   if (context.record.unused()) return;  // what is lost is told with a step that was used
   for (const auto& [way, kind] :
        {std::pair{kCleared, kPassesCleared}, std::pair{kDetached, kForwardsDetached}}) {
-    const Blame who =
-        blame(context, [lost = kind](const WorkerRecord& w) { return count(w, lost) > 0; });
+    const Blame who = blame_where(
+        context, [lost = kind](const WorkerRecord& w) { return value_of(w, lost) > 0; });
     if (!is_habit(way, context, who.ranks)) continue;
-    const WorkerRecord& one = worker_of(context, who.ranks.front());
-    const std::uint64_t missing = count(one, kind);
+    const WorkerRecord& one = worker_of(context.record, who.ranks.front());
+    const std::uint64_t missing = value_of(one, kind);
     const bool nothing_left = way == kCleared && factor_of(one) == 0;
     const std::uint64_t all = missing + (nothing_left ? 0 : one.micro_batches);
-    Signal signal = sighting(Check::kLostGradients, context.record.step, who);
-    signal.key = way;
-    signal.first_step = habits_[way].first_step;
-    signal.confidence = way == kCleared ? 0.95 : 0.9;
+    Signal signal = signal_of(way, context, who);
     signal.title = fmt::format(
         "{{Ranks}} lost the gradients of {} of {} micro-batches of a step: {}", missing, all,
         way == kCleared ? "they were cleared before the optimiser's step"
@@ -120,15 +103,12 @@ void LostGradients::lost(const StepContext& context, SignalLog& log) {
 void LostGradients::changed(const StepContext& context, SignalLog& log) {
   const auto looked = [](const WorkerRecord& w) { return w.fingerprint_of(kGradChanged); };
   if (std::ranges::none_of(context.record.workers, looked)) return;
-  const Blame who = blame(context, [](const WorkerRecord& w) {
-    return factor_of(w) != 1 && count(w, kPassesCleared) == 0;
+  const Blame who = blame_where(context, [](const WorkerRecord& w) {
+    return factor_of(w) != 1 && value_of(w, kPassesCleared) == 0;
   });
   if (!is_habit(kChanged, context, who.ranks)) return;
-  const double factor = factor_of(worker_of(context, who.ranks.front()));
-  Signal signal = sighting(Check::kLostGradients, context.record.step, who);
-  signal.key = kChanged;
-  signal.first_step = habits_[kChanged].first_step;
-  signal.confidence = 0.9;
+  const double factor = factor_of(worker_of(context.record, who.ranks.front()));
+  Signal signal = signal_of(kChanged, context, who);
   if (std::isnan(factor)) {
     signal.title =
         "{Ranks} overwrote the gradient that they accumulate, between two micro-batches of a step";
@@ -146,12 +126,10 @@ void LostGradients::changed(const StepContext& context, SignalLog& log) {
 
 void LostGradients::left_over(const StepContext& context, SignalLog& log) {
   if (context.record.unused()) return;
-  const Blame who = blame(context, [](const WorkerRecord& w) { return count(w, kLeftOver) > 0; });
+  const Blame who =
+      blame_where(context, [](const WorkerRecord& w) { return value_of(w, kLeftOver) > 0; });
   if (!is_habit(kAgain, context, who.ranks)) return;
-  Signal signal = sighting(Check::kLostGradients, context.record.step, who);
-  signal.key = kAgain;
-  signal.first_step = habits_[kAgain].first_step;
-  signal.confidence = 0.9;
+  Signal signal = signal_of(kAgain, context, who);
   signal.title =
       "{Ranks} added each step's gradient to those of the steps before: nothing clears it after "
       "the optimiser's step";

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
@@ -22,6 +21,7 @@ class LostGradients {
     std::uint64_t looks = 0;  // since then
     std::uint64_t seen = 0;
   };
+  Signal signal_of(std::size_t way, const StepContext& context, Blame who) const;
   bool is_habit(std::size_t way, const StepContext& context, const Ranks& who);
   void lost(const StepContext& context, SignalLog& log);
   void changed(const StepContext& context, SignalLog& log);

@@ -19,16 +19,13 @@ void step_optimiser(StepRecord& r) {
 
 // What all workers, or one of them, say of each step from `first` on.
 std::string title_of(Kind kind, std::uint64_t value, int rank = -1) {
-  Watched w;
-  w.play(0, 12, [&](StepRecord& r) {
+  Watched w = played(12, [&](StepRecord& r) {
     step_optimiser(r);
     for (WorkerRecord& one : r.workers) {
       if (r.step >= 2 && (rank < 0 || static_cast<int>(one.rank) == rank)) set(one, kind, value);
     }
   });
-  EXPECT_EQ(w.ids(), Ids{"lost-gradients"});
-  EXPECT_EQ(w.first().first_step, 2U);
-  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  expect(w, "lost-gradients", {.severity = Severity::kWarning, .first_step = 2});
   if (rank >= 0) {
     EXPECT_EQ(w.first().ranks, RankList{static_cast<std::uint32_t>(rank)});
   } else {
@@ -42,17 +39,13 @@ bool says(const std::string& title, const char* what) {
 }
 
 TEST(LostGradients, ATrainingThatUsesAllIsQuiet) {
-  Watched w;
-  w.play(0, 60, [](StepRecord& r) {
+  Watched w = played(60, [](StepRecord& r) {
     step_optimiser(r);
     for (WorkerRecord& one : r.workers) set(one, Kind::kGradChanged, 1.0);
   });
   EXPECT_TRUE(w.findings().empty());
   EXPECT_EQ(w.check("lost-gradients").state, State::kPassed);
-  Watched none;
-  none.play(0, 10, [](StepRecord& r) {
-    for (WorkerRecord& one : r.workers) one.optimizer_step = 0;
-  });
+  Watched none = played(10, [](WorkerRecord& one) { one.optimizer_step = 0; });
   EXPECT_EQ(none.check("lost-gradients").state, State::kNotPossible);
 }
 
@@ -101,15 +94,13 @@ TEST(LostGradients, ClippingAndUnscalingAreToldFromScaling) {
 }
 
 TEST(LostGradients, ABatchThatIsLeftOutNowAndThenIsNoHabit) {
-  Watched w;
-  w.play(0, 200, [](StepRecord& r) {
+  expect_quiet(played(200, [](StepRecord& r) {
     step_optimiser(r);
     if (r.step % 7 == 0) set(r.workers[3], Kind::kPassesCleared, std::uint64_t{1});
     if (r.step % 9 == 0) {
       for (WorkerRecord& one : r.workers) set(one, Kind::kForwardsDetached, std::uint64_t{4});
     }
-  });
-  EXPECT_TRUE(w.findings().empty());
+  }));
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 #include "diagnose/manifest.h"
 
 #include <algorithm>
-#include <limits>
-#include <string>
 
 #include "base/hash.h"
 #include "diagnose/sampler.h"
@@ -45,8 +43,7 @@ void Manifest::compare_facts(const StepContext& context, SignalLog& log) const {
       compare_kinds(context, Check::kManifestMismatch, [](FingerprintKind) { return true; });
   if (found.looked) log.checked(Check::kManifestMismatch);
   if (found.names.empty()) return;
-  Signal signal = sighting(Check::kManifestMismatch, context.record.step, found.blame);
-  signal.confidence = 0.95;
+  Signal signal = sighting(Check::kManifestMismatch, context, found.blame, 0.95);
   signal.title =
       signal.everyone ? "The ranks differ in their data set: " : "{Ranks} had another data set: ";
   signal.title += listed(found.names);
@@ -62,23 +59,21 @@ void Manifest::compare_facts(const StepContext& context, SignalLog& log) const {
 
 void Manifest::compare_rows(const StepContext& context, SignalLog& log) {
   for (const WorkerRecord& w : context.record.workers) {
-    if (w.samples.thinned != 0 || w.samples.hashes.size() != w.indices.size()) continue;
+    if (!aligned(w)) continue;
     for (std::size_t i = 0; i < w.indices.size(); ++i)
       draw(w.indices[i], {w.samples.hashes[i], w.rank}, context.record.step);
   }
   const Odd found = odd(all_ranks(context.record));
   if (found.blame.ranks.empty()) return;
-  Signal signal = sighting(Check::kManifestMismatch, context.record.step, found.blame);
+  Signal signal = sighting({Check::kManifestMismatch, 1}, context, found.blame, 0.9);
   signal.first_step = found.first_step;
-  signal.key = 1;
-  signal.confidence = 0.9;
   signal.title =
       signal.everyone
           ? "The ranks read different samples at the same places of the data set"
           : "{Ranks} read other samples than the others at the same places of the data set";
   signal.remedy = kOtherRows;
   signal.evidence = {{"indices_in_conflict", static_cast<std::int64_t>(found.conflicts)}};
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 void Manifest::draw(std::uint64_t index, const Drawn& now, std::uint64_t step) {

@@ -7,7 +7,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

@@ -85,8 +85,7 @@ std::string snake(std::string_view check) {
 }
 
 bool has(const Evidence& evidence, const std::string& name) {
-  return std::any_of(evidence.begin(), evidence.end(),
-                     [&](const auto& entry) { return entry.first == name; });
+  return std::ranges::find(evidence, name, &Evidence::value_type::first) != evidence.end();
 }
 
 // The name, with the prefix and a number in front where it is taken.
@@ -153,9 +152,7 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
     add(finding.evidence, snake(id), {{snake(id) + "_ranks", rank_ranges(other.ranks)}});
   }
   if (other.check == head.check) return;
-  if (std::find(finding.also.begin(), finding.also.end(), id) == finding.also.end()) {
-    finding.also.push_back(id);
-  }
+  if (std::ranges::find(finding.also, id) == finding.also.end()) finding.also.push_back(id);
 }
 
 // All that is known are numbers that stand out: which input makes them, another run can tell.
@@ -171,16 +168,12 @@ bool same_cause(const Signal& a, const Signal& b) { return causes(a, b) || cause
 std::vector<std::vector<std::size_t>> merge(std::span<const Signal> signals) {
   std::vector<std::size_t> order(signals.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return before(signals[a], signals[b]); });
+  std::ranges::sort(order, before, [&](std::size_t at) -> const Signal& { return signals[at]; });
   std::vector<std::vector<std::size_t>> causes_found;
   for (const std::size_t at : order) {
-    const auto home = std::find_if(
-        causes_found.begin(), causes_found.end(), [&](const std::vector<std::size_t>& members) {
-          return std::any_of(members.begin(), members.end(), [&](std::size_t member) {
-            return same_cause(signals[member], signals[at]);
-          });
-        });
+    const auto joins = [&](std::size_t member) { return same_cause(signals[member], signals[at]); };
+    const auto home = std::ranges::find_if(
+        causes_found, [&](const auto& members) { return std::ranges::any_of(members, joins); });
     if (home == causes_found.end()) {
       causes_found.push_back({at});
     } else {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/hash.h"
@@ -33,28 +32,17 @@ constexpr const char* kReplacement =
 
 constexpr const char* kRestarted =
     "After a restart go on where the pass was left: restore the loader's and the sampler's state "
-    "on "
-    "every rank, with the epoch, and skip the batches that are done.";
+    "on every rank, with the epoch, and skip the batches that are done.";
 constexpr const char* kByDesign = "The sampler repeats samples: they come several times by design.";
 
 bool divisible(std::uint64_t sample, std::uint32_t bits) {
   return (sample & ((std::uint64_t{1} << bits) - 1)) == 0;
 }
 
-std::uint64_t value_or(const WorkerRecord& worker, FingerprintKind kind, std::uint64_t other) {
-  const std::uint64_t* value = worker.fingerprint_of(kind);
-  return value == nullptr ? other : *value;
-}
-
-// Whether row i of the samples is the sample of index i.
-bool aligned(const WorkerRecord& worker) {
-  return worker.samples.thinned == 0 && worker.samples.hashes.size() == worker.indices.size();
-}
-
 // A step whose micro-batches belong to two passes over the data.
 bool straddles(const WorkerRecord& worker) {
   if (worker.micro_batches < 2) return false;
-  const std::uint64_t last = value_or(worker, FingerprintKind::kDataBatch, 0);
+  const std::uint64_t last = value_of(worker, FingerprintKind::kDataBatch);
   return last + 1 < worker.micro_batches;
 }
 
@@ -107,7 +95,7 @@ std::int64_t whole(double count) { return std::llround(std::min(count, 9e18)); }
 
 // Whether most of the data was drawn in the pass.
 bool nearly_whole(const WorkerRecord& worker, const DataPass& pass) {
-  const auto length = static_cast<double>(value_or(worker, FingerprintKind::kDataLength, 0));
+  const auto length = static_cast<double>(value_of(worker, FingerprintKind::kDataLength));
   return static_cast<double>(pass.drawn()) >= kNearlyWhole * length;
 }
 
@@ -178,9 +166,7 @@ void Overlap::update(const StepContext& context, SignalLog& log) {
   if (draws_with_replacement(context.roster)) {
     return log.cannot(Check::kOverlappingData, kReplacement);
   }
-  if (repeats_on_purpose(context.roster) || repeats_evenly(context.record)) {
-    return log.cannot(Check::kOverlappingData, kByDesign);
-  }
+  if (repeats_by_design(context)) return log.cannot(Check::kOverlappingData, kByDesign);
   repeats_.update(context, log);
   const bool shared = rows_are_shared(context.record, context.batches);
   const std::vector<const WorkerRecord*> workers = drawing(context.record);
@@ -228,9 +214,9 @@ DataPass* Overlap::pass_of(const StepContext& context, const WorkerRecord& worke
     finish(passes_.front());
     passes_.erase(passes_.begin());
   }
-  const bool shared = distributed_sampling(context.record) &&
-                      std::all_of(context.record.workers.begin(), context.record.workers.end(),
-                                  [](const WorkerRecord& w) { return !w.indices.empty(); });
+  const bool shared =
+      distributed_sampling(context.record) &&
+      std::ranges::all_of(context.record.workers, [](const auto& w) { return !w.indices.empty(); });
   passes_.emplace_back(*number, shared ? DataPass::Identity::kIndex : DataPass::Identity::kRow);
   return &passes_.back();
 }
@@ -240,10 +226,10 @@ DataPass* Overlap::pass_of(const StepContext& context, const WorkerRecord& worke
 void Overlap::begin_anew(const StepRecord& record) {
   std::vector<std::uint64_t> anew;
   for (const WorkerRecord& w : record.workers) {
-    const std::uint64_t number = value_or(w, FingerprintKind::kDataPass, 0);
-    const std::uint64_t batch = value_or(w, FingerprintKind::kDataBatch, 0);
+    const std::uint64_t number = value_of(w, FingerprintKind::kDataPass);
+    const std::uint64_t batch = value_of(w, FingerprintKind::kDataBatch);
     Place& place = places_[w.replica];
-    const std::uint64_t rows = value_or(w, FingerprintKind::kBatch, 0);
+    const std::uint64_t rows = value_of(w, FingerprintKind::kBatch);
     const bool first = batch + 1 == w.micro_batches;
     const auto pass = std::ranges::find(passes_, number, &DataPass::number);
     const bool replays = first && rows != 0 && rows == place.first_rows && pass != passes_.end() &&
@@ -263,15 +249,15 @@ void Overlap::begin_anew(const StepRecord& record) {
 bool Overlap::ends_within(const StepRecord& record, const std::vector<const WorkerRecord*>& workers,
                           DataPass& pass) {
   const WorkerRecord& any = record.workers.front();
-  const std::uint64_t length = value_or(any, FingerprintKind::kDataLength, 0);
-  const std::uint64_t own = value_or(any, FingerprintKind::kSamplerLength, 0);
-  const std::uint64_t replicas = value_or(any, FingerprintKind::kSamplerReplicas, 1);
+  const std::uint64_t length = value_of(any, FingerprintKind::kDataLength);
+  const std::uint64_t own = value_of(any, FingerprintKind::kSamplerLength);
+  const std::uint64_t replicas = value_of(any, FingerprintKind::kSamplerReplicas, 1);
   const bool undivided = any.fingerprint_of(FingerprintKind::kSamplerReplicas) == nullptr;
   const std::uint64_t most = std::max<std::uint64_t>({replicas, workers.size(), 1});
   if (length == 0 || std::max(length, own) > UINT64_MAX / most) return false;
   std::uint64_t rows = 0;
   for (const WorkerRecord* w : workers) {
-    if (value_or(*w, FingerprintKind::kDataPass, ~pass.number()) != pass.number()) continue;
+    if (value_of(*w, FingerprintKind::kDataPass, ~pass.number()) != pass.number()) continue;
     rows += std::max<std::uint64_t>(w->samples.rows, w->indices.size());
   }
   const std::uint64_t whole =
@@ -314,9 +300,8 @@ void Overlap::finish(const DataPass& pass) {
 void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog& log) const {
   const double doubled = finished_.doubled + pass.doubled();
   const double drawn = finished_.drawn + static_cast<double>(pass.drawn());
-  Signal signal =
-      sighting(Check::kOverlappingData, context.record.step, blame_of(pass, context.record));
-  signal.confidence = pass.exact() >= kDoubled ? 0.99 : 0.9;
+  Signal signal = sighting(Check::kOverlappingData, context, blame_of(pass, context.record),
+                           pass.exact() >= kDoubled ? 0.99 : 0.9);
   signal.title = "{Ranks} drew samples that had been drawn before in the same pass over the data";
   signal.evidence = {{"samples_doubled", whole(doubled)},
                      {"samples_drawn", whole(drawn)},
@@ -326,7 +311,7 @@ void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog
     signal.title = "{Ranks} drew their own samples again in the same pass over the data";
     signal.remedy = kRestarted;
   }
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 }  // namespace presum::diagnose

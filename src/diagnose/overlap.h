@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "diagnose/repeated_batches.h"
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

@@ -117,9 +117,8 @@ void PeriodicStalls::report(const StepRecord& record, std::uint64_t period, Sign
   const auto most = std::ranges::max_element(phases);
   const char* phase = to_string(static_cast<Phase>(most - phases.begin()));
   const bool everyone = ranks.size() == record.workers.size();
-  Signal signal = sighting(Check::kPeriodicStall, record.step, {ranks, everyone});
+  Signal signal = sighting(Check::kPeriodicStall, record.step, {ranks, everyone}, 0.8);
   signal.first_step = stalls_.front().step;
-  signal.confidence = 0.8;
   const double share =
       longer / (longer + static_cast<double>(period) * std::max(1e-9, total_.value()));
   const bool waits = queued >= kMostOfIt * longer;
@@ -159,13 +158,11 @@ void GradualSlowing::update(const StepRecord& record, SignalLog& log) {
   if (!slows()) return;
   const Block& first = blocks_.front();
   const Block& last = blocks_.back();
-  Signal signal = sighting(Check::kGradualSlowing, record.step, {all_ranks(record), true});
+  Signal signal = sighting(Check::kGradualSlowing, record.step, of_all(record), 0.7);
   signal.first_step = first.first_step;
-  signal.confidence = 0.7;
   signal.title = fmt::format(
       "{{Ranks}} became slower and slower: the fastest took {:.3g} ms a step for its passes and "
-      "its "
-      "optimizer's step, {:.3g} ms at step {}",
+      "its optimizer's step, {:.3g} ms at step {}",
       1e3 * last.seconds, 1e3 * first.seconds, first.first_step);
   signal.evidence = {{"times_as_long", last.seconds / first.seconds},
                      {"own_ms", 1e3 * last.seconds},

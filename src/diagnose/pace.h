@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "diagnose/phase_means.h"
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

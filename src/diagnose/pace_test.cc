@@ -3,48 +3,46 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
 #include <random>
+#include <vector>
 
 namespace presum::diagnose {
 namespace {
 
-struct Paced {
+using Spoil = std::function<void(std::uint64_t step, WorkerRecord&)>;
+
+// What is said of so many steps of four workers.
+std::vector<Signal> paced(std::uint64_t steps, const Spoil& spoil) {
   SignalLog log;
   PeriodicStalls stalls;
   GradualSlowing slowing;
   std::mt19937_64 random{11};
-  std::uint64_t step = 0;
-
-  using Spoil = std::function<void(std::uint64_t step, WorkerRecord&)>;
-  void run(int steps, const Spoil& spoil) {
-    for (int s = 0; s < steps; ++s, ++step) {
-      StepRecord r;
-      r.step = step;
-      r.workers_expected = 4;
-      log.begin_record();
-      for (std::uint32_t i = 0; i < 4; ++i) {
-        WorkerRecord& w = r.workers.emplace_back();
-        w.rank = w.replica = i;
-        w.tokens = 1000;
-        w.times.seconds = {0.001, 0.03, 0.06, 0.01, 0.001, 0.002};
-        for (double& x : w.times.seconds) x *= 1 + std::normal_distribution<>(0, 0.03)(random);
-        spoil(step, w);
-      }
-      stalls.update(r, log);
-      slowing.update(r, log);
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    StepRecord r;
+    r.step = step;
+    r.workers_expected = 4;
+    log.begin_record();
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      WorkerRecord& w = r.workers.emplace_back();
+      w.rank = w.replica = i;
+      w.tokens = 1000;
+      w.times.seconds = {0.001, 0.03, 0.06, 0.01, 0.001, 0.002};
+      for (double& x : w.times.seconds) x *= 1 + std::normal_distribution<>(0, 0.03)(random);
+      spoil(step, w);
     }
+    stalls.update(r, log);
+    slowing.update(r, log);
   }
-};
+  return log.signals();
+}
 
 TEST(PeriodicStalls, AreNamedWithPeriodRankAndPhase) {
-  Paced run;
-  run.run(300, [](std::uint64_t step, WorkerRecord& w) {
+  const auto found = paced(300, [](std::uint64_t step, WorkerRecord& w) {
     if (step % 50 == 49 && w.rank == 0) w.times.of(Phase::kRest) += 3;
   });
-  ASSERT_EQ(run.log.signals().size(), 1U);
-  const Signal& s = run.log.signals().front();
+  ASSERT_EQ(found.size(), 1U);
+  const Signal& s = found.front();
   EXPECT_EQ(s.check, Check::kPeriodicStall);
   EXPECT_EQ(s.ranks, (Ranks{0}));
   EXPECT_FALSE(s.everyone);
@@ -54,83 +52,75 @@ TEST(PeriodicStalls, AreNamedWithPeriodRankAndPhase) {
 }
 
 TEST(PeriodicStalls, OfAllRanksAreEveryones) {
-  Paced run;
-  run.run(200, [](std::uint64_t step, WorkerRecord& w) {
+  const auto found = paced(200, [](std::uint64_t step, WorkerRecord& w) {
     if (step % 20 == 3) w.times.of(Phase::kRest) += 1;
   });
-  ASSERT_EQ(run.log.signals().size(), 1U);
-  EXPECT_TRUE(run.log.signals().front().everyone);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_TRUE(found.front().everyone);
 }
 
 TEST(PeriodicStalls, InAQueueForAProcessorAreSaidToBe) {
-  Paced run;
-  run.run(300, [](std::uint64_t step, WorkerRecord& w) {
+  const auto found = paced(300, [](std::uint64_t step, WorkerRecord& w) {
     w.times.queued = step % 50 == 49 ? 2.9 : 0.01;
     if (step % 50 == 49) w.times.of(Phase::kForward) += 3;
   });
-  ASSERT_EQ(run.log.signals().size(), 1U);
-  const Signal& s = run.log.signals().front();
+  ASSERT_EQ(found.size(), 1U);
+  const Signal& s = found.front();
   EXPECT_NE(s.title.find("waiting for a processor"), std::string::npos) << s.title;
   EXPECT_EQ(s.title.find("phase"), std::string::npos) << s.title;
   EXPECT_FALSE(s.remedy.empty());
 }
 
 TEST(PeriodicStalls, AtNoRegularDistanceAreNone) {
-  Paced run;
   std::mt19937_64 random(2);
   std::uint64_t next = 30;
-  run.run(600, [&](std::uint64_t step, WorkerRecord& w) {
+  const auto found = paced(600, [&](std::uint64_t step, WorkerRecord& w) {
     if (w.rank != 0 || step != next) return;
     w.times.of(Phase::kRest) += 1;
     next += 5 + random() % 70;
   });
-  EXPECT_TRUE(run.log.signals().empty());
+  EXPECT_TRUE(found.empty());
 }
 
 TEST(PeriodicStalls, BelowTwiceTheUsualTimeAreNone) {
-  Paced run;
-  run.run(300, [](std::uint64_t step, WorkerRecord& w) {
+  const auto found = paced(300, [](std::uint64_t step, WorkerRecord& w) {
     if (step % 50 == 49) w.times.of(Phase::kRest) += 0.08;
   });
-  EXPECT_TRUE(run.log.signals().empty());
+  EXPECT_TRUE(found.empty());
 }
 
 TEST(GradualSlowing, IsNamed) {
-  Paced run;
-  run.run(800, [](std::uint64_t step, WorkerRecord& w) {
+  const auto found = paced(800, [](std::uint64_t step, WorkerRecord& w) {
     w.times.of(Phase::kForward) += 0.0001 * static_cast<double>(step);
   });
-  ASSERT_EQ(run.log.signals().size(), 1U);
-  EXPECT_EQ(run.log.signals().front().check, Check::kGradualSlowing);
-  EXPECT_TRUE(run.log.signals().front().everyone);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found.front().check, Check::kGradualSlowing);
+  EXPECT_TRUE(found.front().everyone);
 }
 
 TEST(GradualSlowing, LongerBatchesAreNone) {
-  Paced run;
-  run.run(1000, [](std::uint64_t step, WorkerRecord& w) {
+  const auto found = paced(1000, [](std::uint64_t step, WorkerRecord& w) {
     const double factor = 1 + static_cast<double>(step) / 500;
     w.tokens = static_cast<std::uint64_t>(1000 * factor);
     for (double& s : w.times.seconds) s *= factor;
   });
-  EXPECT_TRUE(run.log.signals().empty());
+  EXPECT_TRUE(found.empty());
 }
 
 TEST(GradualSlowing, OneStepUpOrOneSlowWorkerIsNone) {
-  Paced run;
-  run.run(1000, [](std::uint64_t step, WorkerRecord& w) {
+  const auto found = paced(1000, [](std::uint64_t step, WorkerRecord& w) {
     if (step > 500) w.times.of(Phase::kForward) += 0.2;
     if (w.rank == 3) w.times.of(Phase::kRest) += 0.001 * static_cast<double>(step);
   });
-  EXPECT_TRUE(run.log.signals().empty());
+  EXPECT_TRUE(found.empty());
 }
 
 TEST(GradualSlowing, AQueueForProcessorsIsNone) {
-  Paced run;
-  run.run(1000, [](std::uint64_t step, WorkerRecord& w) {
+  const auto found = paced(1000, [](std::uint64_t step, WorkerRecord& w) {
     w.times.queued = 0.0003 * static_cast<double>(step);
     w.times.of(Phase::kForward) += w.times.queued;
   });
-  EXPECT_TRUE(run.log.signals().empty());
+  EXPECT_TRUE(found.empty());
 }
 
 }  // namespace

@@ -43,8 +43,7 @@ void PassDraws::see(const WorkerRecord& worker, std::uint64_t step) {
     pass_ = *pass;
     length_ = *length;
     data_ = data_of(worker);
-    const std::uint64_t* contents = worker.fingerprint_of(kDataContents);
-    contents_ = contents == nullptr ? 0 : *contents;
+    contents_ = value_of(worker, kDataContents);
   }
   if (*pass != *pass_) return;
   const std::uint64_t first =

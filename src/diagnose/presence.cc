@@ -21,23 +21,20 @@ void Presence::update(const StepContext& context, SignalLog& log) {
 }
 
 void Presence::count_missing(const StepContext& context, SignalLog& log) {
-  Absent absent;
+  Blame blame;
+  std::uint64_t longest = 0;
+  bool seen = false;  // some of them
   for (const std::uint32_t replica : context.record.missing_replicas) {
     const std::uint32_t rank = context.roster.rank_of(replica);
     Worker& worker = workers_[rank];
-    absent.longest = std::max(absent.longest, ++worker.missing);
-    absent.seen = absent.seen || worker.seen;
-    insert(absent.blame.ranks, rank);
+    longest = std::max(longest, ++worker.missing);
+    seen = seen || worker.seen;
+    insert(blame.ranks, rank);
   }
-  report(context, absent, log);
-}
-
-void Presence::report(const StepContext& context, const Absent& absent, SignalLog& log) {
-  Signal now = sighting(Check::kMissingWorker, context.record.step, absent.blame);
-  now.confidence = 1;
-  now.title = absent.seen ? "{Ranks} stopped reporting, or reported only some of the steps"
-                          : "{Ranks} never reported";
-  now.evidence = {{"steps_missing", static_cast<std::int64_t>(absent.longest)},
+  Signal now = sighting(Check::kMissingWorker, context, std::move(blame), 1);
+  now.title = seen ? "{Ranks} stopped reporting, or reported only some of the steps"
+                   : "{Ranks} never reported";
+  now.evidence = {{"steps_missing", static_cast<std::int64_t>(longest)},
                   {"workers_expected", std::int64_t{context.record.workers_expected}}};
   log.add(std::move(now), kTogether);
 }
@@ -53,7 +50,7 @@ void Presence::welcome(const WorkerRecord& w, SignalLog& log) {
 }
 
 void Presence::forgive(Signal& signal) {
-  const bool all = std::all_of(signal.ranks.begin(), signal.ranks.end(), [&](std::uint32_t rank) {
+  const bool all = std::ranges::all_of(signal.ranks, [&](std::uint32_t rank) {
     const Worker* worker = workers_.find(rank);
     return worker != nullptr && worker->explained >= worker->missing;
   });

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
@@ -23,12 +22,6 @@ class Presence {
     std::uint64_t dropped = 0;    // as it last said
   };
   void count_missing(const StepContext& context, SignalLog& log);
-  struct Absent {
-    Blame blame;
-    std::uint64_t longest = 0;
-    bool seen = false;  // some of them
-  };
-  static void report(const StepContext& context, const Absent& absent, SignalLog& log);
   void welcome(const WorkerRecord& worker, SignalLog& log);
   void forgive(Signal& signal);
 

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <set>
 #include <string>
@@ -25,20 +25,13 @@ constexpr std::size_t kGroups = 65536;
 constexpr std::size_t kNamesShown = 4;
 constexpr double kMost = 0.5;
 constexpr const char* kAtRest = "layers_at_rest";
-constexpr std::uint64_t kLasting = std::numeric_limits<std::uint64_t>::max() / 2;
 constexpr std::uint64_t kSureSamples = 3;  // samples
 constexpr const char* kHeldByNone =
     "{Ranks} took steps of an optimizer that holds none of this model's parameters, and no other "
     "optimizer holds any";
 
-std::uint64_t count(const WorkerRecord& worker, FingerprintKind kind) {
-  const std::uint64_t* found = worker.fingerprint_of(kind);
-  return found == nullptr ? 0 : *found;
-}
-
 double learning_rate(const WorkerRecord& worker) {
-  const std::uint64_t* rate = worker.fingerprint_of(FingerprintKind::kLearningRate);
-  return rate == nullptr ? kNaN : std::bit_cast<double>(*rate);
+  return real_of(worker, FingerprintKind::kLearningRate);
 }
 
 // Some layers, by name, and since when.
@@ -48,16 +41,10 @@ struct Layers {
 };
 
 Signal signal_of(const Layers& layers, const StepContext& context) {
-  std::string names;
-  for (std::size_t i = 0; i < std::min(layers.names.size(), kNamesShown); ++i) {
-    names += (i == 0 ? "" : ", ") + shortened(layers.names[i], 64);
-  }
-  if (layers.names.size() > kNamesShown) names += ", ...";
-  Signal signal =
-      sighting(Check::kNoProgress, context.record.step, {all_ranks(context.record), true});
+  const std::string names = first_names(layers.names, kNamesShown, std::identity{});
+  Signal signal = sighting(Check::kNoProgress, context, of_all(context.record), 0.9);
   signal.first_step = std::min(layers.first_step, context.record.step);
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = "{Ranks} took optimizer steps that left " + names + " as before";
   signal.evidence = {{"layers_standing", names},
                      {"groups_unchanged", static_cast<std::int64_t>(layers.names.size())}};
@@ -131,7 +118,7 @@ void NoProgress::look_at_resting(const StepContext& context) {
 // Whether what the worker did since the record before should have changed its parameters.
 bool NoProgress::trains(const WorkerRecord& worker) {
   const std::uint64_t before = std::exchange(steps_, worker.optimizer_step);
-  std::uint64_t steps = count(worker, FingerprintKind::kStepsOfOthers);
+  std::uint64_t steps = value_of(worker, FingerprintKind::kStepsOfOthers);
   if (worker.optimizer_step > before && learning_rate(worker) > 0) {
     steps = std::max(steps, worker.optimizer_step - before);
   }
@@ -180,10 +167,8 @@ void NoProgress::begin() {
 
 void NoProgress::report(const StepContext& context, SignalLog& log) const {
   const WorkerRecord& worker = context.record.workers.front();
-  Signal signal =
-      sighting(Check::kNoProgress, context.record.step, {all_ranks(context.record), true});
+  Signal signal = sighting(Check::kNoProgress, context, of_all(context.record), 0.95);
   signal.first_step = std::min(first_step_, context.record.step);
-  signal.confidence = 0.95;
   signal.title = in_vain_ ? kHeldByNone : "{Ranks} took optimizer steps that changed no parameter";
   signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(taken_)}};
   if (!std::isnan(learning_rate(worker))) {
@@ -194,19 +179,16 @@ void NoProgress::report(const StepContext& context, SignalLog& log) const {
 
 // Steps of optimizers that hold nothing of the model and have no gradient, as the workers saw them.
 void NoProgress::follow_vain(const StepContext& context, SignalLog& log) {
-  Blame blame;
   std::uint64_t most = 0;
-  for (const WorkerRecord& w : context.record.workers) {
-    if (w.grad_norm == 0) continue;  // one that is not known has come as well
-    const std::uint64_t steps = count(w, FingerprintKind::kStepsInVain);
-    if (steps > 0) insert(blame.ranks, w.rank);
+  Blame blame = blame_where(context, [&](const WorkerRecord& w) {
+    if (w.grad_norm == 0) return false;  // one that is not known has come as well
+    const std::uint64_t steps = value_of(w, FingerprintKind::kStepsInVain);
     most = std::max(most, steps);
-  }
+    return steps > 0;
+  });
   if (blame.ranks.empty()) return;
   in_vain_ = true;
-  blame.everyone = blame.ranks.size() == context.workers();
-  Signal signal = sighting(Check::kNoProgress, context.record.step, std::move(blame));
-  signal.confidence = 0.95;
+  Signal signal = sighting(Check::kNoProgress, context, std::move(blame), 0.95);
   signal.title = kHeldByNone;
   vain_steps_ += most;
   signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(vain_steps_)}};
@@ -236,7 +218,7 @@ void NoProgress::report_layers(const StepContext& context, SignalLog& log) const
     signal.severity = Severity::kInfo;
     signal.title += ": the learning rate of their parameter group is 0";
     signal.remedy = "Nothing, where that was meant.";
-    log.add(std::move(signal), kLasting);
+    log.add(std::move(signal), kAllSteps);
   }
   if (standing.names.empty()) return;
   Signal signal = signal_of(standing, context);
@@ -246,36 +228,30 @@ void NoProgress::report_layers(const StepContext& context, SignalLog& log) const
   signal.title +=
       held_by_none ? ": no optimizer holds their parameters" : ", though gradients came there";
   if (held_by_none) signal.remedy = "Give the optimizer all parameters that are to be trained.";
-  log.add(std::move(signal), kLasting);
+  log.add(std::move(signal), kAllSteps);
 }
 
 // Of elements in 16 bits whose gradient is not zero, as samples of some steps tell.
 void NoProgress::follow_shares(const StepContext& context, SignalLog& log) {
   const WorkerRecord& worker = context.record.workers.front();
-  const std::uint64_t* bits = worker.fingerprint_of(FingerprintKind::kUnchangedShare);
-  if (bits == nullptr) return;
-  const auto share = std::bit_cast<double>(*bits);
+  if (worker.fingerprint_of(FingerprintKind::kUnchangedShare) == nullptr) return;
+  const double share = real_of(worker, FingerprintKind::kUnchangedShare);
   log.checked(Check::kNoProgress);
   log.needs_records(Check::kNoProgress, kSureSamples,
                     "Updates in 16 bits may round to nothing in some steps.");
   const double rate = learning_rate(worker);
   const bool rises = rate > std::exchange(sampled_rate_, rate);
   if (rises) return;  // a warm-up: updates grow yet
-  rounded_ = share > kMost && rate > 0 ? rounded_ + 1 : 0;
-  if (rounded_ == 1) rounded_since_ = context.record.step;
-  if (rounded_ < kSureSamples) return;
-  Signal signal =
-      sighting(Check::kNoProgress, context.record.step, {all_ranks(context.record), true});
-  signal.key = 2;
-  signal.first_step = rounded_since_;
+  if (rounded_.see(share > kMost && rate > 0, context.record.step) < kSureSamples) return;
+  Signal signal = sighting({Check::kNoProgress, 2}, context, of_all(context.record), 0.9);
+  signal.first_step = rounded_.first_step;
   signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = fmt::format(
       "{{Ranks}} took optimizer steps that left {:.0f} % of the parameters as before: in 16 bits "
       "updates so small round to nothing",
       100 * share);
   signal.evidence = {{"share_unchanged", share}, {"learning_rate", rate}};
-  log.add(std::move(signal), kLasting);
+  log.add(std::move(signal), kAllSteps);
 }
 
 }  // namespace presum::diagnose

@@ -6,7 +6,6 @@
 #include <limits>
 #include <unordered_map>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
@@ -46,8 +45,7 @@ class NoProgress {
 
   std::unordered_map<std::uint64_t, Held> held_;     // by group and value
   std::unordered_map<std::uint64_t, Stand> stands_;  // by group; at most 65,536
-  std::uint64_t rounded_ = 0;                        // samples in a row of which most stood still
-  std::uint64_t rounded_since_ = 0;
+  Streak rounded_;                                   // samples of which most stood still
   double sampled_rate_ =
       std::numeric_limits<double>::infinity();  // the learning rate at the last of them
   std::uint64_t looks_ = 0;

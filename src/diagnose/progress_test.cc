@@ -20,36 +20,28 @@ void hash(StepRecord& record, std::uint64_t step) {
 void stands(StepRecord& record) { hash(record, 0); }
 
 TEST(NoProgress, IsSeenWhenTheWholeModelWasHashedTwice) {
-  Watched w;
-  w.play(0, 48, stands);
+  Watched w = played(48, stands);
   EXPECT_TRUE(w.ids().empty());
   w.play(49, 60, stands);
-  ASSERT_EQ(w.ids(), Ids{"no-progress"});
-  EXPECT_EQ(w.first().severity, Severity::kCritical);
-  EXPECT_EQ(w.first().ranks.size(), 8U);
-  EXPECT_EQ(w.first().first_step, 0U);
-  EXPECT_EQ(w.first().last_step, 60U);
+  expect(w, "no-progress",
+         {.count = 8, .severity = Severity::kCritical, .first_step = 0, .last_step = 60});
   EXPECT_EQ(number_of(w.first(), "learning_rate"), 1e-3);
 }
 
 TEST(NoProgress, OfALaterPartOfTheRunIsDated) {
-  Watched w;
-  w.play(0, 200, [](StepRecord& r) { hash(r, std::min<std::uint64_t>(r.step, 100)); });
-  ASSERT_EQ(w.ids(), Ids{"no-progress"});
-  EXPECT_EQ(w.first().first_step, 100U);
+  Watched w = played(200, [](StepRecord& r) { hash(r, std::min<std::uint64_t>(r.step, 100)); });
+  expect(w, "no-progress", {.first_step = 100});
 }
 
 TEST(NoProgress, OnePartThatMovesIsProgress) {
-  Watched w;
-  w.play(0, 200, [](StepRecord& r) { hash(r, r.step % 25 == 7 ? r.step : 0); });
+  Watched w = played(200, [](StepRecord& r) { hash(r, r.step % 25 == 7 ? r.step : 0); });
   EXPECT_TRUE(w.ids().empty());
   EXPECT_EQ(w.check("no-progress").state, CheckRecord::State::kPassed);
 }
 
 TEST(NoProgress, NeedsOptimiserStepsThatShouldChangeSomething) {
   const auto found = [](auto&& healthy) {
-    Watched w;
-    w.play(0, 200, [&](StepRecord& r) {
+    Watched w = played(200, [&](StepRecord& r) {
       hash(r, 0);
       for (WorkerRecord& x : r.workers) healthy(x);
     });
@@ -125,8 +117,7 @@ TEST(NoProgress, LayersThatNothingIsToMoveAreToldApart) {
 
 TEST(NoProgress, UpdatesThatRoundToNothingAreNamed) {
   const auto found = [](double share, std::uint64_t every) {
-    Watched w;
-    w.play(0, 40, [&](StepRecord& r) {
+    Watched w = played(40, [&](StepRecord& r) {
       hash(r, r.step);
       if (r.step % every != 0) return;
       for (WorkerRecord& x : r.workers) set(x, Kind::kUnchangedShare, share);
@@ -139,15 +130,14 @@ TEST(NoProgress, UpdatesThatRoundToNothingAreNamed) {
 }
 
 TEST(NoProgress, UpdatesThatGrowYetAreNone) {
-  Watched w;
-  w.play(0, 120, [&](StepRecord& r) {
+  // a warm-up
+  expect_quiet(played(120, [&](StepRecord& r) {
     hash(r, r.step);
     for (WorkerRecord& x : r.workers) {
       set(x, Kind::kLearningRate, std::bit_cast<std::uint64_t>(1e-6 * static_cast<double>(r.step)));
       if (r.step % 10 == 0) set(x, Kind::kUnchangedShare, 0.9);
     }
-  });
-  EXPECT_TRUE(w.ids().empty()) << "a warm-up";
+  }));
 }
 
 // presum was given no optimizer, and tells of `kind` in each step.
@@ -160,13 +150,11 @@ void without_optimizer(StepRecord& r, Kind kind, std::uint64_t steps) {
 }
 
 TEST(NoProgress, StepsOfOptimizersThatPresumWasNotGivenCount) {
-  Watched w;
-  w.play(0, 60, [](StepRecord& r) {
+  Watched w = played(60, [](StepRecord& r) {
     stands(r);
     without_optimizer(r, Kind::kStepsOfOthers, 1);
   });
-  ASSERT_EQ(w.ids(), Ids{"no-progress"});
-  EXPECT_EQ(w.first().severity, Severity::kCritical);
+  expect(w, "no-progress", {.severity = Severity::kCritical});
   EXPECT_EQ(number_of(w.first(), "steps_without_change"), 37);
 }
 
@@ -180,43 +168,37 @@ TEST(NoProgress, OptimizersThatStepNowAndThenAreFollowed) {
   EXPECT_TRUE(w.ids().empty()) << "20 steps: a loss scaler may have left them out";
   w.play(101, 140, some);
   EXPECT_EQ(w.ids(), Ids{"no-progress"});
-  Watched moves;
-  moves.play(0, 400, [](StepRecord& r) {
+  // every hundredth
+  expect_quiet(played(400, [](StepRecord& r) {
     hash(r, r.step / 100 * 100);
     for (WorkerRecord& x : r.workers) x.optimizer_step = r.step / 100;
-  });
-  EXPECT_TRUE(moves.ids().empty()) << "every hundredth";
+  }));
 }
 
 TEST(NoProgress, AnOptimizerThatHoldsNothingIsNamedAtOnce) {
-  Watched w;
-  w.play(0, 0, stands);
+  Watched w = played(0, stands);
   w.play(1, 1, [](StepRecord& r) {
     stands(r);
     without_optimizer(r, Kind::kStepsInVain, 1);
   });
-  ASSERT_EQ(w.ids(), Ids{"no-progress"});
-  EXPECT_EQ(w.first().severity, Severity::kCritical);
-  EXPECT_EQ(w.first().ranks.size(), 8U);
-  EXPECT_NE(w.first().title.find("holds none of this model's parameters"), std::string::npos);
+  expect(w, "no-progress",
+         {.count = 8,
+          .severity = Severity::kCritical,
+          .title = "holds none of this model's parameters"});
 }
 
 TEST(NoProgress, TheCauseThatIsKnownStaysInTheTitle) {
-  Watched w;
-  w.play(0, 80, [](StepRecord& r) {
+  Watched w = played(80, [](StepRecord& r) {
     stands(r);
     without_optimizer(r, Kind::kStepsOfOthers, 1);
     if (r.step == 1) without_optimizer(r, Kind::kStepsInVain, 1);
   });
-  ASSERT_EQ(w.ids(), Ids{"no-progress"});
-  EXPECT_EQ(w.first().first_step, 0U);
-  EXPECT_NE(w.first().title.find("holds none of this model's parameters"), std::string::npos);
+  expect(w, "no-progress", {.first_step = 0, .title = "holds none of this model's parameters"});
 }
 
 TEST(NoProgress, PassesOnlyWhereParametersWereSeenToChange) {
   const auto state = [](std::uint64_t last, auto&& spoil) {
-    Watched w;
-    w.play(0, last, spoil);
+    Watched w = played(last, spoil);
     return w.check("no-progress").state;
   };
   using State = CheckRecord::State;
@@ -236,8 +218,7 @@ TEST(NoProgress, PassesOnlyWhereParametersWereSeenToChange) {
 }
 
 TEST(NoProgress, OneWorkerIsEnough) {
-  Watched w({.workers = 1});
-  w.play(0, 60, stands);
+  Watched w = played({.workers = 1}, 60, stands);
   EXPECT_EQ(w.ids(), Ids{"no-progress"});
 }
 

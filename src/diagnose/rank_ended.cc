@@ -22,9 +22,8 @@ void RankEnded::farewell(std::uint32_t rank, const FinalState& /*last*/, const R
 
 void RankEnded::report(const std::optional<RankEnd>& end, SignalLog& log) {
   if (!end) return log.replace(Check::kRankEnded, std::nullopt);
-  Signal signal = sighting(Check::kRankEnded, end->step, {end->ranks, end->everyone});
+  Signal signal = sighting(Check::kRankEnded, end->step, {end->ranks, end->everyone}, 1);
   signal.severity = end->severity;
-  signal.confidence = 1;
   signal.title = end->title;
   signal.evidence = end->evidence;
   log.replace(Check::kRankEnded, std::move(signal));

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -26,8 +25,7 @@ constexpr std::uint64_t kOnce = 4;
 constexpr std::array<Answer, 4> kAnswers{{
     {kTwice, Severity::kCritical,
      "{Ranks} computed another gradient than the same micro-batch gives, twice, when it is "
-     "computed "
-     "once more"},
+     "computed once more"},
     {3, Severity::kCritical,
      "{Ranks} held parameters or inputs of which one bit turned over between a micro-batch and the "
      "optimiser's step, without a write of the program"},
@@ -43,14 +41,12 @@ constexpr std::uint64_t kSureRepeats = 3;  // micro-batches that gave the same
 constexpr const char* kEverywhere =
     "{Ranks} computed another gradient than the same micro-batch gives when it is computed once "
     "more: a kernel that depends on more than its numbers";
-constexpr std::uint64_t kAllMicroBatches = std::numeric_limits<std::uint64_t>::max() / 2;
 
 }  // namespace
 
 void Recomputed::update(const StepContext& context, SignalLog& log) {
   const auto answer = [](const WorkerRecord& w) {
-    const std::uint64_t* found = w.fingerprint_of(FingerprintKind::kRecomputed);
-    return found == nullptr ? std::numeric_limits<std::uint64_t>::max() : *found;
+    return value_of(w, FingerprintKind::kRecomputed, UINT64_MAX);
   };
   const auto told = [&](const WorkerRecord& w) { return answer(w) <= kAnswers.size(); };
   once_ = once_ || std::ranges::any_of(context.record.workers, told);
@@ -70,16 +66,11 @@ void Recomputed::update(const StepContext& context, SignalLog& log) {
     so_far.others += told(w) && answer(w) != 0;
   }
   for (const Answer& one : kAnswers) {
-    Blame blame;
-    for (const WorkerRecord& w : context.record.workers) {
-      if (answers[w.rank] == one.value) insert(blame.ranks, w.rank);
-    }
+    const Blame blame =
+        blame_where(context, [&](const WorkerRecord& w) { return answers[w.rank] == one.value; });
     if (blame.ranks.empty()) continue;
-    blame.everyone = blame.ranks.size() == context.workers();
-    Signal signal = sighting(Check::kRecomputeMismatch, context.record.step, blame);
-    signal.key = one.value;
+    Signal signal = sighting({Check::kRecomputeMismatch, one.value}, context, blame, 0.99);
     signal.severity = one.severity;
-    signal.confidence = 0.99;
     signal.title = one.title;
     if (one.value == kUnsteady) {
       signal.remedy =
@@ -93,7 +84,7 @@ void Recomputed::update(const StepContext& context, SignalLog& log) {
     const std::string different =
         context.roster.fact_of(blame.ranks.front(), "recomputed_different");
     if (!different.empty()) signal.evidence = {{"gradients_different", shortened(different, 200)}};
-    log.add(std::move(signal), kAllMicroBatches);
+    log.add(std::move(signal), kAllSteps);
   }
 }
 

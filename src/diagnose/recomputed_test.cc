@@ -29,18 +29,17 @@ TEST(Recomputed, EqualGradientsPass) {
   Watched w = computed_again(0, 3);
   EXPECT_TRUE(w.findings().empty());
   EXPECT_EQ(w.check("recompute-mismatch").state, State::kPassed);
-  Watched none;
-  none.play(0, 10);
+  Watched none = played(10);
   EXPECT_EQ(none.check("recompute-mismatch").state, State::kNotPossible);
 }
 
 TEST(Recomputed, OneThatIsCorruptedIsCritical) {
   Watched w = computed_again(2, 3);
-  ASSERT_EQ(w.ids(), Ids{"recompute-mismatch"});
-  EXPECT_EQ(w.first().ranks, RankList{3});
-  EXPECT_EQ(w.first().first_step, 20U);
-  EXPECT_EQ(w.first().severity, Severity::kCritical);
-  EXPECT_NE(w.first().title.find("another gradient"), std::string::npos);
+  expect(w, "recompute-mismatch",
+         {.ranks = {3},
+          .severity = Severity::kCritical,
+          .first_step = 20,
+          .title = "another gradient"});
   Watched changed = computed_again(3, 3);
   EXPECT_EQ(changed.first().severity, Severity::kCritical);
   EXPECT_NE(changed.first().title.find("one bit turned over"), std::string::npos);
@@ -48,8 +47,7 @@ TEST(Recomputed, OneThatIsCorruptedIsCritical) {
 }
 
 TEST(Recomputed, OneRepetitionAmongManyThatAreEqualIsAWarning) {
-  Watched w;
-  w.play(0, 59, [&](StepRecord& r) {
+  Watched w = played(59, [&](StepRecord& r) {
     if (r.step % 10 != 0) return;
     for (WorkerRecord& one : r.workers) {
       const bool early = one.rank == 2 && r.step == 0;
@@ -68,9 +66,7 @@ TEST(Recomputed, OneRepetitionAmongManyThatAreEqualIsAWarning) {
 
 TEST(Recomputed, WhatIsNotDeterministicIsInformation) {
   Watched w = computed_again(1, -1);
-  ASSERT_EQ(w.ids(), Ids{"recompute-mismatch"});
-  EXPECT_EQ(w.first().severity, Severity::kInfo);
-  EXPECT_EQ(w.first().ranks.size(), 8U);
+  expect(w, "recompute-mismatch", {.count = 8, .severity = Severity::kInfo});
 }
 
 }  // namespace

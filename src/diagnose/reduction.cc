@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "diagnose/text.h"
 
@@ -27,18 +28,9 @@ Split reduced_split(const StepRecord& record) {
 }
 
 bool local_finite(const StepRecord& record) {
-  return std::all_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
+  return std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
     return w.nonfinite == 0 && std::isfinite(w.grad_norm);
   });
-}
-
-Ranks bypassing(const StepRecord& record) {
-  Ranks ranks;
-  for (const WorkerRecord& w : record.workers) {
-    const std::uint64_t* through = w.fingerprint_of(FingerprintKind::kWrapperForward);
-    if (through != nullptr && *through == 0) insert(ranks, w.rank);
-  }
-  return ranks;
 }
 
 bool contains(const Ranks& ranks, std::uint32_t rank) {
@@ -83,21 +75,15 @@ void Reduction::update(const StepContext& context, SignalLog& log) {
 }
 
 void Reduction::watch_unreduced_steps(const StepContext& context, SignalLog& log) {
-  Blame blame;
   std::uint64_t most = 0;
-  for (const WorkerRecord& w : context.record.workers) {
+  const Blame blame = blame_where(context, [&](const WorkerRecord& w) {
     const std::uint64_t steps = w.number.unreduced + (w.number.is_reduced() ? 0 : 1);
     log.checked(Check::kNoReduction);
-    std::uint64_t& before = unreduced_[w.replica];
-    if (steps > before) insert(blame.ranks, w.rank);
-    before = steps;
     most = std::max(most, steps);
-  }
+    return steps > std::exchange(unreduced_[w.replica], steps);
+  });
   if (blame.ranks.empty()) return;
-  blame.everyone = blame.ranks.size() == context.workers();
-  Signal signal = sighting(Check::kNoReduction, context.record.step, blame);
-  signal.key = 1;
-  signal.confidence = 0.99;
+  Signal signal = sighting({Check::kNoReduction, 1}, context, blame, 0.99);
   signal.title = "{Ranks} ran the optimiser on gradients that were never due to be reduced";
   signal.evidence = {{"unreduced_steps", static_cast<std::int64_t>(most)}};
   log.add(std::move(signal), 1);
@@ -114,11 +100,12 @@ void Reduction::compare(const StepContext& context, SignalLog& log) {
   log.checked(Check::kReducedGradientMismatch);
   check_finite(context, log);
   const Ranks kept = kept_everything(context.record);
-  const auto own = static_cast<std::size_t>(std::count_if(
-      context.record.workers.begin(), context.record.workers.end(), [&](const WorkerRecord& w) {
-        const bool same = held.differs() && w.reduced_fingerprint == w.fingerprint;
-        return has_reduced(w) && (same || contains(kept, w.rank));
-      }));
+  const auto kept_own = [&](const WorkerRecord& w) {
+    const bool same = held.differs() && w.reduced_fingerprint == w.fingerprint;
+    return has_reduced(w) && (same || contains(kept, w.rank));
+  };
+  const auto own =
+      static_cast<std::size_t>(std::ranges::count_if(context.record.workers, kept_own));
   if (2 * own > held.known) return not_reduced(context, own, held, log);
   if (held.differs()) return mismatch(context, held, log);
   if (!LayersReduced::differ(context)) return check_scale(context, log);
@@ -127,10 +114,11 @@ void Reduction::compare(const StepContext& context, SignalLog& log) {
 
 void Reduction::not_reduced(const StepContext& context, std::size_t own, const Split& held,
                             SignalLog& log) const {
-  const Ranks bypass = bypassing(context.record);
-  Signal signal =
-      sighting(Check::kNoReduction, context.record.step, {all_ranks(context.record), true});
-  signal.confidence = 0.99;
+  const auto bypasses = [](const WorkerRecord& w) {
+    return value_of(w, FingerprintKind::kWrapperForward, 1) == 0;
+  };
+  const Ranks bypass = blame_where(context, bypasses).ranks;
+  Signal signal = sighting(Check::kNoReduction, context, of_all(context.record), 0.99);
   signal.title = bypass.empty()
                      ? "{Ranks} kept their own gradients: nothing was reduced"
                      : "{Ranks} kept their own gradients: the forward pass went around the "
@@ -145,8 +133,7 @@ void Reduction::not_reduced(const StepContext& context, std::size_t own, const S
 }
 
 void Reduction::mismatch(const StepContext& context, const Split& held, SignalLog& log) const {
-  Signal signal = sighting(Check::kReducedGradientMismatch, context.record.step, held.blame());
-  signal.confidence = 0.99;
+  Signal signal = sighting(Check::kReducedGradientMismatch, context, held.blame(), 0.99);
   signal.title = "{Ranks} held another reduced gradient than the others";
   if (signal.everyone) signal.title = "{Ranks} held different reduced gradients";
   signal.evidence = {{"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
@@ -161,10 +148,8 @@ void Reduction::check_finite(const StepContext& context, SignalLog& log) const {
       context.record.workers.begin(), context.record.workers.end(),
       [](const WorkerRecord& w) { return has_reduced(w) && !std::isfinite(w.reduced_norm); });
   if (made == 0) return;
-  Signal signal = sighting(Check::kReducedGradientMismatch, context.record.step,
-                           {all_ranks(context.record), true});
-  signal.key = 1;
-  signal.confidence = 0.95;
+  Signal signal =
+      sighting({Check::kReducedGradientMismatch, 1}, context, of_all(context.record), 0.95);
   signal.title =
       "{Ranks} put in finite gradients, and the reduced gradient was not finite: the reduction "
       "made it";
@@ -192,8 +177,7 @@ void Reduction::check_scale(const StepContext& context, SignalLog& log) {
     log.needs(Check::kReductionScale, 1, "The norm was off once, as by chance.");
   }
   if (!off || (name.empty() && !again)) return;
-  Signal signal = sighting(Check::kReductionScale, r.step, {all_ranks(r), true});
-  signal.confidence = name.empty() ? 0.6 : 0.9;
+  Signal signal = sighting(Check::kReductionScale, context, of_all(r), name.empty() ? 0.6 : 0.9);
   // Compression of gradients loses norm on purpose.
   if (name.empty()) signal.severity = Severity::kWarning;
   signal.title = fmt::format(

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "diagnose/layers_reduced.h"
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

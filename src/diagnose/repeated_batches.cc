@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "diagnose/sampler.h"
-#include "diagnose/text.h"
 
 namespace presum::diagnose {
 namespace {
@@ -26,11 +24,6 @@ constexpr const char* kEchoing =
     "Divide the stream among the loader's processes: `torch.utils.data.get_worker_info()` in the "
     "data set's `__iter__` tells which one it is. Until then each rank reads every sample "
     "`num_workers` times.";
-
-// Whether row i of the samples is the sample of index i.
-bool aligned(const WorkerRecord& worker) {
-  return worker.samples.thinned == 0 && worker.samples.hashes.size() == worker.indices.size();
-}
 
 // Whether a good part of a worker's rows is there more than once.
 bool repeats_rows(const Batch& batch) {
@@ -91,14 +84,12 @@ void RepeatedBatches::watch_echoes(const StepContext& context, SignalLog& log) {
   }
   if (blame.ranks.empty()) return;
   blame.everyone = blame.ranks.size() == context.workers();
-  Signal signal = sighting(Check::kOverlappingData, context.record.step, std::move(blame));
+  Signal signal = sighting({Check::kOverlappingData, 3}, context, std::move(blame), 0.95);
   signal.first_step = first;
-  signal.key = 3;
-  signal.confidence = 0.95;
   signal.title = fmt::format("{{Ranks}} got every batch {} times in a row from their loader",
                              std::llround(times));
   signal.remedy = kEchoing;
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 // A worker that is given the batch of the step before, while most of the others are not.
@@ -116,10 +107,8 @@ void RepeatedBatches::watch_stuck(const StepContext& context, SignalLog& log) {
     first = std::min(first, own.stuck_since);
   }
   if (stuck.empty() || 2 * stuck.size() > context.workers()) return;
-  Signal signal = sighting(Check::kOverlappingData, context.record.step, {stuck, false});
+  Signal signal = sighting({Check::kOverlappingData, 2}, context, {stuck, false}, 0.95);
   signal.first_step = first;
-  signal.key = 2;
-  signal.confidence = 0.95;
   signal.title = "{Ranks} computed on the same batch in several steps in a row";
   signal.remedy = kStuck;
   log.add(std::move(signal), 1);
@@ -153,10 +142,8 @@ void RepeatedBatches::report_repeats(const StepContext& context, std::size_t pla
                                      std::uint64_t length, SignalLog& log) {
   const Batch& batch = context.batches[place];
   const Blame blame{{context.record.workers[place].rank}, false};
-  Signal signal = sighting(Check::kOverlappingData, context.record.step, blame);
+  Signal signal = sighting({Check::kOverlappingData, 1}, context, blame, 0.95);
   signal.first_step -= std::min(signal.first_step, length - 1);
-  signal.key = 1;
-  signal.confidence = 0.95;
   signal.title = "{Ranks} computed on the same rows several times within a step";
   signal.evidence = {{"rows", static_cast<std::int64_t>(batch.rows)},
                      {"rows_distinct", static_cast<std::int64_t>(batch.distinct)}};

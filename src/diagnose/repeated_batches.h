@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -33,14 +32,12 @@ constexpr const char* kAnew =
 constexpr const char* kNotAll = "Not all ranks have told where they began.";
 constexpr const char* kLarge =
     "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
-    "or "
-    "more than is read (64 MiB).";
+    "or more than is read (64 MiB).";
 constexpr const char* kUncounted =
     "The optimiser does not count its steps, and the weights are none that were saved.";
 constexpr const char* kNotSaved =
     "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
-    "or "
-    "something at every few steps.";
+    "or something at every few steps.";
 constexpr const char* kNotTold =
     "What was saved at this number of optimiser steps is of another model, or was not told by all "
     "ranks.";
@@ -249,11 +246,7 @@ bool replayed_since(const Left& left, const MomentRecord& one) {
 }
 
 std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster) {
-  std::string out;
-  for (std::size_t i = 0; i < groups.size() && i < kNames; ++i) {
-    out += (i == 0 ? "" : ", ") + shortened(roster.group_name(groups[i]), 64);
-  }
-  return groups.size() > kNames ? out + ", ..." : out;
+  return first_names(groups, kNames, [&](auto group) { return roster.group_name(group); });
 }
 
 // As saved, before the first forward pass or where the first loader began.
@@ -489,9 +482,9 @@ void Resume::update(const StepContext& context, SignalLog& log) {
 // still has the one that was saved.
 void Resume::judge_rates(const StepContext& context, SignalLog& log) {
   if (rates_.size() >= kRates || left_->rates.empty() || context.record.workers.empty()) return;
-  const auto* bits = context.record.workers.front().fingerprint_of(FingerprintKind::kLearningRate);
-  if (bits == nullptr) return;
-  rates_.push_back(std::bit_cast<double>(*bits));
+  const WorkerRecord& first = context.record.workers.front();
+  if (first.fingerprint_of(FingerprintKind::kLearningRate) == nullptr) return;
+  rates_.push_back(real_of(first, FingerprintKind::kLearningRate));
   if (rates_.size() < kRates) return;
   const double before = largest_change(left_->rates);
   const double now = largest_change(rates_);

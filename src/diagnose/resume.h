@@ -11,7 +11,6 @@
 #include "diagnose/interrupted_pass.h"
 #include "diagnose/pass_draws.h"
 #include "diagnose/roster.h"
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 #include "presum/step_record.h"
 

@@ -65,7 +65,15 @@ class Continued {
     return *this;
   }
   Left& left() { return left_; }
+  void update(const StepRecord& record) {
+    const auto read = batches(record);
+    rule_.update({record, read, {}, {}, roster_}, log_);
+  }
   std::vector<Signal> found() const { return log_.signals(); }
+  Signal only() const {
+    EXPECT_EQ(found().size(), 1U);
+    return found().empty() ? Signal{} : found().front();
+  }
   CheckRecord state() const { return log_.record(Check::kResumeMismatch); }
   Resume& rule() { return rule_; }
   SignalLog& log() { return log_; }
@@ -81,21 +89,11 @@ class Continued {
 
 constexpr auto kNothing = [](Moment&, std::uint32_t) {};
 
-std::string text_of(const Signal& signal, const std::string& name) {
-  for (const auto& [key, value] : signal.evidence) {
-    if (key != name) continue;
-    const auto* text = std::get_if<std::string>(&value);
-    return text == nullptr ? "number" : *text;
-  }
-  return "";
-}
-
-double number_of(const Signal& signal, const std::string& name) {
-  for (const auto& [key, value] : signal.evidence) {
-    if (key == name && std::holds_alternative<double>(value)) return std::get<double>(value);
-    if (key == name) return static_cast<double>(std::get<std::int64_t>(value));
-  }
-  return kNaN;
+// A layer of another value, or state.
+auto with_layer(std::size_t at, const MomentGroup& other) {
+  return [at, other](Moment& m, std::uint32_t r) {
+    if (r == 0) m.groups[at] = other;
+  };
 }
 
 TEST(Resume, WhatGoesOnAsItWasLeftPasses) {
@@ -106,11 +104,8 @@ TEST(Resume, WhatGoesOnAsItWasLeftPasses) {
 
 TEST(Resume, OtherWeightsAreNamedWithTheirDistance) {
   Continued run;
-  run.begins([](Moment& m, std::uint32_t r) {
-    if (r == 0) m.groups[1] = group(2, 2.02F);
-  });
-  ASSERT_EQ(run.found().size(), 1U);
-  const Signal found = run.found().front();
+  run.begins(with_layer(1, group(2, 2.02F)));
+  const Signal found = run.only();
   EXPECT_EQ(found.severity, Severity::kCritical);
   EXPECT_NE(found.title.find("other weights than were saved after 50 optimiser steps"),
             std::string::npos);
@@ -127,17 +122,13 @@ TEST(Resume, AnotherCheckpointIsRecognised) {
   run.begins([&](Moment& m, std::uint32_t r) {
     if (r == 0) m.groups = earlier.front().groups;
   });
-  ASSERT_EQ(run.found().size(), 1U);
-  EXPECT_EQ(text_of(run.found().front(), "as_saved_after"), "40 optimiser steps");
+  EXPECT_EQ(text_of(run.only(), "as_saved_after"), "40 optimiser steps");
 }
 
 TEST(Resume, AnotherOptimiserStateIsNamed) {
   Continued run;
-  run.begins([](Moment& m, std::uint32_t r) {
-    if (r == 0) m.groups[2] = group(3, 3, 8);
-  });
-  ASSERT_EQ(run.found().size(), 1U);
-  EXPECT_NE(run.found().front().title.find("another optimiser state"), std::string::npos);
+  run.begins(with_layer(2, group(3, 3, 8)));
+  EXPECT_NE(run.only().title.find("another optimiser state"), std::string::npos);
 }
 
 TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
@@ -145,16 +136,14 @@ TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
   run.begins([](Moment& m, std::uint32_t r) {
     if (r == 2) m.generators = {{1, 99}};
   });
-  ASSERT_EQ(run.found().size(), 1U);
-  EXPECT_EQ(run.found().front().ranks, Ranks{2});
-  EXPECT_EQ(run.found().front().severity, Severity::kWarning);
+  EXPECT_EQ(run.only().ranks, Ranks{2});
+  EXPECT_EQ(run.only().severity, Severity::kWarning);
   Continued drawn;  // loaders have, since they began as they were saved, but on rank 2
   drawn.begins([](Moment& m, std::uint32_t r) {
     const std::uint64_t began = m.generators.front().value + (r == 2 ? 1 : 0);
     m.generators = {{1, 99}, {(1 << 16) + 1, began}};
   });
-  ASSERT_EQ(drawn.found().size(), 1U);
-  EXPECT_EQ(drawn.found().front().ranks, Ranks{2});
+  EXPECT_EQ(drawn.only().ranks, Ranks{2});
   Continued all;
   all.begins([](Moment& m, std::uint32_t) { m.generators = {{1, 99}}; });
   EXPECT_TRUE(all.found().empty()) << "a loader may have drawn";
@@ -162,11 +151,7 @@ TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
 
 TEST(Resume, AWarmStartIsNotJudged) {
   Continued run;
-  run.begins(
-      [](Moment& m, std::uint32_t r) {
-        if (r == 0) m.groups[0] = group(1, 9);
-      },
-      0);
+  run.begins(with_layer(0, group(1, 9)), 0);
   EXPECT_TRUE(run.found().empty());
   EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
 }
@@ -174,9 +159,8 @@ TEST(Resume, AWarmStartIsNotJudged) {
 TEST(Resume, SavedWeightsWithANewOptimiserAreInformation) {
   Continued run;
   run.begins(kNothing, 0);
-  ASSERT_EQ(run.found().size(), 1U);
-  EXPECT_EQ(run.found().front().severity, Severity::kInfo);
-  EXPECT_NE(run.found().front().title.find("saved after 50 optimiser steps, and a new optimiser"),
+  EXPECT_EQ(run.only().severity, Severity::kInfo);
+  EXPECT_NE(run.only().title.find("saved after 50 optimiser steps, and a new optimiser"),
             std::string::npos);
   Continued uncounted;  // as of momentum
   uncounted.left().saved = saved(kNaN);
@@ -185,8 +169,7 @@ TEST(Resume, SavedWeightsWithANewOptimiserAreInformation) {
         for (MomentGroup& g : m.groups) g.optimizer = 0;
       },
       kNaN);
-  ASSERT_EQ(uncounted.found().size(), 1U);
-  EXPECT_EQ(uncounted.found().front().severity, Severity::kInfo);
+  EXPECT_EQ(uncounted.only().severity, Severity::kInfo);
 }
 
 TEST(Resume, OfSeveralMomentsAtAStepAnyMayFit) {
@@ -264,9 +247,8 @@ TEST(Resume, OfShardsThoseThatDifferAreNamed) {
     shard_of(m.groups, r);
     if (r == 2) m.groups.front().parameters += 1;
   });
-  ASSERT_EQ(run.found().size(), 1U);
-  EXPECT_EQ(run.found().front().ranks, Ranks{2});
-  EXPECT_FALSE(run.found().front().everyone);
+  EXPECT_EQ(run.only().ranks, Ranks{2});
+  EXPECT_FALSE(run.only().everyone);
 }
 
 TEST(Resume, AnotherModelIsNotJudged) {
@@ -280,45 +262,31 @@ TEST(Resume, AnotherModelIsNotJudged) {
 
 TEST(Resume, AtAnotherStepNothingIsKnown) {
   Continued run;
-  run.begins(
-      [](Moment& m, std::uint32_t r) {
-        if (r == 0) m.groups[0] = group(1, 9);
-      },
-      51);
+  run.begins(with_layer(0, group(1, 9)), 51);
   EXPECT_TRUE(run.found().empty());
   EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
   Continued same;  // weights
   ASSERT_EQ(same.begins(kNothing, 1).found().size(), 1U);
-  EXPECT_EQ(same.found().front().severity, Severity::kInfo);
-  EXPECT_NE(same.found().front().title.find("that counts 1 optimiser step"), std::string::npos);
+  EXPECT_EQ(same.only().severity, Severity::kInfo);
+  EXPECT_NE(same.only().title.find("that counts 1 optimiser step"), std::string::npos);
 }
 
 TEST(Resume, WithoutACountTheWeightsTell) {
   Continued run;
   run.left().saved = saved(kNaN);
-  run.begins(
-      [](Moment& m, std::uint32_t r) {
-        if (r == 0) m.groups[2] = group(3, 3, 8);
-      },
-      kNaN);
+  run.begins(with_layer(2, group(3, 3, 8)), kNaN);
   ASSERT_EQ(run.found().size(), 1U) << "the weights are those that were saved, the state is not";
   Continued other;
   other.left().saved = saved(kNaN);
-  other.begins(
-      [](Moment& m, std::uint32_t r) {
-        if (r == 0) m.groups[2] = group(3, 4);
-      },
-      kNaN);
+  other.begins(with_layer(2, group(3, 4)), kNaN);
   EXPECT_TRUE(other.found().empty());
 }
 
 TEST(Resume, AnotherNumberOfWorkersAndRateAreInformation) {
   Continued run;
   run.begins([](Moment& m, std::uint32_t) { m.learning_rate = 0.01; }, 50, 2);
-  ASSERT_EQ(run.found().size(), 1U);
-  EXPECT_EQ(run.found().front().severity, Severity::kInfo);
-  EXPECT_EQ(text_of(run.found().front(), "settings_changed"),
-            "4 to 2 ranks; learning rate 0.1 to 0.01");
+  EXPECT_EQ(run.only().severity, Severity::kInfo);
+  EXPECT_EQ(text_of(run.only(), "settings_changed"), "4 to 2 ranks; learning rate 0.1 to 0.01");
 }
 
 TEST(Resume, ShardsOfOtherSizesAddUp) {
@@ -338,11 +306,11 @@ TEST(Resume, ShardsOfOtherSizesAddUp) {
   };
   run.begins(resharded(0), 50, 2);
   ASSERT_EQ(run.found().size(), 1U) << "the number of workers";
-  EXPECT_EQ(run.found().front().severity, Severity::kInfo);
+  EXPECT_EQ(run.only().severity, Severity::kInfo);
   Continued off;
   off.left().saved = run.left().saved;
   off.begins(resharded(1), 50, 2);
-  EXPECT_EQ(off.found().front().severity, Severity::kCritical);
+  EXPECT_EQ(off.only().severity, Severity::kCritical);
 }
 
 TEST(Resume, ARunThatContinuesNothingIsNotPossible) {
@@ -400,33 +368,20 @@ Continued goes_on(const GoesOn& how) {
   }
   run.roster().hello({.replicas = kWorkers}, {"host", {{"sampler", how.sampler}}, {}});
   run.begins(kNothing);
-  const detect::StepAlarms alarms;
-  const detect::TimeAlarms times;
-  const auto play = [&](const StepRecord& record) {
-    const auto read = batches(record);
-    run.rule().update({record, read, alarms, times, run.roster()}, run.log());
-  };
-  const auto leave = [&](std::uint32_t rank) {
-    FinalState last;
-    const auto add = [&](FingerprintKind kind, std::uint64_t value) {
-      last.fingerprints.push_back({static_cast<std::uint32_t>(kind), value});
-    };
-    add(FingerprintKind::kDataPass, 0);
-    add(FingerprintKind::kDataBatch, how.steps - 1);
-    add(FingerprintKind::kDataEnded, how.ended ? 1 : 0);
-    run.rule().farewell(rank, last, run.roster(), run.log());
-  };
+  const FinalState last = last_words(0, how.steps - 1, how.ended ? 1 : 0);
   for (std::uint64_t s = 0; s < how.steps; ++s) {
     if (how.told_at_the_end && s + 1 == how.steps) {  // the last step comes after the farewells
-      for (std::uint32_t r = 0; r < kWorkers; ++r) leave(r);
+      for (std::uint32_t r = 0; r < kWorkers; ++r) {
+        run.rule().farewell(r, last, run.roster(), run.log());
+      }
     }
-    play(step_of(s, 0, s, how.index + 8 * s, how.contents));
+    run.update(step_of(s, 0, s, how.index + 8 * s, how.contents));
   }
   if (how.told_at_the_end) return run;
   StepRecord next = step_of(how.steps, 1, 0, 0);
   for (WorkerRecord& w : next.workers)
     set(w, FingerprintKind::kDataEnded, std::uint64_t{how.ended});
-  play(next);
+  run.update(next);
   return run;
 }
 
@@ -470,15 +425,12 @@ std::vector<Signal> scheduled(std::vector<double> before, double after) {
   Continued run;
   run.left().rates = std::move(before);
   run.begins(kNothing);
-  const detect::StepAlarms alarms;
-  const detect::TimeAlarms times;
   for (std::uint64_t s = 0; s < 6; ++s) {
     StepRecord record = HealthyRun({.workers = kWorkers}).step(s);
     for (WorkerRecord& w : record.workers) {
       set(w, FingerprintKind::kLearningRate, s == 0 ? 0.1 : after);
     }
-    const auto read = batches(record);
-    run.rule().update({record, read, alarms, times, run.roster()}, run.log());
+    run.update(record);
   }
   return run.found();
 }
@@ -542,9 +494,7 @@ TEST(Resume, AMomentThatNotAllRanksToldIsNotKnown) {
 }
 
 TEST(Resume, AStepThatALaterSegmentCameByAgainIsNotKnown) {
-  const auto other = [](Moment& m, std::uint32_t r) {
-    if (r == 0) m.groups[0] = group(1, 9);
-  };
+  const auto other = with_layer(0, group(1, 9));
   Continued run;
   run.left().begun = {{1, 0}, {2, 30}};  // it may have saved other weights at 50
   EXPECT_TRUE(run.begins(other).found().empty());

@@ -2,7 +2,6 @@
 #include "diagnose/rng.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 
 namespace presum::diagnose {
@@ -27,18 +26,16 @@ constexpr std::uint32_t kMoves = 2;          // until a generator counts as used
 
 // Where a worker has a generator on its device, dropout draws from that one.
 bool drives_dropout(const WorkerRecord& worker, const Generator& generator) {
-  const std::uint64_t* rate = worker.fingerprint_of(FingerprintKind::kDropout);
-  if (!generator.of_dropout || rate == nullptr || !(std::bit_cast<double>(*rate) > 0)) return false;
+  if (!generator.of_dropout || !(real_of(worker, FingerprintKind::kDropout) > 0)) return false;
   const bool on_device = worker.fingerprint_of(FingerprintKind::kRngDevice) != nullptr;
   return on_device == (generator.kind == FingerprintKind::kRngDevice);
 }
 
 // The model itself draws, other than for dropout.
 bool draws_in_forward(const WorkerRecord& worker, std::size_t generator) {
-  const std::uint64_t* drew = worker.fingerprint_of(FingerprintKind::kForwardDraws);
-  const std::uint64_t* rate = worker.fingerprint_of(FingerprintKind::kDropout);
-  return generator < kTorchGenerators && drew != nullptr && ((*drew >> generator) & 1) != 0 &&
-         rate != nullptr && std::bit_cast<double>(*rate) == 0;
+  const std::uint64_t drew = value_of(worker, FingerprintKind::kForwardDraws);
+  return generator < kTorchGenerators && ((drew >> generator) & 1) != 0 &&
+         real_of(worker, FingerprintKind::kDropout) == 0;
 }
 
 bool all_draw_in_forward(const StepContext& context, const Ranks& ranks, std::size_t generator) {
@@ -85,10 +82,8 @@ void Rng::update(const StepContext& context, SignalLog& log) {
     log.checked(Check::kSharedRng);
     const Ranks shared = held.shared();
     if (shared.empty()) continue;
-    Signal signal = sighting(Check::kSharedRng, context.record.step,
-                             {shared, shared.size() == context.workers()});
-    signal.key = g;
-    signal.confidence = 0.7;
+    Signal signal = sighting({Check::kSharedRng, g}, context,
+                             {shared, shared.size() == context.workers()}, 0.7);
     signal.title =
         std::string("{Ranks} drew the same random numbers (") + kGenerators[g].name + " generator)";
     signal.evidence = {{std::string("equal_") + kGenerators[g].name, shared_text(held)}};

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

@@ -23,7 +23,6 @@
 #include "diagnose/roster.h"
 #include "diagnose/sampler.h"
 #include "diagnose/settings.h"
-#include "diagnose/signal_log.h"
 #include "diagnose/slow_workers.h"
 #include "diagnose/stalls.h"
 #include "diagnose/states.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/sampler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <string>
@@ -22,8 +24,7 @@ constexpr const char* kNotDistributed =
 
 constexpr const char* kUndivided =
     "No DistributedSampler (or its equivalent) divides the data among the ranks: give the loader "
-    "one "
-    "with this job's rank and world size, or split the data into disjoint shards.";
+    "one with this job's rank and world size, or split the data into disjoint shards.";
 
 std::string plain(std::uint64_t value) {
   return value_text(
@@ -91,53 +92,6 @@ bool has_own_rule(FingerprintKind kind) {
          kind == FingerprintKind::kSamplerReplicas;
 }
 
-bool some_distributed(const StepRecord& record) {
-  return std::any_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
-    return w.fingerprint_of(FingerprintKind::kSamplerReplicas) != nullptr;
-  });
-}
-
-bool any_sampler(const StepRecord& record) {
-  return std::any_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
-    return w.fingerprint_of(FingerprintKind::kSamplerClass) != nullptr;
-  });
-}
-
-}  // namespace
-
-bool distributed_sampling(const StepRecord& record) {
-  return !record.workers.empty() &&
-         std::all_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
-           const std::uint64_t* replicas = w.fingerprint_of(FingerprintKind::kSamplerReplicas);
-           return replicas != nullptr && *replicas > 1;
-         });
-}
-
-std::uint64_t data_of(const WorkerRecord& worker) {
-  using enum FingerprintKind;
-  std::uint64_t out = 0;
-  for (const auto kind : {kDataClass, kDataLength, kDataAttributes, kDataSubset, kDataContents}) {
-    const std::uint64_t* value = worker.fingerprint_of(kind);
-    out = mix64(out + (value == nullptr ? 0 : *value));
-  }
-  return out;
-}
-
-std::string undivided_remedy(const StepRecord& record) {
-  const bool undivided =
-      std::any_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
-        return w.fingerprint_of(FingerprintKind::kSamplerClass) != nullptr &&
-               w.fingerprint_of(FingerprintKind::kSamplerReplicas) == nullptr;
-      });
-  return undivided ? kUndivided : "";
-}
-
-bool draws_with_replacement(const Roster& roster) {
-  const std::string sampler = roster.fact("sampler");
-  const auto says = [&](const char* words) { return sampler.find(words) != std::string::npos; };
-  return says("replacement=True") || (says("WeightedRandomSampler") && !says("replacement=False"));
-}
-
 bool repeats_on_purpose(const Roster& roster) {
   const std::string sampler = roster.fact("sampler");
   // timm's and Ultralytics' _RepeatSampler begins again without end, and repeats nothing in a pass.
@@ -146,6 +100,7 @@ bool repeats_on_purpose(const Roster& roster) {
   return repeats || sampler.find("RASampler") != std::string::npos;
 }
 
+// Of a sampler that repeats samples (generations of one prompt), whatever its name.
 bool repeats_evenly(const StepRecord& record) {
   std::unordered_map<std::uint64_t, std::uint64_t> times;
   bool within = false;
@@ -160,6 +115,41 @@ bool repeats_evenly(const StepRecord& record) {
   if (!within || times.empty()) return false;
   const std::uint64_t each = times.begin()->second;
   return each > 1 && std::ranges::all_of(times, [&](const auto& t) { return t.second == each; });
+}
+
+}  // namespace
+
+bool distributed_sampling(const StepRecord& record) {
+  return !record.workers.empty() && std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
+    return value_of(w, FingerprintKind::kSamplerReplicas) > 1;
+  });
+}
+
+std::uint64_t data_of(const WorkerRecord& worker) {
+  using enum FingerprintKind;
+  std::uint64_t out = 0;
+  for (const auto kind : {kDataClass, kDataLength, kDataAttributes, kDataSubset, kDataContents}) {
+    out = mix64(out + value_of(worker, kind));
+  }
+  return out;
+}
+
+std::string undivided_remedy(const StepRecord& record) {
+  const bool undivided = std::ranges::any_of(record.workers, [](const WorkerRecord& w) {
+    return w.fingerprint_of(FingerprintKind::kSamplerClass) != nullptr &&
+           w.fingerprint_of(FingerprintKind::kSamplerReplicas) == nullptr;
+  });
+  return undivided ? kUndivided : "";
+}
+
+bool draws_with_replacement(const Roster& roster) {
+  const std::string sampler = roster.fact("sampler");
+  const auto says = [&](const char* words) { return sampler.find(words) != std::string::npos; };
+  return says("replacement=True") || (says("WeightedRandomSampler") && !says("replacement=False"));
+}
+
+bool repeats_by_design(const StepContext& context) {
+  return repeats_on_purpose(context.roster) || repeats_evenly(context.record);
 }
 
 std::size_t ranks_per_place(const StepRecord& record) {
@@ -198,28 +188,25 @@ bool shares_places(const StepRecord& record) {
   return !known;
 }
 
-std::string in_groups_of(std::size_t each) {
-  return "{Ranks} share their data in groups of " + std::to_string(each) +
-         ", as with sequence or tensor parallelism inside the data-parallel group";
-}
-
-void Sampler::tell_groups(const StepContext& context, std::size_t each, SignalLog& log) {
-  Signal signal =
-      sighting(Check::kSamplerMismatch, context.record.step, {all_ranks(context.record), true});
-  signal.key = 1;
+Signal shared_in_groups(Check check, const StepContext& context, std::size_t each) {
+  Signal signal = sighting({check, 2}, context, of_all(context.record), 0.9);
   signal.severity = Severity::kInfo;
-  signal.confidence = 0.9;
-  signal.title = in_groups_of(each);
-  signal.remedy = kNameTheGroup;
+  signal.title = fmt::format(
+      "{{Ranks}} share their data in groups of {}, as with sequence or tensor parallelism inside "
+      "the data-parallel group",
+      each);
+  signal.remedy =
+      "If that is meant, name the group of ranks that hold different data by `process_group=`, so "
+      "that these are compared. Else give every rank data of its own.";
   signal.evidence = {{"ranks_per_place", static_cast<std::int64_t>(each)}};
-  log.add(std::move(signal), 1);
+  return signal;
 }
 
 void Sampler::update(const StepContext& context, SignalLog& log) {
   if (context.alone()) return log.cannot(Check::kSamplerMismatch, kOneWorker);
-  if (!some_distributed(context.record)) {
-    return log.cannot(Check::kSamplerMismatch,
-                      any_sampler(context.record) ? kNotDistributed : kNoSampler);
+  if (split(context.record, FingerprintKind::kSamplerReplicas).known == 0) {
+    const bool some = split(context.record, FingerprintKind::kSamplerClass).known > 0;
+    return log.cannot(Check::kSamplerMismatch, some ? kNotDistributed : kNoSampler);
   }
   log.checked(Check::kSamplerMismatch);
   Mismatch found = compare_kinds(context, Check::kSamplerMismatch,
@@ -228,7 +215,7 @@ void Sampler::update(const StepContext& context, SignalLog& log) {
   compare_lengths(context.record, found);
   const std::size_t each = shares_places(context.record) ? ranks_per_place(context.record) : 1;
   if (each > 1) {
-    tell_groups(context, each, log);
+    log.add(shared_in_groups(Check::kSamplerMismatch, context, each), 1);
   } else {
     compare_places(context.record, found);
     compare_replicas(context.record, found);
@@ -237,8 +224,7 @@ void Sampler::update(const StepContext& context, SignalLog& log) {
   for (std::string& name : found.names) {
     if (name.starts_with("sampler ")) name.erase(0, 8);
   }
-  Signal signal = sighting(Check::kSamplerMismatch, context.record.step, found.blame);
-  signal.confidence = 0.95;
+  Signal signal = sighting(Check::kSamplerMismatch, context, found.blame, 0.95);
   const bool one = signal.ranks.size() == 1;
   signal.title = one ? "{Ranks} had a sampler that does not fit the others': "
                      : "{Ranks} had samplers that do not fit together: ";

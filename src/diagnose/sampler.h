@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <string>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
@@ -18,12 +17,10 @@ std::string undivided_remedy(const StepRecord& record);
 // Whether some worker's sampler may draw a sample twice on purpose: the fact "sampler" says so.
 bool draws_with_replacement(const Roster& roster);
 // Whether some worker's sampler repeats samples by design, as those of GRPO and of repeated
-// augmentation do: the fact "sampler" says so.
-bool repeats_on_purpose(const Roster& roster);
-// Whether every sample of the step is there equally often, more than once, and some worker has one
-// several times itself: a sampler that repeats samples (generations of one prompt), whatever its
-// name. Workers that all read the same once are not that.
-bool repeats_evenly(const StepRecord& record);
+// augmentation do: the fact "sampler" says so, or every sample of the step is there equally often,
+// more than once, and some worker has one several times itself. Workers that all read the same once
+// are not that.
+bool repeats_by_design(const StepContext& context);
 // Which data set a worker reads: a program may take loaders in turn.
 std::uint64_t data_of(const WorkerRecord& worker);
 // k > 1 where neighbouring ranks share one place of the sampler, k by k, and the samplers have as
@@ -31,19 +28,13 @@ std::uint64_t data_of(const WorkerRecord& worker);
 std::size_t ranks_per_place(const StepRecord& record);
 // Whether they do so by design: then some of a place have gradients of their own, as far as known.
 bool shares_places(const StepRecord& record);
-// What is said where ranks share their data in groups of `each`, and what to do.
-std::string in_groups_of(std::size_t each);
-inline constexpr const char* kNameTheGroup =
-    "If that is meant, name the group of ranks that hold different data by `process_group=`, so "
-    "that these are compared. Else give every rank data of its own.";
+// What is said where ranks share their data in groups of `each`.
+Signal shared_in_groups(Check check, const StepContext& context, std::size_t each);
 
 // Samplers that are not distributed are not judged: workers may read shards of their own.
 class Sampler {
  public:
   static void update(const StepContext& context, SignalLog& log);
-
- private:
-  static void tell_groups(const StepContext& context, std::size_t each, SignalLog& log);
 };
 
 }  // namespace presum::diagnose

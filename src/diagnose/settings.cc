@@ -2,8 +2,8 @@
 #include "diagnose/settings.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "base/hash.h"
@@ -19,8 +19,7 @@ constexpr const char* kEvaluate =
     "to all.";
 constexpr const char* kComputes =
     "Use one dtype, one autocast and one set of determinism flags on all ranks: look at what each "
-    "of "
-    "them enters before the forward pass, and in it.";
+    "of them enters before the forward pass, and in it.";
 constexpr const char* kDtypeName = "dtype of parameters or autocast";
 constexpr const char* kInsideName = "precision inside the forward pass";
 constexpr const char* kNotInside =
@@ -40,53 +39,36 @@ constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at m
 
 // What workers say about themselves and must share. All other facts may differ: host, pid, device,
 // sampler, data, rank, and what nobody has thought of.
-struct FactRule {
-  std::string_view key;  // one that ends in a dot is the beginning of keys; unset is a value then
-  Severity severity;
-};
-constexpr std::array kFactRules = {
-    // These change numbers.
-    FactRule{"torch", Severity::kWarning},
-    FactRule{"cuda", Severity::kWarning},
-    FactRule{"cudnn", Severity::kWarning},
-    FactRule{"nccl", Severity::kWarning},
-    FactRule{"backend", Severity::kWarning},
-    FactRule{"dtypes", Severity::kWarning},
-    FactRule{"model", Severity::kWarning},
-    FactRule{"parameters", Severity::kWarning},
-    FactRule{"elements", Severity::kWarning},
-    FactRule{"world_size", Severity::kWarning},
-    FactRule{"env.CUBLAS_WORKSPACE_CONFIG", Severity::kWarning},
-    FactRule{"env.NVIDIA_TF32_OVERRIDE", Severity::kWarning},
-    FactRule{"env.NCCL_ALGO", Severity::kWarning},
-    FactRule{"env.NCCL_PROTO", Severity::kWarning},
-    // These seldom do.
-    FactRule{"python", Severity::kInfo},
-    FactRule{"presum", Severity::kInfo},
-    FactRule{"numpy", Severity::kInfo},
-    FactRule{"transformers", Severity::kInfo},
-    FactRule{"accelerate", Severity::kInfo},
-    FactRule{"lightning", Severity::kInfo},
-    FactRule{"datasets", Severity::kInfo},
-    FactRule{"tokenizers", Severity::kInfo},
-    FactRule{"threads", Severity::kInfo},
-    FactRule{"platform", Severity::kInfo},
-    FactRule{"driver", Severity::kInfo},
-    FactRule{"device_model", Severity::kInfo},
-    FactRule{"sketch", Severity::kInfo},
-    FactRule{"every", Severity::kInfo},
-    FactRule{"reduced_every", Severity::kInfo},
-    FactRule{"env.", Severity::kInfo},
-};
+// One that ends in a dot is the beginning of keys; unset is a value then.
+constexpr std::string_view kChangeNumbers[] = {"torch",
+                                               "cuda",
+                                               "cudnn",
+                                               "nccl",
+                                               "backend",
+                                               "dtypes",
+                                               "model",
+                                               "parameters",
+                                               "elements",
+                                               "world_size",
+                                               "env.CUBLAS_WORKSPACE_CONFIG",
+                                               "env.NVIDIA_TF32_OVERRIDE",
+                                               "env.NCCL_ALGO",
+                                               "env.NCCL_PROTO"};
+constexpr std::string_view kSeldomDo[] = {
+    "python",   "presum",     "numpy",         "transformers", "accelerate", "lightning",
+    "datasets", "tokenizers", "threads",       "platform",     "driver",     "device_model",
+    "sketch",   "every",      "reduced_every", "env."};
 
 bool is_variable(std::string_view key) { return key.starts_with("env."); }
 
-const FactRule* rule_of(std::string_view key) {
-  const auto* const found =
-      std::find_if(kFactRules.begin(), kFactRules.end(), [&](const FactRule& r) {
-        return r.key == key || (r.key.ends_with('.') && key.starts_with(r.key));
-      });
-  return found == kFactRules.end() ? nullptr : found;
+// Of a difference; none where it may be.
+std::optional<Severity> severity_of(std::string_view key) {
+  const auto is = [&](std::string_view rule) {
+    return rule == key || (rule.ends_with('.') && key.starts_with(rule));
+  };
+  if (std::ranges::any_of(kChangeNumbers, is)) return Severity::kWarning;
+  if (std::ranges::any_of(kSeldomDo, is)) return Severity::kInfo;
+  return std::nullopt;
 }
 
 // How often a fact is there, and whether all have the same value.
@@ -139,15 +121,15 @@ bool unset_somewhere(const Roster& roster, std::string_view key, const Told& fac
 }
 
 bool comparable(const Roster& roster, std::string_view key, const Told& fact) {
-  return rule_of(key) != nullptr && (fact.count > 1 || unset_somewhere(roster, key, fact));
+  return severity_of(key) && (fact.count > 1 || unset_somewhere(roster, key, fact));
 }
 
 std::map<Severity, Mismatch> differing(const Roster& roster, const ToldByKey& all) {
   std::map<Severity, Mismatch> out;
   for (const auto& [key, fact] : all) {
-    const FactRule* rule = rule_of(key);
-    if (rule == nullptr || !(fact.differs || unset_somewhere(roster, key, fact))) continue;
-    Mismatch& mismatch = out[rule->severity];
+    const auto severity = severity_of(key);
+    if (!severity || !(fact.differs || unset_somewhere(roster, key, fact))) continue;
+    Mismatch& mismatch = out[*severity];
     if (mismatch.names.size() < kKeysShown) {
       add_fact(roster, std::string(key), mismatch);
     } else {
@@ -293,8 +275,7 @@ void Settings::compare(const StepContext& context, Check check, const Words& wor
   if (std::ranges::find(found.names, "settings") != found.names.end()) {
     name_optimizer_settings(context, found);
   }
-  Signal signal = sighting(check, context.record.step, found.blame);
-  signal.confidence = 0.95;
+  Signal signal = sighting(check, context, found.blame, 0.95);
   if (check == Check::kEnvironmentMismatch) signal.remedy = kComputes;
   signal.title = (signal.everyone ? words.everyone : words.minority) + listed(found.names);
   if (check == Check::kOptimizerMismatch && of_uneven_data(context, found)) {
@@ -307,7 +288,7 @@ void Settings::compare(const StepContext& context, Check check, const Words& wor
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
   // Rates that follow each rank's own loss part one after the other.
-  log.add(std::move(signal), check == Check::kOptimizerMismatch ? UINT64_MAX / 2 : 1);
+  log.add(std::move(signal), check == Check::kOptimizerMismatch ? kAllSteps : 1);
 }
 
 // Where a rank evaluates in training mode, its BatchNorm counts those batches too, until the next
@@ -326,25 +307,23 @@ void Settings::compare_norm_batches(const StepContext& context, SignalLog& log) 
     passes = std::max<std::uint64_t>(passes, w.micro_batches);
   }
   if (most - least <= kNormSlack * passes) return;
-  Signal signal = sighting(Check::kModeMismatch, context.record.step, held.blame());
-  signal.key = 1;
-  signal.confidence = 0.9;
+  Signal signal = sighting({Check::kModeMismatch, 1}, context, held.blame(), 0.9);
   signal.title = signal.everyone
                      ? "The ranks gave BatchNorm different numbers of batches in training mode"
                      : "{Ranks} gave BatchNorm batches in training mode that the others did not";
   signal.remedy = kEvaluate;
   signal.evidence = {{"batches_apart", static_cast<std::int64_t>(most - least)}};
-  log.add(std::move(signal), UINT64_MAX / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 void Settings::compare_facts(const StepContext& context) {
   const ToldByKey all = told(context.roster);
   standing_.clear();
   for (auto& [severity, mismatch] : differing(context.roster, all)) {
-    Signal signal = sighting(Check::kEnvironmentMismatch, context.record.step, mismatch.blame);
+    Signal signal = sighting(Check::kEnvironmentMismatch, context, mismatch.blame,
+                             severity == Severity::kInfo ? 0.5 : 0.8);
     signal.key = 1 + static_cast<std::uint64_t>(severity);
     signal.severity = severity;
-    signal.confidence = severity == Severity::kInfo ? 0.5 : 0.8;
     signal.title = signal.everyone ? "The ranks differ in their environment: "
                                    : "{Ranks} had another environment: ";
     signal.title += listed(mismatch.names, mismatch.more);

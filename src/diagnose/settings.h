@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {

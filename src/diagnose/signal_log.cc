@@ -14,8 +14,7 @@ constexpr std::ptrdiff_t kSignalsPerCheck = 64;
 
 template <typename Entries>
 auto* step_of(Entries& evidence, std::string_view name) {
-  const auto found = std::find_if(evidence.begin(), evidence.end(),
-                                  [&](const auto& entry) { return entry.first == name; });
+  const auto found = std::ranges::find(evidence, name, &Evidence::value_type::first);
   return found == evidence.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
 }
 
@@ -32,19 +31,10 @@ void extend(Signal& signal, const Signal& now) {
   if (step_of(before, kEqualUntil) == nullptr) {  // it differed when it was first looked at
     std::erase_if(signal.evidence, [](const auto& entry) { return entry.first == kEqualUntil; });
   }
-  ++signal.sightings;
 }
 
 std::string steps_text(std::uint64_t steps) {
   return fmt::format("{} step{}", steps, steps == 1 ? "" : "s");
-}
-
-std::string found_reason(const std::vector<Signal>& signals, Check check) {
-  std::uint64_t first = UINT64_MAX;
-  for (const Signal& s : signals) {
-    if (s.check == check) first = std::min(first, s.first_step);
-  }
-  return fmt::format("Seen first at step {}.", first);
 }
 
 }  // namespace
@@ -57,13 +47,15 @@ void keep_first_steps(Evidence& evidence, const Evidence& other) {
   }
 }
 
-Signal sighting(Check check, std::uint64_t step, Blame blame) {
+Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence) {
   Signal out;
-  out.check = check;
+  out.check = what.check;
+  out.key = what.key;
   out.ranks = std::move(blame.ranks);
   out.everyone = blame.everyone;
   out.first_step = out.last_step = step;
-  out.severity = info(check).severity;
+  out.severity = info(what.check).severity;
+  out.confidence = confidence;
   return out;
 }
 
@@ -85,7 +77,6 @@ void SignalLog::add(Signal now, std::uint64_t slack) {
     return extend(*open, now);
   }
   now.id = ++ids_;
-  now.sightings = 1;
   signals_.push_back(std::move(now));
 }
 
@@ -93,7 +84,6 @@ void SignalLog::replace(Check check, std::optional<Signal> now) {
   const auto old = std::ranges::find(signals_, check, &Signal::check);
   if (old != signals_.end() && now && now->title == old->title) {
     now->id = old->id;
-    now->sightings = old->sightings + 1;
     *old = std::move(*now);
     return;
   }
@@ -127,7 +117,7 @@ Signal* SignalLog::joinable(const Signal& now, std::uint64_t slack) {
 
 Signal* SignalLog::find(Check check, std::uint32_t rank) {
   const auto found = std::find_if(signals_.rbegin(), signals_.rend(), [&](const Signal& s) {
-    return s.check == check && std::binary_search(s.ranks.begin(), s.ranks.end(), rank);
+    return s.check == check && std::ranges::binary_search(s.ranks, rank);
   });
   return found == signals_.rend() ? nullptr : &*found;
 }
@@ -151,15 +141,20 @@ void SignalLog::cannot(Check check, std::string_view why) {
 CheckRecord SignalLog::record(Check check) const {
   using State = CheckRecord::State;
   const Coverage& c = coverage_[index(check)];
-  const bool found = std::any_of(signals_.begin(), signals_.end(),
-                                 [&](const Signal& s) { return s.check == check; });
+  bool found = false;
+  std::uint64_t first = UINT64_MAX;
+  for (const Signal& s : signals_) {
+    if (s.check != check) continue;
+    found = true;
+    first = std::min(first, s.first_step);
+  }
   CheckRecord out{std::string(info(check).id), State::kNotPossible,
                   std::string(std::ranges::max_element(c.cannot, {}, [](const auto& reason) {
                                 return reason.times;
                               })->why)};
   if (found) {
     out.state = State::kFound;
-    out.reason = found_reason(signals_, check);
+    out.reason = fmt::format("Seen first at step {}.", first);
   } else if (c.looked > 0 && is_statistic(check)) {
     out.state = State::kNotTriggered;
     out.reason = fmt::format("No alarm in {}.", steps_text(c.looked));

@@ -35,7 +35,6 @@ struct Signal {
   double effect = 0;          // of a statistic: distance from the others, in their deviations
   std::uint64_t lasted = 0;   // steps since its alarm in which it was still so
   std::uint64_t id = 0;
-  std::uint64_t sightings = 0;
 };
 
 // The name, in evidence, of the step in which a detector had enough evidence.
@@ -45,8 +44,18 @@ inline constexpr const char* kEqualUntil = "equal_until_step";
 // Puts the earlier of the two such steps, where both have one, into `evidence`.
 void keep_first_steps(Evidence& evidence, const Evidence& other);
 
+// A slack within which all ranks of a check and key are one signal.
+inline constexpr std::uint64_t kAllSteps = UINT64_MAX / 2;
+
+// What a check says: its key tells apart what else it can say.
+struct Statement {
+  Statement(Check of, std::uint64_t which = 0) : check(of), key(which) {}
+  Check check;
+  std::uint64_t key;
+};
+
 // A sighting at one step with the check's own severity.
-Signal sighting(Check check, std::uint64_t step, Blame blame);
+Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence = 0);
 
 // Thread-safety: not synchronised. At most 64 signals a check; what is beyond joins the last one.
 class SignalLog {

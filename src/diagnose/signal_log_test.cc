@@ -24,7 +24,6 @@ TEST(SignalLog, ASignalGrowsWithItsSightings) {
   const Signal& s = log.signals()[0];
   EXPECT_EQ(s.first_step, 3U);
   EXPECT_EQ(s.last_step, 9U);
-  EXPECT_EQ(s.sightings, 2U);
   EXPECT_EQ(s.title, "second");
 }
 

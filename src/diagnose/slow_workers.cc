@@ -144,11 +144,9 @@ std::string remedy_of(const Causes& causes) {
 
 // Of how the job as a whole spends its time, seen over that many steps.
 Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps) {
-  Signal signal = sighting(check, record.step, {all_ranks(record), true});
-  signal.key = 1;
+  Signal signal = sighting({check, 1}, record.step, of_all(record), kConfidence);
   signal.first_step -= std::min(signal.first_step, steps);
   signal.severity = Severity::kInfo;
-  signal.confidence = kConfidence;
   return signal;
 }
 
@@ -211,9 +209,8 @@ void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalL
                       : queued || phase != Phase::kData ? Check::kSlowWorker
                                                         : Check::kDataStarved;
   const std::uint32_t rank = context.roster.rank_of(replica);
-  Signal signal = sighting(check, alarm.step, {{rank}, false});
+  Signal signal = sighting(check, alarm.step, {{rank}, false}, kConfidence);
   signal.first_step = std::min(alarm.first_step, alarm.step);
-  signal.confidence = kConfidence;
   signal.workers = context.record.workers_expected;
   const double step = times.step;
   const double others = times.others_own;
@@ -259,9 +256,8 @@ void SlowWorkers::report_node(const StepContext& context, const Signal& slow, Si
     return said != said_.end() && said->second != Check::kUnevenBatches;
   });
   if (!all_slow || here.size() < 2) return;
-  Signal node = sighting(Check::kSlowNode, slow.last_step, {here, false});
+  Signal node = sighting(Check::kSlowNode, slow.last_step, {here, false}, kConfidence);
   node.first_step = slow.first_step;
-  node.confidence = kConfidence;
   double longer = 0;
   for (const WorkerRecord& w : context.record.workers) {
     if (std::ranges::binary_search(here, w.rank) && means_.knows(w.replica)) {

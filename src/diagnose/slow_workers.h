@@ -4,10 +4,8 @@
 
 #include <cstdint>
 #include <map>
-#include <string>
 
 #include "diagnose/phase_means.h"
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 #include "diagnose/token_times.h"
 

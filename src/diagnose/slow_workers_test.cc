@@ -8,7 +8,7 @@
 #include <random>
 
 #include "detect/slow_workers.h"
-#include "diagnose/diagnoser.h"
+#include "diagnose/testing.h"
 
 namespace presum::diagnose {
 namespace {
@@ -36,6 +36,10 @@ class TimedRun {
     std::vector<Finding> out;
     for (const auto& numbered : diagnoser_.findings()) out.push_back(numbered.finding);
     return out;
+  }
+  Finding only() const {
+    EXPECT_EQ(findings().size(), 1U);
+    return findings().empty() ? Finding{} : findings().front();
   }
 
  private:
@@ -70,13 +74,11 @@ class TimedRun {
 
 void longer(WorkerRecord& w, Phase phase, double seconds) { w.times.of(phase) += seconds; }
 
-std::string text_of(const Finding& f, std::string_view name) {
-  for (const auto& [key, value] : f.evidence) {
-    if (key == name && std::holds_alternative<std::string>(value)) {
-      return std::get<std::string>(value);
-    }
-  }
-  return "";
+// The one finding of a run in which each worker is spoiled.
+Finding found(std::uint32_t workers, int steps, const TimedRun::Spoil& spoil) {
+  TimedRun run(workers);
+  run.run(steps, spoil);
+  return run.only();
 }
 
 class SlowPhase : public ::testing::TestWithParam<Phase> {};
@@ -88,10 +90,9 @@ TEST_P(SlowPhase, IsNamedWithItsCost) {
   run.run(40, [&](WorkerRecord& w) {
     if (w.rank == 2) longer(w, GetParam(), 0.04);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_EQ(f.check, GetParam() == Phase::kData ? "data-starved" : "slow-worker");
-  EXPECT_EQ(f.ranks, (std::vector<std::uint32_t>{2}));
+  EXPECT_EQ(f.ranks, (RankList{2}));
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_EQ(text_of(f, "phase"), to_string(GetParam()));
   EXPECT_NEAR(static_cast<double>(f.first_step), 40, 4);
@@ -108,8 +109,7 @@ TEST(SlowWorkers, OfTwoWorkersTheSlowOneIsNamed) {
   run.run(60, [](WorkerRecord& w) {
     if (w.rank == 1) longer(w, Phase::kBackward, 0.02);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  EXPECT_EQ(run.findings().front().ranks, (std::vector<std::uint32_t>{1}));
+  EXPECT_EQ(run.only().ranks, (RankList{1}));
 }
 
 // What is waited for in a collective that no hook shows looks like own time of the one that waits.
@@ -134,15 +134,12 @@ TEST(SlowWorkers, LessThanAMillisecondIsNotNamed) {
 }
 
 TEST(SlowWorkers, AProcessorThatIsSharedIsToldApart) {
-  TimedRun run(4);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(4, 60, [](WorkerRecord& w) {
     if (w.rank != 1) return;
     w.times.processor = w.times.own();
     longer(w, Phase::kForward, 0.05);
     w.times.queued = 0.05;
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
   EXPECT_EQ(f.check, "slow-worker");
   EXPECT_EQ(text_of(f, "phase"), "processor");
   EXPECT_NE(f.title.find("waiting for a processor"), std::string::npos) << f.title;
@@ -150,8 +147,7 @@ TEST(SlowWorkers, AProcessorThatIsSharedIsToldApart) {
 
 // Ranks that share processors: who computes twice as long is queued twice as long, and more.
 TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
-  TimedRun run(3);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(3, 60, [](WorkerRecord& w) {
     const bool slow = w.rank == 1;
     w.times.processor = w.times.own() * (slow ? 2 : 1);
     w.times.queued = slow ? 0.11 : 0.02;
@@ -159,8 +155,6 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
     w.times.of(Phase::kBackward) += 0.7 * more;
     w.times.of(Phase::kForward) += 0.3 * more;
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
   EXPECT_EQ(f.check, "slow-worker");
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_EQ(text_of(f, "phase"), "backward");
@@ -173,15 +167,12 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
 
 // Both by half of the time or more: each is said.
 TEST(SlowWorkers, WhoComputesLongerAndIsQueuedBesidesDoesBoth) {
-  TimedRun run(3);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(3, 60, [](WorkerRecord& w) {
     if (w.rank != 1) return;
     w.times.processor = 2 * w.times.own();
     w.times.queued = 0.2;
     longer(w, Phase::kForward, w.times.own() + 0.2);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
   EXPECT_NE(f.title.find("in its forward pass and loss: it computed 2 times as long and waited 200 "
                          "ms longer for a processor"),
             std::string::npos)
@@ -190,13 +181,10 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedBesidesDoesBoth) {
 }
 
 TEST(SlowWorkers, AThreadThatDoesNeitherSleepsOrWaits) {
-  TimedRun run(4);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(4, 60, [](WorkerRecord& w) {
     w.times.processor = w.times.own();
     if (w.rank == 1) longer(w, Phase::kForward, 0.05);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
   EXPECT_NE(f.title.find("in its forward pass and loss: its thread slept, or waited"),
             std::string::npos)
       << f.title;
@@ -206,14 +194,11 @@ TEST(SlowWorkers, AThreadThatDoesNeitherSleepsOrWaits) {
 // As where waiting in a collective spins: the others' threads are always on a processor.
 TEST(SlowWorkers, WhatThreadsDidIsNotSaidWhereItIsNotKnown) {
   for (const bool on_device : {false, true}) {
-    TimedRun run(4);
-    run.run(60, [&](WorkerRecord& w) {
+    const Finding f = found(4, 60, [&](WorkerRecord& w) {
       if (w.rank == 1) longer(w, Phase::kForward, 0.05);
       w.times.processor = on_device ? 0.002 : 0.2;
       w.times.on_device = on_device;
     });
-    ASSERT_EQ(run.findings().size(), 1U);
-    const Finding f = run.findings().front();
     EXPECT_NE(f.title.find("in its forward pass and loss; the others wait"), std::string::npos)
         << f.title;
   }
@@ -222,14 +207,11 @@ TEST(SlowWorkers, WhatThreadsDidIsNotSaidWhereItIsNotKnown) {
 // Of ranks that share processors, one that only its queue makes slow: no phase is named, and the
 // remedy names none.
 TEST(SlowWorkers, AQueueNamesNoPhase) {
-  TimedRun run(3);
-  run.run(60, [](WorkerRecord& w) {
+  const Finding f = found(3, 60, [](WorkerRecord& w) {
     w.times.processor = w.times.own();
     w.times.queued = w.rank == 1 ? 0.08 : 0.01;
     longer(w, Phase::kBackward, w.times.queued);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
   EXPECT_NE(f.title.find("waiting for a processor;"), std::string::npos) << f.title;
   EXPECT_EQ(f.remedy.find("phase"), std::string::npos) << f.remedy;
   EXPECT_EQ(f.severity, Severity::kInfo);
@@ -243,7 +225,7 @@ TEST(SlowWorkers, AllRanksOfAHostAreASlowNode) {
   const auto findings = run.findings();
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings.front().check, "slow-node");
-  EXPECT_EQ(findings.front().ranks, (std::vector<std::uint32_t>{4, 5, 6, 7}));
+  EXPECT_EQ(findings.front().ranks, (RankList{4, 5, 6, 7}));
   EXPECT_NE(findings.front().title.find("node1"), std::string::npos);
 }
 
@@ -252,8 +234,7 @@ TEST(SlowWorkers, OneSlowRankOfAHostIsNoSlowNode) {
   run.run(100, [](WorkerRecord& w) {
     if (w.rank == 5) longer(w, Phase::kBackward, 0.05);
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  EXPECT_EQ(run.findings().front().check, "slow-worker");
+  EXPECT_EQ(run.only().check, "slow-worker");
 }
 
 TEST(SlowWorkers, LongBatchesAreNoSlowMachine) {
@@ -286,18 +267,14 @@ TEST(SlowWorkers, WhoeverHasTheLongestBatchIsWaitedFor) {
     w.times.of(Phase::kForward) *= factor;
     w.times.of(Phase::kBackward) *= factor;
   });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = run.only();
   EXPECT_EQ(f.check, "uneven-batches");
   EXPECT_EQ(f.ranks.size(), 4U);
   EXPECT_NE(f.title.find("not a slow machine"), std::string::npos);
 }
 
 TEST(SlowWorkers, AllThatWaitForDataAreStarved) {
-  TimedRun run(4);
-  run.run(60, [](WorkerRecord& w) { longer(w, Phase::kData, 0.1); });
-  ASSERT_EQ(run.findings().size(), 1U);
-  const Finding f = run.findings().front();
+  const Finding f = found(4, 60, [](WorkerRecord& w) { longer(w, Phase::kData, 0.1); });
   EXPECT_EQ(f.check, "data-starved");
   EXPECT_EQ(f.severity, Severity::kInfo);
   EXPECT_EQ(f.ranks.size(), 4U);

@@ -2,7 +2,9 @@
 #include "diagnose/split.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
+#include <ranges>
 
 #include "diagnose/text.h"
 
@@ -12,15 +14,12 @@ namespace {
 constexpr std::size_t kGroupsShown = 8;
 
 bool all_equal(const std::vector<RankValue>& held) {
-  return std::all_of(held.begin(), held.end(),
-                     [&](const RankValue& h) { return h.value == held.front().value; });
+  return std::ranges::all_of(held, [&](const auto& h) { return h.value == held.front().value; });
 }
 
 std::vector<Split::Group> group(std::vector<RankValue>& held) {
   if (!all_equal(held)) {
-    std::sort(held.begin(), held.end(), [](const RankValue& a, const RankValue& b) {
-      return std::pair(a.value, a.rank) < std::pair(b.value, b.rank);
-    });
+    std::ranges::sort(held, {}, [](const auto& h) { return std::pair(h.value, h.rank); });
   }
   std::vector<Split::Group> groups;
   for (const RankValue& h : held) {
@@ -32,6 +31,16 @@ std::vector<Split::Group> group(std::vector<RankValue>& held) {
 }
 
 }  // namespace
+
+std::uint64_t value_of(const WorkerRecord& worker, FingerprintKind kind, std::uint64_t other) {
+  const std::uint64_t* value = worker.fingerprint_of(kind);
+  return value == nullptr ? other : *value;
+}
+
+double real_of(const WorkerRecord& worker, FingerprintKind kind) {
+  const std::uint64_t* bits = worker.fingerprint_of(kind);
+  return bits == nullptr ? kNaN : std::bit_cast<double>(*bits);
+}
 
 bool intersect(const Ranks& a, const Ranks& b) {
   for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
@@ -83,22 +92,16 @@ Ranks Split::shared() const {
 }
 
 std::string Split::text(const std::function<std::string(std::uint64_t)>& name) const {
-  std::string out;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (g == kGroupsShown) return out + "; ...";
-    if (g > 0) out += "; ";
-    out += rank_ranges(groups[g].ranks) + ": " + name(groups[g].value);
-  }
-  return out;
+  return joined(groups, kGroupsShown, "; ",
+                [&](const Group& g) { return rank_ranges(g.ranks) + ": " + name(g.value); });
 }
 
 Split split(std::vector<RankValue> held) {
   Split out;
   out.known = held.size();
   out.groups = group(held);
-  std::sort(out.groups.begin(), out.groups.end(), [](const auto& a, const auto& b) {
-    if (a.ranks.size() != b.ranks.size()) return a.ranks.size() > b.ranks.size();
-    return a.ranks.front() < b.ranks.front();
+  std::ranges::sort(out.groups, {}, [](const Split::Group& g) {
+    return std::pair(SIZE_MAX - g.ranks.size(), g.ranks.front());
   });
   return out;
 }
@@ -113,15 +116,9 @@ Split split(const StepRecord& record, FingerprintKind kind) {
 }
 
 std::string shared_text(const Split& split) {
-  std::string out;
-  std::size_t shown = 0;
-  for (const Split::Group& g : split.groups) {
-    if (g.ranks.size() < 2) continue;
-    if (shown++ == kGroupsShown) return out + "; ...";
-    if (!out.empty()) out += "; ";
-    out += rank_ranges(g.ranks);
-  }
-  return out;
+  const auto shared = [](const Split::Group& g) { return g.ranks.size() > 1; };
+  return joined(split.groups | std::views::filter(shared), kGroupsShown, "; ",
+                [](const Split::Group& g) { return rank_ranges(g.ranks); });
 }
 
 }  // namespace presum::diagnose

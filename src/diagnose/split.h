@@ -4,15 +4,17 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "presum/step_record.h"
 
 namespace presum::diagnose {
+
+// The value of a worker's fingerprint; `other` where it was not sent.
+std::uint64_t value_of(const WorkerRecord& worker, FingerprintKind kind, std::uint64_t other = 0);
+// Likewise of a real number; NaN where it was not sent.
+double real_of(const WorkerRecord& worker, FingerprintKind kind);
 
 // Ascending sets of ranks.
 using Ranks = std::vector<std::uint32_t>;
@@ -47,7 +49,9 @@ struct Split {
   // The ranks of every group of at least two.
   Ranks shared() const;
   // "0-6: 42; 7: 43", at most eight groups.
-  std::string text(const std::function<std::string(std::uint64_t)>& name) const;
+  std::string text(const std::function<std::string(std::uint64_t)>& name = [](std::uint64_t value) {
+    return std::to_string(value);
+  }) const;
 };
 
 // No group for no worker, one for workers that agree (or a single one).

@@ -72,10 +72,8 @@ void Stalls::report(const Stall& stall, SignalLog& log) const {
     begun->evidence.front().second = stall.seconds;
     return;
   }
-  Signal signal = sighting(Check::kStall, stall.step, {ranks, everyone});
-  signal.key = stall.number;
+  Signal signal = sighting({Check::kStall, stall.number}, stall.step, {ranks, everyone}, 0.9);
   if (stall.busy) signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
   signal.title = title_of(stall);
   signal.evidence = evidence_of(stall);
   log.add(std::move(signal));

@@ -2,9 +2,6 @@
 // stall.
 #pragma once
 
-#include <cstdint>
-
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 #include "presum/stall.h"
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -113,14 +112,7 @@ Split split_states(const StepRecord& record, Kind kind, std::uint32_t shard,
 }
 
 std::string names(const std::set<std::uint64_t>& groups, const Roster& roster) {
-  std::string out;
-  std::size_t shown = 0;
-  for (const std::uint64_t group : groups) {
-    if (shown++ == kNamesShown) return out + ", ...";
-    if (!out.empty()) out += ", ";
-    out += shortened(roster.group_name(group), 64);
-  }
-  return out;
+  return first_names(groups, kNamesShown, [&](auto group) { return roster.group_name(group); });
 }
 
 }  // namespace
@@ -162,17 +154,13 @@ void States::compare_watched(const StepContext& context, SignalLog& log) {
   Groups all;
   for (const WorkerRecord& w : context.record.workers) all.merge(watched(w));
   Groups missing;
-  Blame blame;
-  for (const WorkerRecord& w : context.record.workers) {
+  Blame blame = blame_where(context, [&](const WorkerRecord& w) {
     const Groups own = watched(w);
     std::ranges::set_difference(all, own, std::inserter(missing, missing.end()));
-    if (own.size() < all.size()) insert(blame.ranks, w.rank);
-  }
-  unwatched_ = missing.empty() ? 0 : unwatched_ + 1;
-  if (unwatched_ < kUnwatched) return;
-  blame.everyone = blame.ranks.size() == context.workers();
-  Signal signal = sighting(Check::kStateDesync, context.record.step, std::move(blame));
-  signal.key = 5;
+    return own.size() < all.size();
+  });
+  if (unwatched_.see(!missing.empty(), context.record.step) < kUnwatched) return;
+  Signal signal = sighting({Check::kStateDesync, 5}, context, std::move(blame));
   signal.severity = Severity::kInfo;
   signal.title = signal.everyone
                      ? "{Ranks} watched values by different names, which are not compared"
@@ -193,21 +181,21 @@ void States::compare_shard(const StepContext& context, Kind kind, std::uint32_t 
 void States::report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
                     const Roster& roster, SignalLog& log) {
   // After other numbers of steps an optimiser's state is another one.
-  const bool behind = lagged_ || lagging_ > 0;
+  const bool behind = lagged_ || lagging_.length > 0;
   if (!held.differs() || (kind == Kind::kOptimizer && behind)) return;
   Groups& all = differ_[static_cast<std::size_t>(kind)];
   for (const std::uint64_t group : differ) {
     if (all.size() < kGroups) all.insert(group);
   }
-  Signal signal = sighting(said_of(kind).check, step, held.blame());
-  signal.key = kind == Kind::kWatched ? 2 : kind == Kind::kFrozen ? 3 : 0;
+  const std::uint64_t key = kind == Kind::kWatched ? 2U : kind == Kind::kFrozen ? 3U : 0U;
+  Signal signal = sighting({said_of(kind).check, key}, step, held.blame(),
+                           kind == Kind::kParameters ? 0.99 : 0.95);
   if (kind == Kind::kFrozen) signal.remedy = kBase;
   if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
   if (kind == Kind::kBuffers && roster.fact("wrapper") == "FSDP2") {
     signal.severity = Severity::kInfo;  // nothing broadcasts them there
     signal.remedy = kOwnBuffers;
   }
-  signal.confidence = kind == Kind::kParameters ? 0.99 : 0.95;
   const std::size_t copies = held.groups.size();
   const bool some_agree = signal.everyone && copies < held.known;
   signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
@@ -231,20 +219,14 @@ void States::report(Kind kind, std::uint64_t step, const Split& held, const Grou
 }
 
 void States::report_compared(const StepContext& context, SignalLog& log) {
-  Blame blame;
-  bool compared = false;
-  for (const WorkerRecord& w : context.record.workers) {
-    const std::uint64_t* different = w.fingerprint_of(FingerprintKind::kComparedDifferent);
-    compared = compared || different != nullptr;
-    if (different != nullptr && *different > 0) insert(blame.ranks, w.rank);
-  }
+  constexpr auto kKind = FingerprintKind::kComparedDifferent;
+  const bool compared = std::ranges::any_of(context.record.workers,
+                                            [](const auto& w) { return w.fingerprint_of(kKind); });
   if (compared) log.checked(Check::kStateDesync);
+  Blame blame = blame_where(context, [](const auto& w) { return value_of(w, kKind) > 0; });
   if (blame.ranks.empty()) return;
-  blame.everyone = blame.ranks.size() == context.workers();
   const std::string what = context.roster.fact_of(blame.ranks.front(), "compared_different");
-  Signal signal = sighting(Check::kStateDesync, context.record.step, std::move(blame));
-  signal.key = 4;
-  signal.confidence = 0.99;
+  Signal signal = sighting({Check::kStateDesync, 4}, context, std::move(blame), 0.99);
   signal.title = "{Ranks} hold copies of their parameters that are not equal to them";
   signal.remedy =
       "Send the parameters to the copy again after the optimiser's step, all of them, cast once; "
@@ -257,26 +239,22 @@ void States::report_compared(const StepContext& context, SignalLog& log) {
 // earlier does not. One that had no input under join() rightly does: it gets the parameters in the
 // end.
 void States::compare_clocks(const StepContext& context, SignalLog& log) {
-  joined_ = joined_ || std::any_of(context.record.workers.begin(), context.record.workers.end(),
-                                   [](const WorkerRecord& w) { return w.micro_batches == 0; });
+  joined_ = joined_ || std::ranges::any_of(context.record.workers,
+                                           [](const auto& w) { return w.micro_batches == 0; });
   if (joined_) return;
   std::vector<RankValue> held;
   for (const WorkerRecord& w : context.record.workers) held.push_back({w.optimizer_step, w.rank});
   const Split clocks = split(std::move(held));
-  const bool counted = std::all_of(clocks.groups.begin(), clocks.groups.end(),
-                                   [](const auto& g) { return g.value > 0; });
-  lagging_ = clocks.differs() && counted ? lagging_ + 1 : 0;
-  if (lagging_ == 1) lag_began_ = context.record.step;
-  lagged_ = lagged_ || lagging_ > 1;
-  if (lagging_ < 2) return;
-  Signal signal = sighting(Check::kParameterDesync, context.record.step, clocks.blame());
-  signal.first_step = lag_began_;
-  signal.key = 1;
-  signal.confidence = 0.95;
+  const bool counted =
+      std::ranges::all_of(clocks.groups, [](const auto& g) { return g.value > 0; });
+  lagging_.see(clocks.differs() && counted, context.record.step);
+  lagged_ = lagged_ || lagging_.length > 1;
+  if (lagging_.length < 2) return;
+  Signal signal = sighting({Check::kParameterDesync, 1}, context, clocks.blame(), 0.95);
+  signal.first_step = lagging_.first_step;
   signal.title = signal.everyone ? "{Ranks} took different numbers of optimiser steps"
                                  : "{Ranks} took another number of optimiser steps than the others";
-  signal.evidence = {
-      {"optimizer_steps", clocks.text([](std::uint64_t v) { return std::to_string(v); })}};
+  signal.evidence = {{"optimizer_steps", clocks.text()}};
   log.add(std::move(signal), kRound);
 }
 

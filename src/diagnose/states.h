@@ -5,11 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <set>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
-#include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
@@ -43,10 +41,9 @@ class States {
   std::uint64_t looks_ = 0;
   std::array<Groups, 6> differ_;  // all that differed, by StateHash::Kind
   bool joined_ = false;           // some worker had no input at some step
-  std::uint64_t unwatched_ = 0;   // records in a row in which not all watched the same
-  std::uint64_t lagging_ = 0;     // records in a row with clocks that differ
-  std::uint64_t lag_began_ = 0;
-  bool lagged_ = false;  // ever
+  Streak unwatched_;              // not all watched the same
+  Streak lagging_;                // clocks differ
+  bool lagged_ = false;           // ever
   std::uint64_t last_step_ = 0;
   std::size_t workers_ = 0;  // in the last record
 };

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/static_data.h"
 
-#include <algorithm>
-
 namespace presum::diagnose {
 namespace {
 

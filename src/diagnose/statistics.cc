@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 
 namespace presum::diagnose {
@@ -98,7 +97,7 @@ std::string title_of(const Alarm& alarm, bool two) {
 }
 
 Blame blame_of(const StepContext& context, const Alarm& alarm) {
-  if (alarm.replicas.empty()) return {all_ranks(context.record), true};
+  if (alarm.replicas.empty()) return of_all(context.record);
   Blame blame;
   for (const std::uint32_t replica : alarm.replicas) {
     insert(blame.ranks, context.roster.rank_of(replica));
@@ -134,24 +133,20 @@ Evidence evidence_of(const StepContext& context, const Alarm& alarm) {
 
 bool some_cosine(const StepRecord& record) {
   return record.workers.size() > 2 &&
-         std::any_of(record.cosines.begin(), record.cosines.end(),
-                     [](float cosine) { return std::isfinite(cosine); });
+         std::ranges::any_of(record.cosines, [](float cosine) { return std::isfinite(cosine); });
 }
 
 constexpr const char* kUnlikeData =
     "They read different samples. Look for what these ranks have in common and the others do not: "
     "labels, preprocessing, a prompt or domain, a seed of what they draw; two such pairs are two "
     "camps, of which one may be wrong.";
-bool samples_known(const StepContext& context) {
-  return std::ranges::all_of(context.batches, [](const Batch& b) { return b.known; });
-}
 constexpr std::uint64_t kNoEvents = 100;  // steps, as docs/detectors.md says of events
 constexpr const char* kTooEarly =
     "Single steps are judged from the 101st on: until then what is usual is not known.";
 
 const char* no_event_reason(const StepRecord& record) {
-  const auto known = std::count_if(record.workers.begin(), record.workers.end(),
-                                   [](const WorkerRecord& w) { return std::isfinite(w.loss); });
+  const auto known = std::ranges::count_if(
+      record.workers, [](const WorkerRecord& w) { return std::isfinite(w.loss); });
   if (known > 1) return "All workers had equal losses so far: none stands out.";
   return known == 1 ? "Only one worker reported a loss so far." : "No losses were reported so far.";
 }
@@ -171,7 +166,7 @@ double token_weighted_loss(const StepRecord& record) {
 bool weights_follow_tokens(const StepRecord& record) {
   const WorkerRecord& first = record.workers.front();
   const double each = first.weight / static_cast<double>(first.tokens);
-  return std::all_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
+  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
     return std::abs(w.weight / static_cast<double>(w.tokens) - each) <= 1e-3 * each;
   });
 }
@@ -228,16 +223,16 @@ bool Statistics::expected(const Alarm& alarm) const {
 }
 
 void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLog& log) const {
-  Signal signal = sighting(check_of(alarm), alarm.step, blame_of(context, alarm));
+  Signal signal =
+      sighting({check_of(alarm), key_of(alarm)}, alarm.step, blame_of(context, alarm), kAtAlarm);
   if (signal.ranks.empty()) return;
   signal.first_step = std::min(alarm.first_step, alarm.step);
-  signal.key = key_of(alarm);
   signal.workers = context.record.workers_expected;
-  signal.confidence = kAtAlarm;
   signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
   if (signal.check == Check::kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
   signal.title = title_of(alarm, context.record.workers_expected == 2);
-  if (signal.check == Check::kPairTooSimilar && samples_known(context)) signal.remedy = kUnlikeData;
+  const bool samples = std::ranges::all_of(context.batches, &Batch::known);
+  if (signal.check == Check::kPairTooSimilar && samples) signal.remedy = kUnlikeData;
   signal.evidence = evidence_of(context, alarm);
   if (!expected(alarm)) {
     if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
@@ -252,17 +247,16 @@ void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLo
   signal.title = alike ? "{Ranks} were lastingly alike" : "{Ranks} differed lastingly";
   signal.title += ", as may be where each rank reads the same samples again and again";
   signal.remedy = kStatic;
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), kAllSteps);
 }
 
 // A worker that stands out and has other token counts than the others: these are the cause.
 void Statistics::report_tokens(const Alarm& alarm, const Signal& outlier, SignalLog& log) const {
   const auto ratio = tokens_.apart(alarm.replicas.front());
   if (!ratio) return;
-  Signal signal = sighting(Check::kTokenImbalance, alarm.step, {outlier.ranks, false});
+  Signal signal = sighting({Check::kTokenImbalance, kOfOutlier}, alarm.step, {outlier.ranks, false},
+                           kFromTokens);
   signal.first_step = outlier.first_step;
-  signal.key = kOfOutlier;
-  signal.confidence = kFromTokens;
   signal.title =
       fmt::format("{{Ranks}} had {:.2f} times as many target tokens as the others", *ratio);
   if (outlier.ranks.size() == 2) {
@@ -283,8 +277,7 @@ void Statistics::watch_tokens(const StepContext& context, SignalLog& log) {
   if (std::isnan(r.tokens_cv)) {
     return log.cannot(Check::kTokenImbalance, "Token counts are not known.");
   }
-  if (std::any_of(r.workers.begin(), r.workers.end(), [](const auto& w) { return w.tokens == 0; }))
-    return;
+  if (std::ranges::any_of(r.workers, [](const auto& w) { return w.tokens == 0; })) return;
   log.waits(Check::kTokenImbalance, "Fewer than 20 steps with token counts so far.");
   const bool weighted = weights_follow_tokens(r);
   cv_sum_ += weighted ? 0 : r.tokens_cv;
@@ -297,10 +290,9 @@ void Statistics::watch_tokens(const StepContext& context, SignalLog& log) {
   log.checked(Check::kTokenImbalance);
   const double cv = cv_sum_ / static_cast<double>(token_steps_);
   if (!(cv > kTokenVariation) || weighted) return;
-  Signal signal = sighting(Check::kTokenImbalance, r.step, {all_ranks(r), true});
+  Signal signal = sighting(Check::kTokenImbalance, context, of_all(r), 0.8);
   signal.first_step = r.step - std::min(r.step, kTokenSteps - 1);
   signal.severity = Severity::kInfo;
-  signal.confidence = 0.8;
   signal.title =
       "{Ranks} had token counts that differ while every worker's mean counts alike: the mean of "
       "means is not the mean over tokens";

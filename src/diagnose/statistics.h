@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "diagnose/batch_sizes.h"
-#include "diagnose/signal_log.h"
 #include "diagnose/static_data.h"
 #include "diagnose/step_context.h"
 #include "diagnose/token_shares.h"

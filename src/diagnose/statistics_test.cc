@@ -27,8 +27,7 @@ Alarm alarm(Alarm::Kind kind, Statistic statistic, RankList replicas) {
 }
 
 Finding raised(const Alarm& a) {
-  Watched w;
-  w.play(0, 23);
+  Watched w = played(23);
   w.feed(w.run.step(24), {a});
   EXPECT_EQ(w.findings().size(), 1U);
   return w.first();
@@ -125,12 +124,9 @@ TEST(Statistics, SeveralStatisticsOfOneWorkerAreOneFinding) {
 }
 
 TEST(Statistics, AreExplainedByAHarderCheck) {
-  Watched w;
-  w.play(0, 60, [](StepRecord& r) { set(r.workers[3], Kind::kMode, std::uint64_t{0}); });
+  Watched w = played(60, [](StepRecord& r) { set(r.workers[3], Kind::kMode, std::uint64_t{0}); });
   w.feed(w.run.step(61), {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3})});
-  ASSERT_EQ(w.ids(), Ids{"mode-mismatch"});
-  EXPECT_EQ(w.first().also, Ids{"worker-outlier"});
-  EXPECT_EQ(w.first().first_step, 0U);
+  expect(w, "mode-mismatch", {.first_step = 0, .also = {"worker-outlier"}});
 }
 
 TEST(Statistics, TellWhatTheyWatched) {
@@ -154,18 +150,14 @@ TEST(Statistics, TellWhatTheyWatched) {
 }
 
 TEST(Statistics, SayThatEqualValuesStandOutNowhere) {
-  Watched w({.workers = 4});
-  w.play(0, 4, [](StepRecord& r) {
+  Watched w = played({.workers = 4}, 4, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) x.loss = 1;
     r.cosines.assign(6, 0.5F);
   });
   EXPECT_EQ(w.check("loss-event").reason, "All workers had equal losses so far: none stands out.");
   EXPECT_EQ(w.check("pair-too-similar").reason,
             "All pairs had equal cosines so far: none stands out.");
-  Watched none({.workers = 4});
-  none.play(0, 4, [](StepRecord& r) {
-    for (WorkerRecord& x : r.workers) x.loss = kNaN;
-  });
+  Watched none = played({.workers = 4}, 4, [](WorkerRecord& x) { x.loss = kNaN; });
   EXPECT_EQ(none.check("loss-event").reason, "No losses were reported so far.");
   EXPECT_EQ(none.check("pair-too-similar").reason,
             "No cosines of pairs: that takes three workers and sketches.");
@@ -182,9 +174,8 @@ TEST(Statistics, AnAlarmThatIsRaisedAgainKeepsItsFirstStep) {
   again.first_step = 5;
   again.step = 90;
   w.feed(w.run.step(90), {again});
-  EXPECT_EQ(w.ids(), Ids{"worker-outlier"});
+  expect(w, "worker-outlier", {.last_step = 90});
   EXPECT_EQ(number_of(w.first(), "alarm_step"), 24);
-  EXPECT_EQ(w.first().last_step, 90U);
 }
 
 // One worker's loss is too high from step 200 to 394.
@@ -246,21 +237,17 @@ void uneven(StepRecord& r) {
 }
 
 TEST(Tokens, UnevenCountsWithEqualWeightsAreInformation) {
-  Watched w;
-  w.play(0, 18, uneven);
+  Watched w = played(18, uneven);
   EXPECT_TRUE(w.findings().empty());
   EXPECT_EQ(w.check("token-imbalance").state, State::kNotTriggered);
   w.play(19, 19, uneven);
-  ASSERT_EQ(w.ids(), Ids{"token-imbalance"});
-  EXPECT_EQ(w.first().severity, Severity::kInfo);
-  EXPECT_EQ(w.first().ranks.size(), 8U);
+  expect(w, "token-imbalance", {.count = 8, .severity = Severity::kInfo});
   EXPECT_GT(number_of(w.first(), "loss_gap"), 0);
   EXPECT_NEAR(number_of(w.first(), "tokens_cv"), 0.48, 1e-9);
 }
 
 TEST(Tokens, WeightsThatFollowThemAreFine) {
-  Watched w;
-  w.play(0, 40, [](StepRecord& r) {
+  Watched w = played(40, [](StepRecord& r) {
     uneven(r);
     for (WorkerRecord& x : r.workers) x.weight = static_cast<double>(x.tokens);
   });
@@ -269,14 +256,11 @@ TEST(Tokens, WeightsThatFollowThemAreFine) {
 }
 
 TEST(Tokens, SmallDifferencesAndUnknownCountsAreFine) {
-  Watched small;
-  small.play(0, 40, [](StepRecord& r) {
+  expect_quiet(played(40, [](StepRecord& r) {
     uneven(r);
     r.tokens_cv = 0.19;
-  });
-  EXPECT_TRUE(small.findings().empty());
-  Watched unknown;
-  unknown.play(0, 40, [](StepRecord& r) {
+  }));
+  Watched unknown = played(40, [](StepRecord& r) {
     r.tokens_cv = kNaN;
     for (WorkerRecord& x : r.workers) x.tokens = 0;
   });
@@ -285,15 +269,12 @@ TEST(Tokens, SmallDifferencesAndUnknownCountsAreFine) {
 }
 
 TEST(Tokens, OnePersistentWorkerIsAWarningBesideTheInformation) {
-  Watched w;
-  w.play(0, 30, uneven);
+  Watched w = played(30, uneven);
   StepRecord r = w.run.step(31);
   uneven(r);
   w.feed(r, {alarm(Alarm::Kind::kOutlier, Statistic::kTokens, {2})});
-  ASSERT_EQ(w.ids(), Ids{"token-imbalance"});
-  EXPECT_EQ(w.first().severity, Severity::kWarning);
-  EXPECT_EQ(w.first().ranks, RankList{2});
-  EXPECT_EQ(w.first().first_step, 10U) << "the worker's, not that of all";
+  // the worker's, not that of all
+  expect(w, "token-imbalance", {.ranks = {2}, .severity = Severity::kWarning, .first_step = 10});
 }
 
 }  // namespace

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step as rules see it.
+// One step as rules see it, and what they need to say what they saw.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
 #include "diagnose/batches.h"
 #include "diagnose/roster.h"
+#include "diagnose/signal_log.h"
 #include "presum/step_record.h"
 
 namespace presum::diagnose {
@@ -28,12 +31,47 @@ struct StepContext {
   bool alone() const { return record.workers.size() < 2; }
 };
 
+// Those that something is so of; everyone where it is so of all.
+template <class IsSo>
+Blame blame_where(const StepContext& context, const IsSo& is_so) {
+  Blame out;
+  for (const WorkerRecord& w : context.record.workers) {
+    if (is_so(w)) insert(out.ranks, w.rank);
+  }
+  out.everyone = out.ranks.size() == context.workers();
+  return out;
+}
+
+inline Signal sighting(Statement what, const StepContext& context, Blame blame,
+                       double confidence = 0) {
+  return sighting(what, context.record.step, std::move(blame), confidence);
+}
+
+// All of them, as one.
+inline Blame of_all(const StepRecord& record) {
+  Blame out{{}, true};
+  for (const WorkerRecord& w : record.workers) insert(out.ranks, w.rank);
+  return out;
+}
+
+// Records in a row in which something was so.
+struct Streak {
+  std::uint64_t length = 0;
+  std::uint64_t first_step = 0;
+
+  std::uint64_t see(bool so, std::uint64_t step) {
+    if (so && length == 0) first_step = step;
+    return length = so ? length + 1 : 0;
+  }
+};
+
 inline constexpr const char* kOneWorker = "One worker: there is nothing to compare.";
 
-inline Ranks all_ranks(const StepRecord& record) {
-  Ranks ranks;
-  for (const WorkerRecord& w : record.workers) insert(ranks, w.rank);
-  return ranks;
+inline Ranks all_ranks(const StepRecord& record) { return of_all(record).ranks; }
+
+// REQUIRES: it is in the record.
+inline const WorkerRecord& worker_of(const StepRecord& record, std::uint32_t rank) {
+  return *std::ranges::find(record.workers, rank, &WorkerRecord::rank);
 }
 
 // Whether a norm is known to be finite and above zero.

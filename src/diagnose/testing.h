@@ -2,15 +2,20 @@
 // A healthy run step by step, for tests to break, and what a Diagnoser says of it.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <source_location>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -201,26 +206,78 @@ inline void forget_indices(StepRecord& r) {
   for (WorkerRecord& w : r.workers) w.indices.clear();
 }
 
+// The hash of row i is that of `sample_of(i)`.
+inline void hash_rows(WorkerRecord& worker, const auto& sample_of) {
+  auto& rows = worker.samples.hashes;
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = scramble(sample_of(i));
+}
+
+// What a worker says when it leaves: the pass, its last batch, and which loader's pass has ended.
+inline FinalState last_words(std::uint64_t pass, std::uint64_t batch, std::uint64_t ended) {
+  FinalState last;
+  for (const auto& [kind, value] :
+       {std::pair{Kind::kDataPass, pass}, std::pair{Kind::kDataBatch, batch},
+        std::pair{Kind::kDataEnded, ended}}) {
+    last.fingerprints.push_back({static_cast<std::uint32_t>(kind), value});
+  }
+  return last;
+}
+
 inline Identity who(std::uint32_t rank, std::uint32_t replica) {
   return {.replica = replica, .rank = rank};
 }
 
+// What is done to a step, or to each worker of it, before it is looked at.
+class Break {
+ public:
+  template <class Change>
+  Break(Change change) {
+    if constexpr (std::is_invocable_v<Change&, StepRecord&>) {
+      broken_ = change;
+    } else {
+      broken_ = [change](StepRecord& r) {
+        for (WorkerRecord& w : r.workers) {
+          if constexpr (std::is_invocable_v<const Change&, WorkerRecord&>) {
+            change(w);
+          } else {
+            change(w, r);
+          }
+        }
+      };
+    }
+  }
+  void operator()(StepRecord& record) const { broken_(record); }
+
+ private:
+  std::function<void(StepRecord&)> broken_;
+};
+
+inline void nothing(StepRecord& /*record*/) {}
+
+using RankList = std::vector<std::uint32_t>;
+using Ids = std::vector<std::string>;
+
 class Watched {
  public:
-  using Break = std::function<void(StepRecord&)>;
-
   explicit Watched(RunOptions options = {}) : run(options) {}
 
   void feed(const StepRecord& record, std::vector<detect::Alarm> alarms = {}) {
     diagnoser.update(record, {.raised = std::move(alarms)});
   }
   // Steps from first to last, each broken by `broken`.
-  void play(
-      std::uint64_t first, std::uint64_t last, const Break& broken = [](StepRecord&) {}) {
+  void play(std::uint64_t first, std::uint64_t last, const Break& broken = nothing) {
     for (std::uint64_t step = first; step <= last; ++step) {
       StepRecord record = run.step(step);
       broken(record);
       feed(record);
+    }
+  }
+
+  // Every rank says of itself what `facts_of` tells.
+  template <class FactsOf>
+  void hello(const FactsOf& facts_of) {
+    for (const WorkerRecord& w : run.step(0).workers) {
+      diagnoser.hello(who(w.rank, w.replica), facts_of(w.rank));
     }
   }
 
@@ -229,8 +286,8 @@ class Watched {
     for (auto& numbered : diagnoser.findings()) out.push_back(std::move(numbered.finding));
     return out;
   }
-  std::vector<std::string> ids() const {
-    std::vector<std::string> out;
+  Ids ids() const {
+    Ids out;
     for (const Finding& f : findings()) out.push_back(f.check);
     return out;
   }
@@ -249,27 +306,69 @@ class Watched {
   Diagnoser diagnoser{{1, 0, 0}};
 };
 
-inline const Finding::Value* evidence(const Finding& finding, const std::string& name) {
-  for (const auto& [key, value] : finding.evidence) {
-    if (key == name) return &value;
-  }
-  return nullptr;
+// Steps 0 to `last` of a run.
+inline Watched played(const RunOptions& options, std::uint64_t last,
+                      const Break& broken = nothing) {
+  Watched out(options);
+  out.play(0, last, broken);
+  return out;
+}
+inline Watched played(std::uint64_t last, const Break& broken = nothing) {
+  return played(RunOptions{}, last, broken);
+}
+
+// What is said of a finding, as far as it is set.
+struct Expected {
+  RankList ranks{};
+  std::size_t count = 0;  // of ranks
+  std::optional<Severity> severity{};
+  std::optional<std::uint64_t> first_step{};
+  std::optional<std::uint64_t> last_step{};
+  Ids also{};
+  const char* title = "";  // a part of it
+  const char* remedy = "";
+};
+
+// That there is one finding, which is this one.
+inline void expect(const Watched& w, const char* check, const Expected& expected,
+                   const std::source_location& at = std::source_location::current()) {
+  const ::testing::ScopedTrace trace(at.file_name(), static_cast<int>(at.line()), check);
+  EXPECT_EQ(w.ids(), Ids{check});
+  const Finding f = w.first();
+  EXPECT_EQ(f.ranks, expected.ranks.empty() ? f.ranks : expected.ranks);
+  EXPECT_EQ(f.ranks.size(), expected.count > 0 ? expected.count : f.ranks.size());
+  EXPECT_EQ(f.severity, expected.severity.value_or(f.severity));
+  EXPECT_EQ(f.first_step, expected.first_step.value_or(f.first_step));
+  EXPECT_EQ(f.last_step, expected.last_step.value_or(f.last_step));
+  EXPECT_EQ(f.also, expected.also.empty() ? f.also : expected.also);
+  EXPECT_NE(f.title.find(expected.title), std::string::npos) << f.title;
+  EXPECT_NE(f.remedy.find(expected.remedy), std::string::npos) << f.remedy;
+}
+
+inline void expect_quiet(const Watched& w,
+                         const std::source_location& at = std::source_location::current()) {
+  const ::testing::ScopedTrace trace(at.file_name(), static_cast<int>(at.line()), "");
+  EXPECT_EQ(w.ids(), Ids{}) << w.first().title;
+}
+
+// Of a finding or a signal.
+inline const Finding::Value* evidence(const auto& finding, std::string_view name) {
+  const auto found =
+      std::ranges::find(finding.evidence, name, &Finding::Evidence::value_type::first);
+  return found == finding.evidence.end() ? nullptr : &found->second;
 }
 // NaN where there is no such number.
-inline double number_of(const Finding& finding, const std::string& name) {
+inline double number_of(const auto& finding, std::string_view name) {
   const Finding::Value* value = evidence(finding, name);
   if (value == nullptr) return kNaN;
   if (const auto* real = std::get_if<double>(value)) return *real;
   if (const auto* whole = std::get_if<std::int64_t>(value)) return static_cast<double>(*whole);
   return kNaN;
 }
-inline std::string text_of(const Finding& finding, const std::string& name) {
+inline std::string text_of(const auto& finding, std::string_view name) {
   const Finding::Value* value = evidence(finding, name);
   const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
   return text == nullptr ? "" : *text;
 }
-
-using RankList = std::vector<std::uint32_t>;
-using Ids = std::vector<std::string>;
 
 }  // namespace presum::diagnose

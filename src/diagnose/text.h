@@ -25,5 +25,22 @@ std::string with_ranks(std::string_view template_text, std::span<const std::uint
                        bool everyone);
 // At most `bytes` bytes of a text from a run, without cutting a UTF-8 character.
 std::string shortened(std::string_view text, std::size_t bytes);
+// "a, b, ...": the texts of at most `most` items.
+template <class Items, class TextOf>
+std::string joined(Items&& items, std::size_t most, const char* separator, const TextOf& text_of) {
+  std::string out;
+  std::size_t shown = 0;
+  for (const auto& item : items) {
+    if (shown++ == most) return out + separator + "...";
+    if (shown > 1) out += separator;
+    out += text_of(item);
+  }
+  return out;
+}
+// Likewise of names, of each at most 64 bytes.
+template <class Items, class NameOf>
+std::string first_names(const Items& items, std::size_t most, const NameOf& name_of) {
+  return joined(items, most, ", ", [&](const auto& i) { return shortened(name_of(i), 64); });
+}
 
 }  // namespace presum::diagnose

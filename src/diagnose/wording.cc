@@ -8,12 +8,10 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
-#include <optional>
 #include <string_view>
 #include <vector>
 
-#include "diagnose/explanations.h"
+#include "diagnose/diagnoser.h"
 #include "diagnose/signal_log.h"
 #include "diagnose/text.h"
 
@@ -21,8 +19,8 @@ namespace presum::diagnose {
 namespace {
 
 using Texts = std::vector<std::string>;
+using Entry = Finding::Evidence::value_type;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kSmallest = 0.05;    // an effect that is worth a word, in deviations
 constexpr double kLargest = 100;      // above, the number says nothing more
 constexpr double kNearInteger = 0.3;  // over the integer: 0.15 for 2, 0.03 for 10
@@ -35,14 +33,19 @@ struct Shown {
   std::string of_rank;  // of two workers, the one whose values these are
   std::string others = "the others'";
   double effect = 0;
-  double ratio = kNan;
+  double ratio = kNaN;
   bool event = false;
+};
+
+struct Phrase {
+  std::string_view name;
+  std::string_view text;  // of evidence with the value put in
 };
 
 double as_number(const Finding::Value& value) {
   if (const auto* real = std::get_if<double>(&value)) return *real;
   if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
-  return kNan;
+  return kNaN;
 }
 
 std::string as_text(const Finding::Value& value) {
@@ -83,7 +86,7 @@ bool take(const std::string& name, const Finding::Value& value, std::vector<Show
 }
 
 std::string_view words_of(std::string_view statistic) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kWords{{
+  constexpr std::array<Phrase, 6> kWords{{
       {"norm", "gradient norm"},
       {"direction", "cosine with the other gradients"},
       {"peak", "largest element for its norm"},
@@ -91,9 +94,8 @@ std::string_view words_of(std::string_view statistic) {
       {"tokens", "target tokens"},
       {"micro_batch_loss", "scatter of micro-batch losses"},
   }};
-  const auto found =
-      std::ranges::find(kWords, statistic, &std::pair<std::string_view, std::string_view>::first);
-  return found == kWords.end() ? statistic : found->second;
+  const auto* const found = std::ranges::find(kWords, statistic, &Phrase::name);
+  return found == kWords.end() ? statistic : found->text;
 }
 
 std::string spreads(double effect) {
@@ -124,11 +126,6 @@ std::string phrase(const Shown& s) {
   const bool one = s.ranks.find_first_of("-,") == std::string::npos;
   return fmt::format("{} ({} {})", out, one ? "rank" : "ranks", s.ranks);
 }
-
-struct Phrase {
-  std::string_view name;
-  std::string_view text;  // with the value put in
-};
 
 constexpr std::array<Phrase, 73> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
@@ -219,30 +216,30 @@ bool of_effect(const Finding& finding, std::string_view name) {
 
 // Says nothing beside the title, or nothing at all.
 bool empty_of_news(std::string_view name, const Finding::Value& value) {
-  constexpr std::array<std::string_view, 23> kSilent{"phase",
-                                                     "longer_ms",
-                                                     "others_wait_ms",
-                                                     "step_ms",
-                                                     "data_ms",
-                                                     "waiting_ms",
-                                                     "longer_s",
-                                                     "own_ms",
-                                                     "own_ms_then",
-                                                     "differ",
-                                                     "workers_not_finite",
-                                                     "workers_zero",
-                                                     "data_pass",
-                                                     "how",
-                                                     "data_changed",
-                                                     "groups_different",
-                                                     "workers_expected",
-                                                     "elements",
-                                                     "audited_by_rank",
-                                                     "factor_error",
-                                                     "reduced_norm",
-                                                     "mean_norm",
-                                                     "rows"};
-  if (std::ranges::find(kSilent, name) != kSilent.end()) return true;
+  constexpr std::string_view kSilent[] = {"phase",
+                                          "longer_ms",
+                                          "others_wait_ms",
+                                          "step_ms",
+                                          "data_ms",
+                                          "waiting_ms",
+                                          "longer_s",
+                                          "own_ms",
+                                          "own_ms_then",
+                                          "differ",
+                                          "workers_not_finite",
+                                          "workers_zero",
+                                          "data_pass",
+                                          "how",
+                                          "data_changed",
+                                          "groups_different",
+                                          "workers_expected",
+                                          "elements",
+                                          "audited_by_rank",
+                                          "factor_error",
+                                          "reduced_norm",
+                                          "mean_norm",
+                                          "rows"};
+  if (std::ranges::find(kSilent, name) != std::end(kSilent)) return true;
   if (name == "rows_equal_share" && as_number(value) == 1) return true;
   if (name == "distinct_reduced_gradients" && as_number(value) == 1) return true;
   return std::holds_alternative<double>(value) && std::isnan(as_number(value));
@@ -369,16 +366,14 @@ void suspect_outlier(const Finding& finding, const std::vector<Shown>& shown, Te
 
 // NaN where it is not in the evidence.
 double number_of(const Finding& finding, std::string_view name) {
-  const auto found = std::ranges::find_if(finding.evidence,
-                                          [&](const auto& entry) { return entry.first == name; });
-  return found == finding.evidence.end() ? kNan : as_number(found->second);
+  const auto found = std::ranges::find(finding.evidence, name, &Entry::first);
+  return found == finding.evidence.end() ? kNaN : as_number(found->second);
 }
 
 std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
   Texts out;
-  const auto tokens = std::ranges::find_if(
-      finding.evidence, [](const auto& entry) { return entry.first == "tokens_ratio"; });
-  if (tokens != finding.evidence.end()) {
+  if (std::ranges::find(finding.evidence, "tokens_ratio", &Entry::first) !=
+      finding.evidence.end()) {
     out.emplace_back("prompts or padding that are not masked as on the others, or other lengths");
   }
   const auto layers = number_of(finding, "groups_different");
@@ -428,7 +423,7 @@ Wording wording(const Finding& finding) {
     out.sentence += fmt::format(", in {} models", finding.elsewhere.size() + 1);
   }
   out.evidence = fmt::format("{}", fmt::join(found.phrases, "; "));
-  const Explanation* of_check = explanation(finding.check);
+  const CheckInfo* of_check = find_check(finding.check);
   if (of_check != nullptr) out.more = "presum explain " + finding.check;
   if (is_of_a_step(finding.check)) out.more += blame_of(finding);
   if (finding.severity == Severity::kInfo) return out;

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "diagnose/diagnoser.h"
-#include "diagnose/explanations.h"
 
 namespace presum::diagnose {
 namespace {
@@ -168,17 +167,6 @@ TEST(Wording, OfACheckThatThisVersionDoesNotKnow) {
   const Wording said = wording(f);
   EXPECT_EQ(said.more, "");
   EXPECT_EQ(said.consequence, "");
-}
-
-TEST(Explanations, EveryCheckHasOne) {
-  for (const CheckInfo& check : catalogue()) {
-    const Explanation* more = explanation(check.id);
-    ASSERT_NE(more, nullptr) << check.id;
-    EXPECT_TRUE(more->consequence.ends_with('.')) << check.id;
-    EXPECT_TRUE(more->blind.ends_with('.')) << check.id;
-    EXPECT_FALSE(more->code.empty()) << check.id;
-  }
-  EXPECT_EQ(explanation("no-such-check"), nullptr);
 }
 
 }  // namespace

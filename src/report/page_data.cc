@@ -9,7 +9,6 @@
 
 #include "base/try.h"
 #include "diagnose/diagnoser.h"
-#include "diagnose/explanations.h"
 #include "judge/continuations.h"
 #include "judge/documents.h"
 #include "presum/version.h"
@@ -41,9 +40,8 @@ Json judgement_of(const judge::Judgement& judgement) {
 Json catalogue_json() {
   Json out = Json::object();
   for (const diagnose::CheckInfo& check : diagnose::catalogue()) {
-    const diagnose::Explanation& more = *diagnose::explanation(check.id);
     out[std::string(check.id)] = {
-        {"looks_at", check.looks_at}, {"blind", more.blind}, {"code", more.code}};
+        {"looks_at", check.looks_at}, {"blind", check.blind}, {"code", check.code}};
   }
   return out;
 }
