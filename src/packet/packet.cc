@@ -82,7 +82,7 @@ constexpr std::size_t kPlaceBytesMax = 8192;
 
 // ---- sections: one list of fields for both directions
 
-// Appends what a list names.
+// Appends the fields of a list, each as many bytes as it has.
 class Put {
  public:
   static constexpr bool kReads = false;
@@ -158,7 +158,7 @@ class Get {
   void wide(T& field) {
     field = static_cast<T>(get<std::uint32_t>());
   }
-  // To the body's end, as are `values` and `text`.
+  // To the body's end, as `values` and `text` are too.
   template <class T, class Each>
   void list(std::vector<T>& list, std::size_t max, Each&& each) {
     list.clear();
@@ -180,6 +180,7 @@ class Get {
   T& value(std::optional<T>& optional) {
     return optional.emplace();
   }
+  // Whether the body has more than that: records may end where the rest is not known.
   template <class T>
   bool goes_on_with(std::optional<T>& optional) {
     if (goes_on()) optional.emplace();
