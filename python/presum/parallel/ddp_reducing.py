@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -110,14 +111,6 @@ class DdpReducingSource(DdpSource):
         self._had_leaves = state.leaves.places()
 
 
-class PendingBucket(NamedTuple):
-    """A bucket that was handed to us and is not summed yet."""
-
-    sum: ExactSum
-    buffer: torch.Tensor
-    future: Future[torch.Tensor]
-
-
 class ReducingState(HookState):
     """What DDP holds of ours for as long as the model lives.
 
@@ -137,7 +130,7 @@ class ReducingState(HookState):
         self._reduction = reduction
         self._counts: list[int] = []
         self._divisor = 1
-        self._pending: PendingBucket | None = None
+        self._pending: Callable[[], None] | None = None  # has the bucket before summed
         self._sums_of_sums = SumsOfSums(reduction)
         self._scratch: dict[int, Scratch] = {}  # by bucket
 
@@ -169,11 +162,11 @@ class ReducingState(HookState):
         return self.audits.follow(gathering, reduced, None, self.tell)
 
     def _started(self, exact: ExactSum, buffer: torch.Tensor) -> Future[torch.Tensor]:
-        pending = PendingBucket(exact, buffer, _future(buffer))
+        future = _future(buffer)
         exact.begin()
         self._proceed()
-        self._pending = pending
-        return pending.future
+        self._pending = partial(hand_over, exact, buffer, future)
+        return future
 
     def _begin(self, device: torch.device) -> None:
         self._pending = None
@@ -188,7 +181,7 @@ class ReducingState(HookState):
     def _proceed(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
-            hand_over(*pending)
+            pending()
 
     def _sum(self, bucket: GradBucket) -> ExactSum:
         assert self.group is not None
