@@ -157,8 +157,7 @@ void bind_audit(nb::module_& m) {
                 "tuple[int, int]"),
         "How many elements of a result are nearer to the sum, and how many to the mean.");
   nb::class_<PythonAuditor>(m, "Auditor",
-                            "Compares what a reduction gave with what went in, piece by piece (see "
-                            "src/audit/audit.h); divisor 1 where the result is a sum.")
+                            "Compares a reduction's result with what went in (src/audit/audit.h).")
       .def(nb::init<std::size_t, Dtype, std::uint32_t, std::uint64_t>(), nb::arg("workers"),
            nb::arg("dtype"), nb::arg("divisor"), nb::arg("elements"))
       .def("add", &PythonAuditor::add, nb::arg("leaves").noconvert(), nb::arg("result").noconvert())

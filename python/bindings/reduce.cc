@@ -49,13 +49,13 @@ void exact_on_device(const std::vector<Address>& leaves, Address uploaded, Dtype
 
 void bind_reduce(nb::module_& m) {
   const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
-  m.def("reduce_exact", &exact, array("leaves"), nb::arg("divisor"), array("out"),
-        array("gram").none() = nb::none(),
-        "The sum of arrays in host memory (see presum/reduce.h). gram: leaves x leaves doubles.");
   m.attr("CUDA_NEAR_LEAVES") = reduce::cuda::kNearLeaves;
   using nb::literals::operator""_a;
   m.def("cuda_exact", &exact_on_device, "leaves"_a, "uploaded"_a, "dtype"_a, "count"_a, "divisor"_a,
         "out"_a, "stream"_a);
+  m.def("reduce_exact", &exact, array("leaves"), nb::arg("divisor"), array("out"),
+        array("gram").none() = nb::none(),
+        "The sum of arrays in host memory (see presum/reduce.h). gram: leaves x leaves doubles.");
 }
 
 }  // namespace presum::python

@@ -637,18 +637,13 @@ class AuditRecord:
     @property
     def error_max(self) -> float: ...
 
-def audit_compare(leaves: Sequence[DLPack], divisor: int, result: DLPack) -> dict[str, Any]:
-    """
-    Compares what a reduction gave with what went in (see src/audit/audit.h); divisor 1 where the result is a sum.
-    """
-
 def audit_nearer(leaves: Sequence[DLPack], result: DLPack) -> tuple[int, int]:
     """
     How many elements of a result are nearer to the sum, and how many to the mean.
     """
 
 class Auditor:
-    """audit_compare, piece by piece."""
+    """Compares a reduction's result with what went in (src/audit/audit.h)."""
 
     def __init__(self, workers: int, dtype: Dtype, divisor: int, elements: int) -> None: ...
     def add(self, leaves: Sequence[DLPack], result: DLPack) -> None: ...

@@ -40,17 +40,9 @@ bool are_finite(const Rows<Real>& rows, std::size_t element) {
 }
 
 Accumulation accumulation_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF64:
-      return Accumulation::kF64;
-    case Dtype::kF32:
-      return Accumulation::kF32;
-    case Dtype::kF16:
-      return Accumulation::kF16;
-    case Dtype::kBF16:
-      return Accumulation::kBF16;
-  }
-  return Accumulation::kUnknown;
+  using enum Accumulation;
+  constexpr Accumulation kByDtype[] = {kF32, kF64, kBF16, kF16};
+  return kByDtype[static_cast<std::size_t>(dtype)];
 }
 
 std::span<const Dtype> formats_of(Dtype dtype) {
@@ -59,17 +51,8 @@ std::span<const Dtype> formats_of(Dtype dtype) {
   static constexpr Dtype kOfF32[] = {kF64, kF32, kF16, kBF16};
   static constexpr Dtype kOfF16[] = {kF32, kF16};
   static constexpr Dtype kOfBF16[] = {kF32, kBF16};
-  switch (dtype) {
-    case kF64:
-      return kOfF64;
-    case kF32:
-      return kOfF32;
-    case kF16:
-      return kOfF16;
-    case kBF16:
-      break;
-  }
-  return kOfBF16;
+  const std::span<const Dtype> by_dtype[] = {kOfF32, kOfF64, kOfBF16, kOfF16};
+  return by_dtype[static_cast<std::size_t>(dtype)];
 }
 
 // Of W - 1 additions in any order, of casting the values and dividing the cast ones where the

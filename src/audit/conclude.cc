@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <ranges>
 
 #include "audit/inference.h"
 
@@ -57,9 +58,7 @@ std::uint64_t beyond_of(const Beyond& beyond, Accumulation format) {
 }
 
 std::uint64_t fewest_of(const Beyond& beyond) {
-  std::uint64_t fewest = beyond.empty() ? 0 : beyond.front().second;
-  for (const auto& [format, count] : beyond) fewest = std::min(fewest, count);
-  return fewest;
+  return beyond.empty() ? 0 : std::ranges::min(beyond | std::views::values);
 }
 
 bool is_unrelated(const Evidence& e) {

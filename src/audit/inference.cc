@@ -29,11 +29,9 @@ std::vector<Scheme> schemes_of(Dtype dtype) {
 }
 
 // Dividing by a power of two and multiplying by its inverse are one.
-bool is_power_of_two(std::uint32_t divisor) { return std::has_single_bit(divisor); }
-
 std::vector<Division> divisions_after(std::uint32_t divisor) {
   if (divisor == 1) return {Division::kNone};
-  if (is_power_of_two(divisor)) return {Division::kAfterDivide};
+  if (std::has_single_bit(divisor)) return {Division::kAfterDivide};
   return {Division::kAfterDivide, Division::kAfterMultiply};
 }
 
@@ -67,7 +65,7 @@ Inference<Real>::Inference(std::uint32_t workers, Dtype dtype, std::uint32_t div
       bounds_(workers, dtype) {
   dividings_.push_back({Division::kNone, divisions_after(divisor)});
   if (divisor > 1) dividings_.push_back({Division::kBeforeMultiply, {Division::kBeforeMultiply}});
-  if (!is_power_of_two(divisor)) {
+  if (!std::has_single_bit(divisor)) {
     dividings_.push_back({Division::kBeforeDivide, {Division::kBeforeDivide}});
   }
   plan();
@@ -94,7 +92,7 @@ void Inference<Real>::plan() {
 template <class Real>
 void Inference<Real>::add(std::uint64_t first, const Rows<Real>& rows,
                           std::span<const Real> result) {
-  skip(first - position_);
+  for (Trial& trial : trials_) trial.track.skip(first - position_);
   position_ = first + result.size();
   check_bounds(rows, result);
   given_by_all_.assign(result.size(), 1);
@@ -110,11 +108,6 @@ void Inference<Real>::add(std::uint64_t first, const Rows<Real>& rows,
   examined_ += result.size();
   telling_ += static_cast<std::uint64_t>(std::ranges::count(given_by_all_, 0));
   drop_losers();
-}
-
-template <class Real>
-void Inference<Real>::skip(std::uint64_t elements) {
-  for (Trial& trial : trials_) trial.track.skip(elements);
 }
 
 template <class Real>
@@ -149,8 +142,7 @@ auto Inference<Real>::active_trials(Scheme scheme, const Dividing& dividing, Sum
     const bool of_dividing =
         std::ranges::find(dividing.after, h.division) != dividing.after.end() ||
         (dividing.before == Division::kNone && h.division == Division::kOnce);
-    if (trial.active && of_dividing && h.order == kind && h.scheme.wire == scheme.wire &&
-        h.scheme.accumulation == scheme.accumulation) {
+    if (trial.active && of_dividing && h.order == kind && h.scheme == scheme) {
       found.push_back(&trial);
     }
   }
@@ -217,7 +209,7 @@ template <class Real>
 void Inference<Real>::check_bounds(const Rows<Real>& rows, std::span<const Real> result) {
   std::size_t division = 0;
   bounds_.add(rows, divisor_, 1, result, division++);
-  if (is_power_of_two(divisor_)) return;
+  if (std::has_single_bit(divisor_)) return;
   // The sum is rounded, and so are its quotient and the inverse.
   bounds_.add(rows, divisor_, 4, result, division++);
   for (const Division before : {Division::kBeforeMultiply, Division::kBeforeDivide}) {
@@ -242,8 +234,7 @@ Inferred Inference<Real>::inferred(std::uint64_t elements, const Excess& all) co
   const Hypothesis& best = out.hypotheses.front();
   for (const Trial& trial : trials_) {
     const Hypothesis& h = trial.hypothesis;
-    if (h.order == best.order && h.division == best.division && h.scheme.wire == best.scheme.wire &&
-        h.scheme.accumulation == best.scheme.accumulation) {
+    if (h.order == best.order && h.division == best.division && h.scheme == best.scheme) {
       out.pieces = trial.track.pieces();
     }
   }

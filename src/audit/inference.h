@@ -134,7 +134,6 @@ class Inference {
     bool active = true;
     RingTrack track{};
   };
-  using Trials = std::vector<Trial>;
   // What is done to values before they are added, and what may become of their sum.
   struct Dividing {
     Division before = Division::kNone;
@@ -142,7 +141,6 @@ class Inference {
   };
 
   void plan();
-  void skip(std::uint64_t elements);
   std::uint64_t count_same(std::span<const Real> values, std::span<const Real> result);
   void try_orders(Scheme scheme, const Dividing& dividing, std::span<const Real> result);
   void try_order(Scheme scheme, const Dividing& dividing, SumOrder kind,
@@ -163,7 +161,7 @@ class Inference {
   std::vector<std::uint64_t> own_;          // by worker
   std::vector<Scheme> schemes_;
   std::vector<Dividing> dividings_;
-  Trials trials_;
+  std::vector<Trial> trials_;
   TrialSum<Real> sum_;
   BoundsByDivision<Real> bounds_;
 };

@@ -18,6 +18,18 @@ Turn turn_from(std::uint32_t workers, std::uint32_t start, int direction) {
   return turn;
 }
 
+// Values by worker, then by element.
+std::vector<std::vector<double>> values_of(const Buffers& buffers, double scale = 1,
+                                           double shift = 0) {
+  std::vector<std::vector<double>> values(buffers.workers());
+  for (std::size_t w = 0; w < values.size(); ++w) {
+    for (std::size_t i = 0; i < buffers.count(); ++i) {
+      values[w].push_back(shift + scale * buffers.at(w, i));
+    }
+  }
+  return values;
+}
+
 Inferred inferred_of(const Buffers& buffers, const std::vector<double>& result,
                      std::uint32_t divisor = 1) {
   const auto packed = buffers.packed(result);
@@ -164,16 +176,10 @@ TEST(Inference, NumbersOfAnotherOriginAreNoSumInAnyFormat) {
       for (const std::uint32_t divisor : {1U, workers}) {
         for (const double scale : {1.0, 1e-8}) {
           const Buffers unit(workers, Dtype::kF64, 6000);
-          std::vector<std::vector<double>> values(workers);
-          for (std::uint32_t w = 0; w < workers; ++w) {
-            for (std::size_t i = 0; i < 6000; ++i) values[w].push_back(scale * unit.at(w, i));
-          }
           if (dtype == Dtype::kF16 && scale != 1) continue;  // all of it underflows
-          const Buffers buffers(dtype, values);
+          const Buffers buffers(dtype, values_of(unit, scale));
           const Buffers other(1, Dtype::kF64, 6000, Distribution::kGaussian, 99);
-          std::vector<double> result;
-          for (std::size_t i = 0; i < 6000; ++i) result.push_back(scale * other.at(0, i));
-          const Inferred found = inferred_of(buffers, result, divisor);
+          const Inferred found = inferred_of(buffers, values_of(other, scale).front(), divisor);
           EXPECT_TRUE(found.unrelated) << workers << ' ' << divisor << ' ' << scale;
           EXPECT_EQ(found.accumulation, Accumulation::kUnknown);
           EXPECT_EQ(found.order, SumOrder::kUnknown);
@@ -198,10 +204,7 @@ TEST(Inference, AResultOfNaNsOrZerosIsNoSum) {
 TEST(Inference, AWorkersOwnValuesAreNamed) {
   // The workers agree to within the bounds of bf16: only the bits tell.
   const Buffers noise(4, Dtype::kF64, 5000);
-  std::vector<std::vector<double>> values(4);
-  for (std::uint32_t w = 0; w < 4; ++w) {
-    for (std::size_t i = 0; i < 5000; ++i) values[w].push_back(1 + noise.at(w, i));
-  }
+  const auto values = values_of(noise, 1, 1);
   const Buffers buffers(Dtype::kF32, values);
   const Inferred found = inferred_of(buffers, values[2], 4);
   EXPECT_TRUE(found.unrelated);
@@ -284,11 +287,7 @@ TEST(Inference, AFewDamagedElementsOfAFp32SumAreWrongAndItsFormatStays) {
 // Values of `dtype`, cast to fp16 and divided there, and added in orders of no model.
 std::uint64_t wrong_where_fp16_underflows(std::uint32_t workers, Dtype dtype, double scale) {
   const Buffers unit(workers, Dtype::kF64, 5000);
-  std::vector<std::vector<double>> values(workers);
-  for (std::uint32_t w = 0; w < workers; ++w) {
-    for (std::size_t i = 0; i < 5000; ++i) values[w].push_back(scale * unit.at(w, i));
-  }
-  const Buffers buffers(dtype, values);
+  const Buffers buffers(dtype, values_of(unit, scale));
   std::vector<double> result;
   for (std::size_t i = 0; i < 5000; ++i) {
     float sum = 0;
@@ -316,10 +315,7 @@ TEST(Inference, ALostNaNIsWrong) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const Buffers unit(4, Dtype::kF32, 5000);
-  std::vector<std::vector<double>> values(4, std::vector<double>(5000));
-  for (std::size_t w = 0; w < 4; ++w) {
-    for (std::size_t i = 0; i < 5000; ++i) values[w][i] = unit.at(w, i);
-  }
+  auto values = values_of(unit);
   values[1][7] = values[2][9] = kNaN;
   values[3][8] = kInf;
   const Buffers buffers(Dtype::kF32, values);

@@ -56,6 +56,7 @@ struct Rows {
 struct Scheme {
   Dtype wire = Dtype::kF32;
   Dtype accumulation = Dtype::kF32;
+  bool operator==(const Scheme&) const = default;
 };
 
 // Adds rows of values of the wire in an order. Not thread-safe: it has room for partial sums.

@@ -107,17 +107,8 @@ std::int64_t place(Real value, Dtype dtype) {
 }
 
 int significand_bits(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF64:
-      return 53;
-    case Dtype::kF32:
-      return 24;
-    case Dtype::kF16:
-      return 11;
-    case Dtype::kBF16:
-      return 8;
-  }
-  return 0;
+  constexpr int kByDtype[] = {24, 53, 8, 11};
+  return kByDtype[static_cast<std::size_t>(dtype)];
 }
 
 int smallest_exponent(Dtype dtype) {

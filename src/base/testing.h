@@ -31,17 +31,8 @@ struct Layout {
 };
 
 constexpr Layout layout_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF64:
-      return {11, 52};
-    case Dtype::kF32:
-      return {8, 23};
-    case Dtype::kBF16:
-      return {8, 7};
-    case Dtype::kF16:
-      return {5, 10};
-  }
-  return {};
+  constexpr Layout kByDtype[] = {{8, 23}, {11, 52}, {8, 7}, {5, 10}};
+  return kByDtype[static_cast<std::size_t>(dtype)];
 }
 
 inline std::uint64_t sign_bit(Dtype dtype) {

@@ -233,6 +233,8 @@ StepAlarms Detector::judge(const StepRecord& record) {
 
 std::uint64_t Detector::steps() const { return state_->updates; }
 
+std::uint32_t Detector::workers() const { return state_->workers; }
+
 std::string Detector::save() const {
   std::vector<std::byte> bytes;
   ByteWriter out(bytes);

@@ -89,6 +89,8 @@ class Detector {
 
   // How many steps of two workers or more it has looked at, those before `restore` too.
   std::uint64_t steps() const;
+  // Of its last step; 0 before the first.
+  std::uint32_t workers() const;
 
   // The state as bytes, for a detector of the same options that continues (`lasting` is empty
   // then). `restore` returns false, and changes nothing, where the bytes are not such a state.

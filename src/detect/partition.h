@@ -39,7 +39,6 @@ class Partition {
   void raised(Test test, std::uint64_t step) { raised_at_[test] = step + 1; }
   // The next step begins a new count of steps: cool-downs end, evidence stays.
   void restart(std::uint64_t step);
-  std::uint64_t steps() const { return steps_; }
 
   template <class Archive>
   void visit(Archive& archive) {

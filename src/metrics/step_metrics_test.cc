@@ -352,17 +352,6 @@ TEST(StepMetrics, IdenticalGradientsAgreeExactly) {
   }
 }
 
-TEST(StepMetrics, OrthogonalGradientsCountAsAllWorkers) {
-  auto steps = steps_of({unit(0), unit(1, 2), unit(2, 3), unit(3)});
-  const StepRecord record = measure(steps);
-  EXPECT_EQ(record.cosine_mean, 0);
-  EXPECT_DOUBLE_EQ(record.effective_workers, 4);
-  EXPECT_EQ(record.distinct_gradients, 4U);
-  set_reduced(steps, std::sqrt(1.0 + 4 + 9 + 1) / 4);
-  EXPECT_NEAR(measure(steps).effective_workers, 4, 1e-12);
-  EXPECT_NEAR(measure(steps).consistency, 0, 1e-12);
-}
-
 TEST(StepMetrics, GradientsThatCancelCountAsAllWorkers) {
   const Gradients gradients = {unit(0), unit(0, -1), unit(1, 2), unit(1, -2)};
   auto steps = steps_of(gradients);

@@ -200,11 +200,6 @@ struct SizesTile {
   alignas(64) std::uint32_t smallest[kTile];
 };
 
-// A sum of two doubles, for every element.
-struct Pairs {
-  Sums sum, rest;
-};
-
 // A sum in two doubles, both exact. The first is anchored: it begins with a number that is larger
 // than all partial sums, so that it is never smaller than what is added.
 struct PairSum {
@@ -261,8 +256,6 @@ class PairTile {
     }
   }
 
-  HWY_INLINE Pairs result(std::size_t i) const { return {sums_.load(i).sums, rests_.load(i).sums}; }
-
  private:
   HWY_INLINE Sums anchor(std::size_t i) const {
     if (sizes_ == nullptr) return anchors(word(exponent_), bits_);
@@ -314,7 +307,7 @@ HWY_INLINE Reals odd(Reals sum, Reals rest) {
   return to_odd(pair.sum, pair.rest);
 }
 
-HWY_INLINE Sums odd(const Pairs& p) {
+HWY_INLINE Sums odd(const PairSum& p) {
   return {odd(p.sum.low, p.rest.low), odd(p.sum.high, p.rest.high)};
 }
 
@@ -507,7 +500,7 @@ class Exact {
       blind_tiles_ = 0;
       return false;
     }
-    for (std::size_t i = 0; i < size; i += kLanes) put_pair(pairs_.result(i), first + i);
+    for (std::size_t i = 0; i < size; i += kLanes) put_pair(pairs_.load(i), first + i);
     return true;
   }
 
@@ -551,7 +544,7 @@ class Exact {
       if (any(hn::Or(special(sizes), wider(sizes, limits_.pair)))) {
         sum_in_windows(sizes, first + i);
       } else {
-        put_pair(pairs_.result(i), first + i);
+        put_pair(pairs_.load(i), first + i);
       }
     }
     expect(all);
@@ -573,7 +566,7 @@ class Exact {
 
   // Rounded to a double before, a sum would be rounded wrongly only if that were a tie of fp32: one
   // below fp32's normal numbers is exact.
-  HWY_INLINE void put_pair(const Pairs& p, std::size_t i) const {
+  HWY_INLINE void put_pair(const PairSum& p, std::size_t i) const {
     if (kDtype == Dtype::kF32 && divisor_ == 1) {
       const Sums sums{hn::Add(p.sum.low, p.rest.low), hn::Add(p.sum.high, p.rest.high)};
       if (!any_tie(sums)) return store_rounded<kDtype>(sums, out_ + i * kBytes);
@@ -588,7 +581,7 @@ class Exact {
     const auto least = hn::Max(largest, hn::Set(Ints(), limits_.one + 1));
     const auto bound =
         hn::ShiftLeft<23>(hn::BitCast(Words(), hn::Sub(least, hn::Set(Ints(), limits_.one))));
-    Pairs p{{real(0), real(0)}, {real(0), real(0)}};
+    PairSum p{{real(0), real(0)}, {real(0), real(0)}};
     Bits largest_other = word(0);
     for (const void* leaf : leaves_) {
       const Vectors v = read<kDtype>(element<kDtype>(leaf, i));

@@ -185,14 +185,6 @@ TEST_P(CudaBlocksTest, AnyFiniteBitsGiveTheStatsOfTheReference) {
   }
 }
 
-TEST_P(CudaBlocksTest, AStartBetweenPairsIsRead) {
-  const std::size_t element = element_bytes(GetParam());
-  expect_equal_to_reference(whole_numbers(GetParam(), 5003, element), 1024);
-  const Buffer buffer = finite_buffer(GetParam(), 5003, element);
-  expect_equal_stats(emulate(buffer.data(), 5003, GetParam(), {}),
-                     gradient_pass_reference(buffer.data(), 5003, GetParam(), {}));
-}
-
 TEST_P(CudaBlocksTest, NonFiniteElementsAreCountedAndLeftOutOfTheMaximum) {
   Buffer buffer = whole_numbers(GetParam(), 3000);
   buffer.set_bits(3, infinity_bits(GetParam()));
