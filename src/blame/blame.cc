@@ -73,8 +73,7 @@ class Reader {
     Step out{.key = {record.model, record.step},
              .workers_expected = record.workers_expected,
              .loss = {record.loss_mean, mean_.median()},
-             .compared_with = steps_,
-             .workers = {}};
+             .compared_with = steps_};
     std::map<SampleKey, std::vector<std::uint32_t>> drawn;
     for (const WorkerRecord& w : record.workers) {
       for (const SampleKey& key : keys_of(w)) drawn[key].push_back(w.rank);
@@ -106,7 +105,6 @@ class Reader {
   Worker worker_of(const WorkerRecord& w) {
     const History& history = workers_[w.rank];
     Worker out{.rank = w.rank,
-               .host = {},
                .loss = {w.loss_nonfinite ? std::numeric_limits<double>::infinity() : w.loss,
                         history.loss.median()},
                .norm = {w.nonfinite > 0 ? std::numeric_limits<double>::infinity() : w.grad_norm,
@@ -115,10 +113,7 @@ class Reader {
                .tokens = w.tokens,
                .micro_batches = w.micro_batches,
                .micro = w.micro,
-               .without_target = {},
-               .rows = w.samples.rows,
-               .samples = {},
-               .layers = {}};
+               .rows = w.samples.rows};
     for (std::size_t i = 0; w.tokens > 0 && i < w.micro.size(); ++i) {
       if (w.micro[i].tokens == 0) out.without_target.push_back(i);
     }

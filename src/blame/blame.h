@@ -44,17 +44,17 @@ struct Layer {
 
 struct Worker {
   std::uint32_t rank = 0;
-  std::string host;
+  std::string host = {};
   Compared loss;
   Compared norm;
   std::uint64_t nonfinite = 0;
   std::uint64_t tokens = 0;
   std::uint32_t micro_batches = 0;
-  std::vector<MicroBatch> micro;            // where there are several
-  std::vector<std::size_t> without_target;  // of them, those without a single target token
-  std::uint64_t rows = 0;                   // 0: not known
-  std::vector<Sample> samples;              // those that were recorded
-  std::vector<Layer> layers;                // the furthest from usual first
+  std::vector<MicroBatch> micro;                 // where there are several
+  std::vector<std::size_t> without_target = {};  // of them, those without a single target token
+  std::uint64_t rows = 0;                        // 0: not known
+  std::vector<Sample> samples = {};              // those that were recorded
+  std::vector<Layer> layers = {};                // the furthest from usual first
 
   // How far from usual it is: the larger of the two ratios; infinite with NaN or Inf.
   double distance() const;
@@ -63,9 +63,9 @@ struct Worker {
 struct Step {
   StepKey key;
   std::uint32_t workers_expected = 0;
-  Compared loss;                    // mean over workers
-  std::uint64_t compared_with = 0;  // steps before it that were read
-  std::vector<Worker> workers;      // by rank
+  Compared loss;                     // mean over workers
+  std::uint64_t compared_with = 0;   // steps before it that were read
+  std::vector<Worker> workers = {};  // by rank
 };
 
 inline constexpr std::size_t kUsualSteps = 50;

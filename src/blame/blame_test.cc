@@ -71,6 +71,17 @@ Result<std::vector<Step>> asked(const Path& folder, const Question& question) {
   return blame(*log, question);
 }
 
+// What is told of a step of a run of so many steps.
+Step blamed(
+    std::uint64_t step, std::uint64_t steps,
+    const std::function<void(StepRecord&)>& change = [](StepRecord&) {}) {
+  const TempFolder folder;
+  write(folder / "run", steps, change);
+  const auto told = asked(folder / "run", {.step = step});
+  EXPECT_TRUE(told && told->size() == 1);
+  return told->front();
+}
+
 TEST(Usual, IsTheMedianOfTheLastFinite) {
   Usual usual;
   EXPECT_TRUE(std::isnan(usual.median()));
@@ -85,12 +96,7 @@ TEST(Usual, IsTheMedianOfTheLastFinite) {
 }
 
 TEST(Blame, TellsWhatWasBehindASpike) {
-  const TempFolder folder;
-  write(folder / "run", 12, [](StepRecord&) {});
-  const auto steps = asked(folder / "run", {.step = 10});
-  ASSERT_TRUE(steps) << steps.error().message;
-  ASSERT_EQ(steps->size(), 1U);
-  const Step& step = steps->front();
+  const Step step = blamed(10, 12);
   EXPECT_EQ(step.compared_with, 10U);
   EXPECT_EQ(step.loss.usual, 2);
   ASSERT_EQ(step.workers.size(), 2U);
@@ -115,48 +121,36 @@ TEST(Blame, TellsWhatWasBehindASpike) {
 }
 
 TEST(Blame, TellsWhoElseDrewASample) {
-  const TempFolder folder;
-  write(folder / "run", 3, [](StepRecord& r) {
+  const Step step = blamed(2, 3, [](StepRecord& r) {
     if (r.step == 2) r.workers[0].indices = r.workers[1].indices;
   });
-  const auto steps = asked(folder / "run", {.step = 2});
-  ASSERT_TRUE(steps);
-  EXPECT_EQ(steps->front().workers[0].samples[0].others, std::vector<std::uint32_t>{5});
-  EXPECT_EQ(steps->front().workers[1].samples[0].others, std::vector<std::uint32_t>{4});
+  EXPECT_EQ(step.workers[0].samples[0].others, std::vector<std::uint32_t>{5});
+  EXPECT_EQ(step.workers[1].samples[0].others, std::vector<std::uint32_t>{4});
 }
 
 TEST(Blame, OfRowsWithoutIndicesTheHashesDo) {
-  const TempFolder folder;
-  write(folder / "run", 11, [](StepRecord& r) {
+  const Step step = blamed(10, 11, [](StepRecord& r) {
     for (WorkerRecord& w : r.workers) w.indices.clear();
   });
-  const auto steps = asked(folder / "run", {.step = 10});
-  ASSERT_TRUE(steps);
-  const Sample& sample = steps->front().workers[1].samples[0];
+  const Sample& sample = step.workers[1].samples[0];
   EXPECT_FALSE(sample.index);
   EXPECT_TRUE(sample.hash);
   EXPECT_EQ(sample.draws_before, 2U);
 }
 
 TEST(Blame, WhatIsNotFiniteIsFurthestFromUsual) {
-  const TempFolder folder;
-  write(folder / "run", 4, [](StepRecord& r) {
+  const Step step = blamed(3, 4, [](StepRecord& r) {
     if (r.step != 3) return;
     r.workers[0].nonfinite = 4;
     r.workers[0].grad_norm = kNaN;
   });
-  const auto steps = asked(folder / "run", {.step = 3});
-  ASSERT_TRUE(steps);
-  EXPECT_TRUE(std::isinf(steps->front().workers[0].distance()));
-  EXPECT_EQ(document(*steps)[0]["workers"][0]["grad_norm"]["value"], "inf");
+  EXPECT_TRUE(std::isinf(step.workers[0].distance()));
+  EXPECT_EQ(document({step})[0]["workers"][0]["grad_norm"]["value"], "inf");
 }
 
 TEST(Blame, FarBackOnlyTheLastDrawsAreKept) {
-  const TempFolder folder;
-  write(folder / "run", 101, [](StepRecord&) {});
-  const auto steps = asked(folder / "run", {.step = 100});
-  ASSERT_TRUE(steps);
-  const Sample& sample = steps->front().workers[1].samples[0];
+  const Step step = blamed(100, 101);
+  const Sample& sample = step.workers[1].samples[0];
   EXPECT_EQ(sample.draws_before, 20U);
   ASSERT_EQ(sample.before.size(), kEarlierKept);
   EXPECT_EQ(sample.before.back().step, 95U);

@@ -2,17 +2,34 @@
 // What a number of a worker's steps usually is.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <vector>
+
+#include "blame/blame.h"
 
 namespace presum::blame {
 
 // The last values of something; those that are not finite do not count.
 class Usual {
  public:
-  void add(double value);
+  void add(double value) {
+    if (!std::isfinite(value)) return;
+    if (values_.size() < kUsualSteps) {
+      values_.push_back(static_cast<float>(value));
+      return;
+    }
+    values_[next_++ % kUsualSteps] = static_cast<float>(value);
+  }
   // Their median, the lower of two; NaN where there are none.
-  double median() const;
+  double median() const {
+    if (values_.empty()) return kNaN;
+    std::vector<float> sorted = values_;
+    const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((sorted.size() - 1) / 2);
+    std::ranges::nth_element(sorted, middle);
+    return *middle;
+  }
 
  private:
   std::vector<float> values_;  // a ring once it is full

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,16 +14,19 @@
 #include "audit/survey.h"
 #include "audit/synthetic.h"
 #include "base/try.h"
-#include "cli/audit_text.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
 #include "cli/progress.h"
+#include "cli/rows.h"
 #include "cli/text.h"
 #include "cli/verb.h"
 
 namespace presum::cli {
 namespace {
+
+using audit::Measures;
+using Json = nlohmann::ordered_json;
 
 constexpr const char* kAuditHelp =
     "Synthetic gradients are added in many orders and formats, and each sum is compared with the\n"
@@ -66,6 +69,13 @@ void generate(const AuditArguments& arguments, audit::Distribution distribution,
   audit::pack(std::span<const float>(narrow), dtype, out);
 }
 
+struct AuditReport {
+  std::string source;  // "gradients fp32 values of 16 workers, seed 1"
+  std::uint32_t workers = 0;
+  Dtype dtype = Dtype::kF32;
+  audit::SurveyResult survey;
+};
+
 Result<AuditReport> survey(const AuditArguments& arguments, std::ostream& err) {
   const auto invalid = [](const char* why) { return fail(ErrorCode::kInvalidArgument, why); };
   const auto dtype = dtype_of(arguments.dtype);
@@ -100,6 +110,102 @@ Result<AuditReport> survey(const AuditArguments& arguments, std::ostream& err) {
                      workers, *dtype, survey->result()};
 }
 
+// "43.1 %"; "0" only for none.
+std::string percent(std::uint64_t part, std::uint64_t whole) {
+  if (whole == 0) return "-";
+  if (part == 0) return "0";
+  if (part == whole) return "100 %";
+  const double share = 100 * static_cast<double>(part) / static_cast<double>(whole);
+  if (share < 0.01) return "<0.01 %";
+  return share > 99.99 ? ">99.99 %" : fmt::format("{:.{}f} %", share, share < 1 ? 2 : 1);
+}
+
+// "2^-24.1"; "0"; "-" for NaN.
+std::string power(double value) {
+  if (std::isnan(value)) return "-";
+  if (value == 0) return "0";
+  return std::isinf(value) ? "inf" : fmt::format("2^{:.1f}", std::log2(value));
+}
+
+// "4096"; "2^17.5" above 99,999.
+std::string ulps(std::uint64_t count) {
+  return count > 99'999 ? power(static_cast<double>(count)) : fmt::format("{}", count);
+}
+
+std::vector<std::string> measures_row(const std::string& name, const Measures& m) {
+  return {name,
+          percent(m.differing, m.elements),
+          power(m.relative_l2()),
+          power(m.error_max),
+          ulps(m.ulps.percentile(0.5)),
+          ulps(m.ulps.percentile(0.9)),
+          ulps(m.ulps.percentile(0.99)),
+          ulps(m.ulps.largest())};
+}
+
+std::string measures_text(const AuditReport& report) {
+  std::vector<std::vector<std::string>> rows = {
+      {"way", "differ", "relative L2", "error/sum|x|", "ulps 50%", "90%", "99%", "max"}};
+  for (const auto& row : report.survey.rows) rows.push_back(measures_row(row.name, row.measures));
+  return table(rows);
+}
+
+std::string pairs_text(const AuditReport& report) {
+  std::vector<std::vector<std::string>> rows = {{"changes with", "elements"}};
+  for (const auto& pair : report.survey.pairs) {
+    rows.push_back({pair.name, percent(pair.differing, report.survey.elements)});
+  }
+  return table(rows);
+}
+
+std::string verdict(const AuditReport& report) {
+  const auto& survey = report.survey;
+  const std::uint64_t exact = survey.pairs.back().differing;
+  const std::uint64_t any = survey.pairs[survey.pairs.size() - 2].differing;
+  return fmt::format(
+      "Over {} orders of the same numbers {} of the elements change; of the exact sum {}.",
+      audit::kSurveyOrders, percent(any, survey.elements),
+      exact == 0 ? "none" : percent(exact, survey.elements));
+}
+
+// What is not finite is written as null.
+Json measures_json(const std::string& name, const Measures& m) {
+  return {{"way", name},
+          {"elements", m.elements},
+          {"differing", m.differing},
+          {"nonfinite", m.nonfinite},
+          {"relative_l2", m.relative_l2()},
+          {"error_mean", m.error_mean()},
+          {"error_max", m.error_max},
+          {"ulps",
+           {{"p50", m.ulps.percentile(0.5)},
+            {"p90", m.ulps.percentile(0.9)},
+            {"p99", m.ulps.percentile(0.99)},
+            {"max", m.ulps.largest()}}}};
+}
+
+std::string audit_text(const AuditReport& report) {
+  return fmt::format("{}, {} elements\n\n{}\n{}\n{}\n", report.source,
+                     counted(report.survey.elements), measures_text(report), pairs_text(report),
+                     verdict(report));
+}
+
+std::string audit_json(const AuditReport& report) {
+  Json out = {{"source", report.source},
+              {"workers", report.workers},
+              {"dtype", to_string(audit::accumulation_of(report.dtype))},
+              {"elements", report.survey.elements},
+              {"ways", Json::array()},
+              {"changes", Json::array()}};
+  for (const auto& row : report.survey.rows) {
+    out["ways"].push_back(measures_json(row.name, row.measures));
+  }
+  for (const auto& pair : report.survey.pairs) {
+    out["changes"].push_back({{"between", pair.name}, {"elements", pair.differing}});
+  }
+  return json_text(out);
+}
+
 int audit_verb(const AuditArguments& arguments, const Streams& io) {
   const auto report = survey(arguments, io.err);
   if (!report) return complain(io, "audit", report.error());
@@ -110,9 +216,9 @@ int audit_verb(const AuditArguments& arguments, const Streams& io) {
 }  // namespace
 
 void add_audit(CLI::App& program, Command& chosen) {
-  auto arguments = std::make_shared<AuditArguments>();
-  auto* command = program.add_subcommand("audit", "what adding in another order or format changes");
-  command->footer(kAuditHelp);
+  const auto [command, arguments] = add_verb<AuditArguments>(
+      program, chosen, "audit", "what adding in another order or format changes", kAuditHelp,
+      audit_verb);
   command->add_option("--workers", arguments->workers, "number of synthetic workers")
       ->capture_default_str();
   command->add_option("--elements", arguments->elements, "elements per worker")
@@ -127,7 +233,6 @@ void add_audit(CLI::App& program, Command& chosen) {
       ->check(CLI::Range(std::uint64_t{0}, kSeedMax))
       ->capture_default_str();
   add_format(command, arguments->format, "text or json", {"text", "json"});
-  choose(command, chosen, arguments, audit_verb);
 }
 
 }  // namespace presum::cli

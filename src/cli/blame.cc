@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,7 +13,9 @@
 #include "blame/document.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "cli/findings_text.h"
 #include "cli/progress.h"
+#include "cli/rows.h"
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "presum/run_log.h"
@@ -115,9 +116,7 @@ std::string sample_text(const Sample& sample) {
   if (sample.hash) out += fmt::format("{}row {:016x}", sample.index ? ", " : "", *sample.hash);
   if (!sample.others.empty()) out += fmt::format("; drawn by {} too", ranks(sample.others));
   if (sample.before.empty()) return out + '\n';
-  out += fmt::format("; drawn {} before: ", sample.draws_before == 1
-                                                ? std::string("once")
-                                                : fmt::format("{} times", sample.draws_before));
+  out += fmt::format("; drawn {} before: ", times(sample.draws_before));
   std::vector<std::string> before;
   const std::size_t shown = std::min(sample.before.size(), kBeforeShown);
   for (const auto& draw : std::span(sample.before).last(shown)) {
@@ -153,13 +152,10 @@ const Worker* chosen_of(const Step& step, std::optional<std::uint32_t> rank) {
 }
 
 std::string text_of(const std::string& run, const Step& step, std::optional<std::uint32_t> rank) {
-  const ModelKey& model = step.key.model;
   std::string out = fmt::format("{}: step {}", printable(run), step.key.step);
-  if (model.segment != 1) out += fmt::format(", segment {}", model.segment);
-  if (model.module != 0) out += fmt::format(", module {}", model.module);
-  if (model.shard != 0) out += fmt::format(", shard {}", model.shard);
-  out += fmt::format(", {} of {} workers; loss {}{}\n\n", step.workers.size(),
-                     step.workers_expected, with_usual(step.loss), far(step.loss));
+  out += fmt::format("{}, {} of {} workers; loss {}{}\n\n", model_text(step.key.model),
+                     step.workers.size(), step.workers_expected, with_usual(step.loss),
+                     far(step.loss));
   const Worker* worker = chosen_of(step, rank);
   return out + table_of(step) + (worker == nullptr ? "" : worker_text(*worker));
 }
@@ -182,10 +178,7 @@ int blame_step(const BlameOptions& options, const Streams& io) {
   const auto steps = read(*log, options, io.err);
   if (!steps) return complain(io, "blame", steps.error());
   if (options.format == "json") {
-    constexpr int kIndent = 2;
-    io.out << blame::document(*steps).dump(kIndent, ' ', false,
-                                           nlohmann::json::error_handler_t::replace)
-           << '\n';
+    io.out << json_text(blame::document(*steps));
     return kOk;
   }
   for (const Step& step : *steps) {
@@ -197,9 +190,9 @@ int blame_step(const BlameOptions& options, const Streams& io) {
 }  // namespace
 
 void add_blame(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<BlameOptions>();
-  auto* command = program.add_subcommand("blame", "what was behind one step: samples and layers");
-  command->footer(kBlameHelp);
+  const auto [command, options] = add_verb<BlameOptions>(
+      program, chosen, "blame", "what was behind one step: samples and layers", kBlameHelp,
+      blame_step);
   command->add_option("RUN", options->run, "a run folder or a presum.db file")->required();
   command->add_option("--step", options->step, "the step, as findings and the page number it")
       ->required()
@@ -209,7 +202,6 @@ void add_blame(CLI::App& program, Command& chosen) {
   command->add_option("--rank", options->rank, "a global rank; default: the furthest from usual");
   command->add_option("--segment", options->segment, "default: the last one that has the step");
   add_format(command, options->format, "text or json", {"text", "json"});
-  choose(command, chosen, options, blame_step);
 }
 
 }  // namespace presum::cli

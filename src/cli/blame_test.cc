@@ -22,9 +22,7 @@ std::vector<StepRecord> steps_with_a_spike() {
 }
 
 TEST(BlameCommand, ShowsTheWorkerThatIsFurthestFromUsual) {
-  const TempFolder folder;
-  make_run(folder / "run", steps_with_a_spike());
-  const CommandResult ran = run({"blame", (folder / "run").string(), "--step", "5"});
+  const CommandResult ran = run_on("blame", steps_with_a_spike(), {}, {"--step", "5"});
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_NE(ran.out.find("run: step 5, 2 of 2 workers; loss 2 (usually 2)"), std::string::npos)
       << ran.out;
@@ -34,16 +32,14 @@ TEST(BlameCommand, ShowsTheWorkerThatIsFurthestFromUsual) {
             std::string::npos)
       << ran.out;
   const CommandResult other =
-      run({"blame", (folder / "run").string(), "--step", "5", "--rank", "4"});
+      run_on("blame", steps_with_a_spike(), {}, {"--step", "5", "--rank", "4"});
   EXPECT_NE(other.out.find("rank 4: loss 2"), std::string::npos);
   EXPECT_EQ(other.out.find("sample 21"), std::string::npos);
 }
 
 TEST(BlameCommand, JsonHasAllWorkers) {
-  const TempFolder folder;
-  make_run(folder / "run", steps_with_a_spike());
   const CommandResult ran =
-      run({"blame", (folder / "run").string(), "--step", "5", "--format", "json"});
+      run_on("blame", steps_with_a_spike(), {}, {"--step", "5", "--format", "json"});
   EXPECT_EQ(ran.code, 0);
   const auto document = nlohmann::ordered_json::parse(ran.out);
   EXPECT_EQ(keys(document[0]),

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "base/try.h"
@@ -110,9 +109,8 @@ int check(const CheckOptions& options, const Streams& io) {
 }  // namespace
 
 void add_check(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<CheckOptions>();
-  auto* command = program.add_subcommand("check", "findings of runs, as an exit code");
-  command->footer(kCheckHelp);
+  const auto [command, options] = add_verb<CheckOptions>(
+      program, chosen, "check", "findings of runs, as an exit code", kCheckHelp, check);
   command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
   command->add_option("--fail-on", options->fail_on, "info, warning (default) or critical")
       ->check(kLevel);
@@ -121,7 +119,6 @@ void add_check(CLI::App& program, Command& chosen) {
           "--require", options->require,
           "facts (default), or statistics: exit with 2 where the run is too short for them")
       ->check(CLI::IsMember({"facts", "statistics"}));
-  choose(command, chosen, options, check);
 }
 
 }  // namespace presum::cli

@@ -12,9 +12,7 @@ namespace presum::cli {
 namespace {
 
 TEST(Check, AConsistentRunExitsWith0) {
-  const TempFolder folder;
-  make_run(folder / "run", steps_of(30, 1));
-  const CommandResult ran = run({"check", (folder / "run").string()});
+  const CommandResult ran = run_on("check", steps_of(30, 1));
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(ran.out,
@@ -85,14 +83,12 @@ TEST(Check, FindingsOutweighARunThatCouldNotBeJudged) {
 }
 
 TEST(Check, OneWorkerIsTooLittleEvidence) {
-  const TempFolder folder;
   auto steps = steps_of(40, 1);
   for (StepRecord& s : steps) {
     s.workers_expected = 1;
     s.workers.resize(1);
   }
-  make_run(folder / "run", steps);
-  const CommandResult ran = run({"check", (folder / "run").string()});
+  const CommandResult ran = run_on("check", steps);
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.out,
             "run: insufficient evidence: one worker: there is nothing to compare; 40 steps, 1 of 1 "
@@ -100,9 +96,7 @@ TEST(Check, OneWorkerIsTooLittleEvidence) {
 }
 
 TEST(Check, ARunWithoutChecksIsNotConsistent) {
-  const TempFolder folder;
-  make_run(folder / "run", steps_of(40, 1), {.checks = {}});
-  const CommandResult ran = run({"check", (folder / "run").string()});
+  const CommandResult ran = run_on("check", steps_of(40, 1), {.checks = {}});
   EXPECT_EQ(ran.code, 2);
   EXPECT_NE(ran.out.find("no check was made"), std::string::npos) << ran.out;
 }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -96,11 +95,10 @@ int explain(const ExplainOptions& options, const Streams& io) {
 }  // namespace
 
 void add_explain(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<ExplainOptions>();
-  auto* command = program.add_subcommand("explain", "what a check compares, and how to mend it");
-  command->footer(kExplainHelp);
+  const auto [command, options] =
+      add_verb<ExplainOptions>(program, chosen, "explain",
+                               "what a check compares, and how to mend it", kExplainHelp, explain);
   command->add_option("CHECK", options->check, "such as duplicate-data, as findings name it");
-  choose(command, chosen, options, explain);
 }
 
 }  // namespace presum::cli

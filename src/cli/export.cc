@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <memory>
 #include <ostream>
 #include <span>
 #include <string>
@@ -83,10 +82,9 @@ int export_run(const ExportArguments& arguments, const Streams& io) {
 }  // namespace
 
 void add_export(CLI::App& program, Command& chosen) {
-  auto arguments = std::make_shared<ExportArguments>();
-  auto* command =
-      program.add_subcommand("export", "a run's tables as CSV or JSON lines, or a trace");
-  command->footer(help());
+  const auto [command, arguments] = add_verb<ExportArguments>(
+      program, chosen, "export", "a run's tables as CSV or JSON lines, or a trace", help(),
+      export_run);
   command->add_option("RUN", arguments->run, "run folder or presum.db file")->required();
   auto* table = command->add_option("--table", arguments->table, "what to write");
   table->check(CLI::IsMember(table_names()))->capture_default_str();
@@ -96,7 +94,6 @@ void add_export(CLI::App& program, Command& chosen) {
   arguments->format_option = command->get_option("--format");
   command->add_option("-o,--output", arguments->output, "write the trace to this file")
       ->needs(trace);
-  choose(command, chosen, arguments, export_run);
 }
 
 }  // namespace presum::cli

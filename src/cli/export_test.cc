@@ -7,9 +7,8 @@ namespace presum::cli {
 namespace {
 
 TEST(Export, WritesFindingsAsCsvWithTheirListsAsJson) {
-  const TempFolder folder;
-  make_run(folder / "run", steps_of(9, 1), two_findings());
-  const CommandResult ran = run({"export", (folder / "run").string(), "--table", "findings"});
+  const CommandResult ran =
+      run_on("export", steps_of(9, 1), two_findings(), {"--table", "findings"});
   EXPECT_EQ(ran.code, 0);
   const auto rows = lines(ran.out);
   ASSERT_EQ(rows.size(), 3U) << ran.out;
@@ -24,10 +23,8 @@ TEST(Export, WritesFindingsAsCsvWithTheirListsAsJson) {
 }
 
 TEST(Export, WritesChecksAsJsonLines) {
-  const TempFolder folder;
-  make_run(folder / "run", steps_of(9, 1));
   const CommandResult ran =
-      run({"export", (folder / "run").string(), "--table", "checks", "--format", "jsonl"});
+      run_on("export", steps_of(9, 1), {}, {"--table", "checks", "--format", "jsonl"});
   EXPECT_EQ(ran.code, 0);
   const auto rows = lines(ran.out);
   ASSERT_EQ(rows.size(), 5U) << ran.out;

@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 
 #include "base/try.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
+#include "cli/rows.h"
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "judge/continuations.h"
@@ -95,30 +95,22 @@ std::string as_text(const ReadRun& run) {
   return out;
 }
 
-std::string as_json(const judge::Judgement& judgement) {
-  constexpr int kIndent = 2;
-  return judge::judgement_json(judgement).dump(kIndent, ' ', false,
-                                               judge::Json::error_handler_t::replace) +
-         '\n';
-}
-
 int show(const FindingsOptions& options, const Streams& io) {
   const auto run = read(options);
   if (!run) return complain(io, "findings", run.error());
-  io.out << (options.format == "json" ? as_json(run->judgement) : as_text(*run));
+  io.out << (options.format == "json" ? json_text(judge::judgement_json(run->judgement))
+                                      : as_text(*run));
   return kOk;
 }
 
 }  // namespace
 
 void add_findings(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<FindingsOptions>();
-  auto* command = program.add_subcommand("findings", "what is wrong with a run, and what to do");
-  command->footer(kFindingsHelp);
+  const auto [command, options] = add_verb<FindingsOptions>(
+      program, chosen, "findings", "what is wrong with a run, and what to do", kFindingsHelp, show);
   command->add_option("RUN", options->run, "run folder or presum.db file")->required();
   add_format(command, options->format, "text or json", {"text", "json"});
   command->add_option("--segment", options->segment, "one segment only: 1, 2, ... by restarts");
-  choose(command, chosen, options, show);
 }
 
 }  // namespace presum::cli

@@ -13,9 +13,7 @@ namespace presum::cli {
 namespace {
 
 TEST(Findings, TextSaysEverythingWorstFirst) {
-  const TempFolder folder;
-  make_run(folder / "run", steps_of(9, 1), two_findings());
-  const CommandResult ran = run({"findings", (folder / "run").string()});
+  const CommandResult ran = run_on("findings", steps_of(9, 1), two_findings());
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(ran.out,
@@ -61,9 +59,8 @@ TEST(Findings, TextCountsTheFindingsOfEachSeverity) {
 }
 
 TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
-  const TempFolder folder;
-  make_run(folder / "run", steps_of(9, 1), two_findings());
-  const CommandResult ran = run({"findings", (folder / "run").string(), "--format", "json"});
+  const CommandResult ran =
+      run_on("findings", steps_of(9, 1), two_findings(), {"--format", "json"});
   EXPECT_EQ(ran.code, 0);
   const auto json = nlohmann::ordered_json::parse(ran.out);
   EXPECT_EQ(keys(json),
@@ -95,7 +92,6 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
 }
 
 TEST(Findings, ShowWhatAuditsOfTheSumFound) {
-  const TempFolder folder;
   auto steps = steps_of(4, 1);
   for (const std::size_t audited : {0U, 2U}) {
     const AuditRecord audit{.elements = 200,
@@ -109,8 +105,7 @@ TEST(Findings, ShowWhatAuditsOfTheSumFound) {
                             .ulps = UlpPercentiles{0, 1, 9, 64}};
     steps[audited].workers[0].audit = audit;
   }
-  make_run(folder / "run", steps);
-  const CommandResult ran = run({"findings", (folder / "run").string()});
+  const CommandResult ran = run_on("findings", steps);
   EXPECT_NE(ran.out.find("the sum, audited 2 times in steps 0-2, 400 elements in all:\n"
                          "    fp32 gradients, added in fp32, order ring, division once\n"
                          "    13 % of the elements are not the correctly rounded ones, 0 are "
@@ -123,14 +118,12 @@ TEST(Findings, ShowWhatAuditsOfTheSumFound) {
 }
 
 TEST(Findings, InsufficientEvidenceIsAnAnswer) {
-  const TempFolder folder;
-  make_run(folder / "run", {}, {.checks = {}});
-  const CommandResult text = run({"findings", (folder / "run").string()});
+  const CommandResult text = run_on("findings", {}, {.checks = {}});
   EXPECT_EQ(text.code, 0);
   EXPECT_EQ(text.out,
             "run: insufficient evidence: no step was recorded (was loss.backward() called after "
             "attach? torch.autograd.grad is not seen), no finding\n0 steps, 0 of 0 workers\n");
-  const CommandResult json = run({"findings", (folder / "run").string(), "--format", "json"});
+  const CommandResult json = run_on("findings", {}, {.checks = {}}, {"--format", "json"});
   EXPECT_EQ(json.code, 0);
   EXPECT_EQ(nlohmann::json::parse(json.out)["verdict"], "insufficient-evidence");
 }

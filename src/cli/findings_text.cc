@@ -49,19 +49,6 @@ std::string part(const Finding& finding) {
          together("shard", model.shard, finding, &ModelKey::shard);
 }
 
-std::string part(const judge::AuditSummary& found) {
-  std::string out;
-  if (found.model.segment != 1) out += fmt::format(", segment {}", found.model.segment);
-  if (found.model.module != 0) out += fmt::format(", module {}", found.model.module);
-  if (found.model.shard != 0) out += fmt::format(", shard {}", found.model.shard);
-  return out;
-}
-
-std::string times(std::uint64_t value) {
-  if (value == 0) return "never";
-  return value == 1 ? "once" : fmt::format("{} times", value);
-}
-
 std::string line(const char* label, const std::string& text) {
   return text.empty() ? "" : fmt::format("    {:<11}{}\n", label, text);
 }
@@ -120,6 +107,19 @@ std::string count(std::uint64_t value, const char* noun) {
   return fmt::format("{} {}{}", value, noun, value == 1 ? "" : "s");
 }
 
+std::string times(std::uint64_t value) {
+  if (value == 0) return "never";
+  return value == 1 ? "once" : fmt::format("{} times", value);
+}
+
+std::string model_text(const ModelKey& model) {
+  std::string out;
+  if (model.segment != 1) out += fmt::format(", segment {}", model.segment);
+  if (model.module != 0) out += fmt::format(", module {}", model.module);
+  if (model.shard != 0) out += fmt::format(", shard {}", model.shard);
+  return out;
+}
+
 std::string location_text(const Finding& finding) {
   const auto on = finding.hosts.empty() ? "" : " on " + hosts(finding.hosts);
   return fmt::format("{}{}{}", ranks(finding.ranks), on, part(finding));
@@ -153,7 +153,7 @@ std::string audits_text(std::span<const judge::AuditSummary> audits) {
   std::string out;
   for (const judge::AuditSummary& a : audits) {
     out += fmt::format("the sum, audited {} in {}{}, {} elements in all:\n", times(a.audits),
-                       steps(a), part(a), a.elements);
+                       steps(a), model_text(a.model), a.elements);
     out += fmt::format("    {} gradients, added in {}, order {}, division {}\n", a.gradient,
                        a.accumulation, a.order, a.division);
     out += fmt::format(

@@ -39,8 +39,6 @@ Status check_target(const std::filesystem::path& file, char first, const char* k
   return {};
 }
 
-Status check_page(const std::filesystem::path& file) { return check_target(file, '<', "page"); }
-
 Status write_part(const std::filesystem::path& part, const std::filesystem::path& file,
                   const WriteTo& write) {
   errno = 0;
@@ -51,8 +49,10 @@ Status write_part(const std::filesystem::path& part, const std::filesystem::path
   return failed(file, std::error_code(errno, std::generic_category()).message());
 }
 
-// REQUIRES: what is there may be replaced.
-Status replace_file(const std::filesystem::path& file, const WriteTo& write) {
+// See check_target().
+Status replace_file(const std::filesystem::path& file, char first, const char* kind,
+                    const WriteTo& write) {
+  PRESUM_TRY(check_target(file, first, kind));
   const auto part = part_of(file);
   auto done = write_part(part, file, write);
   std::error_code error;
@@ -62,23 +62,17 @@ Status replace_file(const std::filesystem::path& file, const WriteTo& write) {
   return done;
 }
 
-WriteTo text_writer(const std::string& text) {
-  return [&text](std::ostream& out) {
-    out << text;
-    return Status();
-  };
-}
-
 }  // namespace
 
 Status write_page_file(const std::filesystem::path& file, const std::string& text) {
-  PRESUM_TRY(check_page(file));
-  return replace_file(file, text_writer(text));
+  return replace_file(file, '<', "page", [&](std::ostream& out) {
+    out << text;
+    return Status();
+  });
 }
 
 Status write_json_file(const std::filesystem::path& file, const WriteTo& write) {
-  PRESUM_TRY(check_target(file, '{', "JSON object"));
-  return replace_file(file, write);
+  return replace_file(file, '{', "JSON object", write);
 }
 
 }  // namespace presum::cli

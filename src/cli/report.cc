@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <memory>
 #include <vector>
 
 #include "base/try.h"
@@ -49,12 +48,10 @@ int report(const ReportOptions& options, const Streams& io) {
 }  // namespace
 
 void add_report(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<ReportOptions>();
-  auto* command = program.add_subcommand("report", "one HTML page about one run or several");
-  command->footer(kReportHelp);
+  const auto [command, options] = add_verb<ReportOptions>(
+      program, chosen, "report", "one HTML page about one run or several", kReportHelp, report);
   command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
   command->add_option("-o,--output", options->output, "the file to write")->capture_default_str();
-  choose(command, chosen, options, report);
 }
 
 }  // namespace presum::cli

@@ -66,6 +66,11 @@ std::string json_line(const nlohmann::ordered_json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::string json_text(const nlohmann::ordered_json& value) {
+  constexpr int kIndent = 2;
+  return value.dump(kIndent, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+}
+
 std::string json_row(std::span<const std::string> columns, std::span<const RunLog::Cell> cells) {
   return json_line(row_json(columns, cells)) + '\n';
 }

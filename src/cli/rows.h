@@ -18,6 +18,8 @@ nlohmann::ordered_json row_json(std::span<const std::string> columns,
                                 std::span<const RunLog::Cell> cells);
 // Any JSON on one line, without its end; bytes that are no UTF-8 are replaced.
 std::string json_line(const nlohmann::ordered_json& value);
+// Any JSON as indented lines, likewise.
+std::string json_text(const nlohmann::ordered_json& value);
 // row_json() as a whole line.
 std::string json_row(std::span<const std::string> columns, std::span<const RunLog::Cell> cells);
 

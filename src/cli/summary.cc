@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -54,35 +53,23 @@ constexpr const char* kSummaryHelp =
     "meant.\n\n"
     "Example: presum summary demo/*-S1-*       --format json for all ranks, in seconds";
 
-class Mean {
- public:
-  void add(double value) {
-    if (std::isnan(value)) return;
-    sum_ += value;
-    ++count_;
-  }
-  double value() const { return count_ == 0 ? kNaN : sum_ / count_; }
-
- private:
-  double sum_ = 0;
-  int count_ = 0;
-};
-
 using Steps = std::vector<StepRecord>;
 
-double mean_of(const Steps& steps, double StepRecord::*field) {
-  Mean mean;
-  for (const StepRecord& s : steps) mean.add(s.*field);
-  return mean.value();
+// Over the steps that have it.
+double mean_of(std::span<const StepRecord> steps, double StepRecord::*field) {
+  double sum = 0;
+  int count = 0;
+  for (const StepRecord& s : steps) {
+    if (std::isnan(s.*field)) continue;
+    sum += s.*field;
+    ++count;
+  }
+  return count == 0 ? kNaN : sum / count;
 }
 
-double last_loss(const Steps& steps) {
+double last_loss(std::span<const StepRecord> steps) {
   constexpr std::size_t kLast = 20;
-  Mean mean;
-  for (std::size_t i = steps.size() - std::min(kLast, steps.size()); i < steps.size(); ++i) {
-    mean.add(steps[i].loss_mean);
-  }
-  return mean.value();
+  return mean_of(steps.last(std::min(kLast, steps.size())), &StepRecord::loss_mean);
 }
 
 struct Column {
@@ -354,13 +341,11 @@ int summarise(const SummaryArguments& arguments, const Streams& io) {
 }  // namespace
 
 void add_summary(CLI::App& program, Command& chosen) {
-  auto arguments = std::make_shared<SummaryArguments>();
-  auto* command =
-      program.add_subcommand("summary", "one line of metrics per run, and where its time went");
-  command->footer(kSummaryHelp);
+  const auto [command, arguments] = add_verb<SummaryArguments>(
+      program, chosen, "summary", "one line of metrics per run, and where its time went",
+      kSummaryHelp, summarise);
   command->add_option("RUN", arguments->runs, "run folders or presum.db files")->required();
   add_format(command, arguments->format, "text, json or csv", {"text", "json", "csv"});
-  choose(command, chosen, arguments, summarise);
 }
 
 }  // namespace presum::cli

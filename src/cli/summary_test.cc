@@ -27,11 +27,9 @@ TEST(Summary, HasOneLinePerRun) {
 }
 
 TEST(Summary, LossIsTheMeanOfTheLast20Steps) {
-  const TempFolder folder;
   auto steps = steps_of(30, 100);
   for (std::size_t s = 10; s < 30; ++s) steps[s].loss_mean = s % 2 == 0 ? 1 : 2;
-  make_run(folder / "run", steps);
-  EXPECT_EQ(words(lines(run({"summary", (folder / "run").string()}).out).at(1))[3], "1.5");
+  EXPECT_EQ(words(lines(run_on("summary", steps).out).at(1))[3], "1.5");
 }
 
 TEST(Summary, ShowsDashesForWhatIsUnknownAndForARunWithoutSteps) {
@@ -48,20 +46,16 @@ TEST(Summary, ShowsDashesForWhatIsUnknownAndForARunWithoutSteps) {
 }
 
 TEST(Summary, KeepsModelsApart) {
-  const TempFolder folder;
   auto steps = steps_of(4, 1);
   steps[2].model.module = 1;
   steps[3].model.shard = 1;
-  make_run(folder / "run", steps);
-  const auto rows = lines(run({"summary", (folder / "run").string()}).out);
+  const auto rows = lines(run_on("summary", steps).out);
   ASSERT_EQ(rows.size(), 4U);
   EXPECT_EQ(rows[1].find("run module 0 shard 0"), 0U);
   EXPECT_EQ(rows[2].find("run module 0 shard 1"), 0U);
   EXPECT_EQ(rows[3].find("run module 1 shard 0"), 0U);
   steps.pop_back();
-  make_run(folder / "unsharded", steps);
-  const auto models = lines(run({"summary", (folder / "unsharded").string()}).out);
-  EXPECT_EQ(models.at(2).find("unsharded module 1  "), 0U);
+  EXPECT_EQ(lines(run_on("summary", steps).out).at(2).find("run module 1  "), 0U);
 }
 
 TEST(Summary, NamesCannotSteerTheTerminal) {
@@ -89,11 +83,11 @@ const Stall kStall = {.step = 2,
                       .ranks = {5}};
 
 TEST(Summary, SaysWhereTheTimeWent) {
-  const TempFolder folder;
   Stall meant = kStall;
   meant.harmless = true;
-  make_run(folder / "run", timed_steps(), {.note = "", .findings = {}, .stalls = {kStall, meant}});
-  const auto text = lines(run({"summary", (folder / "run").string()}).out);
+  const auto text = lines(
+      run_on("summary", timed_steps(), {.note = "", .findings = {}, .stalls = {kStall, meant}})
+          .out);
   ASSERT_EQ(text.size(), 12U);
   EXPECT_EQ(text[3], "run: mean milliseconds of 2 steps");
   EXPECT_EQ(words(text[5]), (std::vector<std::string>{"4", "0.40", "1.00", "1.60", "0.40", "0.60",
@@ -107,20 +101,18 @@ TEST(Summary, SaysWhereTheTimeWent) {
 }
 
 TEST(Summary, SaysWhatPresumTookInTheFirstLineOfItsModel) {
-  const TempFolder folder;
   auto steps = steps_of(3, 1);
   for (StepRecord& step : steps) step.model.shard = 1;  // global rank 0 does not train
   steps.push_back(steps.front());
   steps.back().model.shard = 2;
   RunExtras extras;
   extras.facts = {{"overhead_ms", "2.5"}, {"step_ms", "125"}};
-  make_run(folder / "run", steps, extras);
   const std::string said = "run shard 1: presum took 2.50 ms of a step of 125.0 ms on rank 5";
-  const std::string text = run({"summary", (folder / "run").string()}).out;
+  const std::string text = run_on("summary", steps, extras).out;
   EXPECT_NE(text.find(said), std::string::npos) << text;
   EXPECT_EQ(text.find("run shard 2: presum"), std::string::npos) << text;
   const auto json =
-      nlohmann::json::parse(run({"summary", (folder / "run").string(), "--format", "json"}).out);
+      nlohmann::json::parse(run_on("summary", steps, extras, {"--format", "json"}).out);
   EXPECT_NEAR(json[0]["overhead"]["share"].get<double>(), 0.02, 1e-12);
   EXPECT_TRUE(json[1]["overhead"].is_null());
 }

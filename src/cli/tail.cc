@@ -8,7 +8,6 @@
 #include <deque>
 #include <iostream>
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -219,9 +218,8 @@ int tail(const TailArguments& arguments, const Streams& io) {
 }  // namespace
 
 void add_tail(CLI::App& program, Command& chosen) {
-  auto arguments = std::make_shared<TailArguments>();
-  auto* command = program.add_subcommand("tail", "follow a run: a line a step, and what is found");
-  command->footer(kTailHelp);
+  const auto [command, arguments] = add_verb<TailArguments>(
+      program, chosen, "tail", "follow a run: a line a step, and what is found", kTailHelp, tail);
   command->add_option("RUN", arguments->run, "a run folder or presum.db file")->required();
   command->add_option("-n,--lines", arguments->lines, "steps to begin with")
       ->check(CLI::Range(std::uint64_t{0}, kLinesMax))
@@ -230,7 +228,6 @@ void add_tail(CLI::App& program, Command& chosen) {
       ->check(CLI::Range(0.05, 3600.0))
       ->capture_default_str();
   command->add_flag("--once", arguments->once, "show what is there, and stop");
-  choose(command, chosen, arguments, tail);
 }
 
 }  // namespace presum::cli

@@ -157,6 +157,17 @@ inline void make_run(const Path& folder, const std::vector<StepRecord>& records,
   ASSERT_TRUE(writer->close());
 }
 
+// What a verb says of such a run, which is called "run".
+inline CommandResult run_on(const std::string& verb, const std::vector<StepRecord>& records,
+                            const RunExtras& extras = {},
+                            const std::vector<std::string>& more = {}) {
+  const TempFolder folder;
+  make_run(folder / "run", records, extras);
+  std::vector<std::string> args = {verb, (folder / "run").string()};
+  args.insert(args.end(), more.begin(), more.end());
+  return run(args);
+}
+
 inline void expect_refusal(const std::vector<std::string>& args, const std::string& says) {
   const CommandResult ran = run(args);
   EXPECT_EQ(ran.code, 2);

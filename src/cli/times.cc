@@ -63,16 +63,15 @@ std::string rank_time(double seconds) {
   return number(seconds) + " rank-seconds";
 }
 
-Json or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
+// What is not finite is written as null.
 Json means_json(const MeanTimes& means) {
   Json out = {{"steps", means.count()}};
   for (std::size_t p = 0; p < kPhaseCount; ++p) {
     const auto phase = static_cast<Phase>(p);
-    out[to_string(phase)] = or_null(means.of(phase));
+    out[to_string(phase)] = means.of(phase);
   }
-  out["own"] = or_null(means.own());
-  out["on_processor"] = or_null(means.on_processor());
+  out["own"] = means.own();
+  out["on_processor"] = means.on_processor();
   return out;
 }
 
@@ -164,7 +163,7 @@ Json times_json(const TimeTable& table) {
           {"ranks", ranks},
           {"mean", means_json(table.all)},
           {"slowest", slowest ? Json(slowest->first) : Json()},
-          {"slowest_factor", slowest ? or_null(slowest->second) : Json()},
+          {"slowest_factor", slowest ? Json(slowest->second) : Json()},
           {"waited", table.waited},
           {"recorded", table.recorded}};
 }

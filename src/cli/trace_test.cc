@@ -37,16 +37,14 @@ std::vector<Json> of_kind(const Json& trace, const std::string& ph) {
   return out;
 }
 
-Json trace_of(const Path& run_folder) {
-  const CommandResult ran = run({"export", run_folder.string(), "--trace"});
+Json trace_of(const std::vector<StepRecord>& steps, const RunExtras& extras = {}) {
+  const CommandResult ran = run_on("export", steps, extras, {"--trace"});
   EXPECT_EQ(ran.code, kOk) << ran.err;
   return Json::parse(ran.out);
 }
 
 TEST(Trace, PhasesFollowEachOtherAndStepsBeginTogether) {
-  const TempFolder folder;
-  make_run(folder / "run", timed_steps(4));
-  const Json trace = trace_of(folder / "run");
+  const Json trace = trace_of(timed_steps(4));
   std::map<int, std::vector<Json>> of_rank;
   for (const Json& e : of_kind(trace, "X")) of_rank[e["pid"]].push_back(e);
   ASSERT_EQ(of_rank.size(), 2U);
@@ -72,11 +70,9 @@ TEST(Trace, PhasesFollowEachOtherAndStepsBeginTogether) {
 }
 
 TEST(Trace, NamesRanksAndModelsAndCountsLossAndNorm) {
-  const TempFolder folder;
   auto steps = timed_steps(3);
   steps[2].workers[0].loss = kNaN;
-  make_run(folder / "run", steps);
-  const Json trace = trace_of(folder / "run");
+  const Json trace = trace_of(steps);
   std::set<std::string> names;
   for (const Json& e : of_kind(trace, "M")) {
     if (e["args"].contains("name")) names.insert(e["args"]["name"]);
@@ -90,14 +86,12 @@ TEST(Trace, NamesRanksAndModelsAndCountsLossAndNorm) {
 }
 
 TEST(Trace, MicroBatchesAddUpToTheirPhases) {
-  const TempFolder folder;
   auto steps = timed_steps(2);
   // The third takes what rounding left; of a phase that is longer the rest is told by itself.
   steps[1].workers[0].times.micro = {
       {0.0001F, 0.0003F, 0.0004F}, {0.0001F, 0.0003F, 0.0004F}, {0.0002F, 0.0004F, 0.0004F}};
-  make_run(folder / "run", steps);
   std::map<std::string, std::pair<int, double>> sums;
-  for (const Json& e : of_kind(trace_of(folder / "run"), "X")) {
+  for (const Json& e : of_kind(trace_of(steps), "X")) {
     if (e["pid"] != 4) continue;
     auto& [micro, sum] = sums[e["name"]];
     micro += e["args"].contains("micro_batch");
@@ -112,14 +106,12 @@ TEST(Trace, MicroBatchesAddUpToTheirPhases) {
 }
 
 TEST(Trace, MarksFindingsAtTheirFirstStep) {
-  const TempFolder folder;
   Finding one = finding("slow-worker", Severity::kWarning);
   one.first_step = 2;
   Finding all = finding("loss-event", Severity::kInfo);
   all.ranks.clear();
   all.first_step = 99;
-  make_run(folder / "run", timed_steps(4), {.note = "", .findings = {all, one}});
-  const auto marks = of_kind(trace_of(folder / "run"), "i");
+  const auto marks = of_kind(trace_of(timed_steps(4), {.note = "", .findings = {all, one}}), "i");
   ASSERT_EQ(marks.size(), 2U);
   EXPECT_EQ(marks[0]["name"], "Title of slow-worker");
   EXPECT_EQ(marks[0]["pid"], 4);
@@ -130,13 +122,11 @@ TEST(Trace, MarksFindingsAtTheirFirstStep) {
 }
 
 TEST(Trace, ModelsBeginTogether) {
-  const TempFolder folder;
   auto steps = timed_steps(3);
   auto second = timed_steps(2);
   for (StepRecord& s : second) s.model.module = 1;
   steps.insert(steps.end(), second.begin(), second.end());
-  make_run(folder / "run", steps);
-  const Json trace = trace_of(folder / "run");
+  const Json trace = trace_of(steps);
   std::map<int, double> first;
   for (const Json& e : of_kind(trace, "X")) first.emplace(e["tid"].get<int>(), e["ts"]);
   EXPECT_EQ(first, (std::map<int, double>{{0, 0}, {1, 0}}));

@@ -21,13 +21,18 @@ int complain(const Streams& io, std::string_view verb, const Error& error);
 void add_format(CLI::App* command, std::string& format, const std::string& help,
                 const std::vector<std::string>& formats);
 
-// Has `run` run with the options if the command is on the command line.
+// Adds a verb. `run` runs with the options if it is on the command line.
 template <class Options>
-void choose(CLI::App* command, Command& chosen, std::shared_ptr<Options> options,
-            int (*run)(const Options&, const Streams&)) {
-  command->callback([&chosen, options = std::move(options), run] {
+std::pair<CLI::App*, std::shared_ptr<Options>> add_verb(
+    CLI::App& program, Command& chosen, const char* name, const char* about,
+    const std::string& help, int (*run)(const Options&, const Streams&)) {
+  auto* command = program.add_subcommand(name, about);
+  command->footer(help);
+  auto options = std::make_shared<Options>();
+  command->callback([&chosen, options, run] {
     chosen = [options, run](const Streams& io) { return run(*options, io); };
   });
+  return {command, options};
 }
 
 }  // namespace presum::cli

@@ -12,22 +12,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::change_gradient;
-using testing::change_layer;
-using testing::changed_late;
-using testing::compare_folders;
-using testing::compare_steps;
-using testing::expect_first;
-using testing::first;
-using testing::has;
-using testing::record;
-using testing::remove_worker;
-using testing::RunOptions;
-using testing::step_of;
-using testing::steps_changed_late;
-using testing::steps_hashed_in_slices;
-using testing::steps_of;
-using testing::TempFolder;
 using Step = std::optional<std::uint64_t>;
 
 TEST(Brackets, OfAParameterBeginWhenItWasLastSeenEqual) {

@@ -9,14 +9,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::change_gradient;
-using testing::compare_folders;
-using testing::compare_steps;
-using testing::has;
-using testing::kSteps;
-using testing::record;
-using testing::steps_of;
-using testing::TempFolder;
 using Names = std::vector<std::string>;
 
 TEST(Compare, FindsEqualRunsIdenticalAtEveryStage) {

@@ -12,13 +12,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::change_gradient;
-using testing::changed_at;
-using testing::changed_late;
-using testing::compare_steps;
-using testing::first;
-using testing::steps_of;
-
 TEST(Document, SaysWhatTheComparisonSays) {
   const auto c = changed_at(7, [](StepRecord& s) { change_gradient(s, 2, {"layers.2"}); });
   const auto json = document(c);

@@ -12,20 +12,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::add_notes;
-using testing::compare_folders;
-using testing::compare_steps;
-using testing::contains;
-using testing::expect_first;
-using testing::FakeClock;
-using testing::first;
-using testing::record;
-using testing::RunOptions;
-using testing::steps_of;
-using testing::steps_sharing_rows;
-using testing::TempFolder;
-using testing::texts;
-
 TEST(Facts, ThatAreTheSameNumberAreEqual) {
   const auto c =
       compare_steps(steps_of(2), steps_of(2), {.facts = {{"optimizer.weight_decay", "0"}}},

@@ -13,16 +13,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::change_gradient;
-using testing::changed_from;
-using testing::compare_steps;
-using testing::contains;
-using testing::expect_first;
-using testing::first;
-using testing::RunOptions;
-using testing::set;
-using testing::step_of;
-using testing::steps_of;
 using Kind = FingerprintKind;
 
 TEST(FirstDifference, DoesNotCallRunsDifferentForGeneratorsAlone) {

@@ -12,43 +12,24 @@ namespace {
 
 using Kind = FingerprintKind;
 
-constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kRngNumpy,
-                                     Kind::kRngPython};
+using enum FingerprintKind;
+
+constexpr std::array kRandomKinds = {kRngTorch, kRngDevice, kRngNumpy, kRngPython};
 // Where the reader stands, which a restart counts anew, and what is compared elsewhere.
-constexpr std::array kNoSettings = {Kind::kDataPass,
-                                    Kind::kDataBatch,
-                                    Kind::kWrapperForward,
-                                    Kind::kGradientWeight,
-                                    Kind::kBatch,
-                                    Kind::kUnreadInputs,
-                                    Kind::kNormBatches,
-                                    Kind::kForwardDraws,
-                                    Kind::kLabels,
-                                    Kind::kZeroShare,
-                                    Kind::kDataEnded,
-                                    Kind::kClipNorm,
-                                    Kind::kClippedNorm,
-                                    Kind::kGradNormTold,
-                                    Kind::kGradNormThen,
-                                    Kind::kPassesCleared,
-                                    Kind::kForwardsDetached,
-                                    Kind::kGradChanged,
-                                    Kind::kUnchangedShare,
-                                    Kind::kRecomputed,
-                                    Kind::kClipLimit,
-                                    Kind::kComparedDifferent,
-                                    Kind::kStepsOfOthers,
-                                    Kind::kStepsInVain,
-                                    Kind::kBelowFp16};
+constexpr std::array kNoSettings = {
+    kDataPass,      kDataBatch,         kWrapperForward, kGradientWeight, kBatch,
+    kUnreadInputs,  kNormBatches,       kForwardDraws,   kLabels,         kZeroShare,
+    kDataEnded,     kClipNorm,          kClippedNorm,    kGradNormTold,   kGradNormThen,
+    kPassesCleared, kForwardsDetached,  kGradChanged,    kUnchangedShare, kRecomputed,
+    kClipLimit,     kComparedDifferent, kStepsOfOthers,  kStepsInVain,    kBelowFp16};
 // A folder's name is among them: the samples themselves decide.
-constexpr std::array kDescriptions = {Kind::kDataAttributes};
-constexpr std::array kHashes = {Kind::kRngTorch,   Kind::kRngDevice,      Kind::kRngNumpy,
-                                Kind::kRngPython,  Kind::kSamplerClass,   Kind::kDataClass,
-                                Kind::kDataSubset, Kind::kDataContents,   Kind::kModes,
-                                Kind::kDropouts,   Kind::kOptimizerClass, Kind::kOptimizerSettings,
-                                Kind::kDtype,      Kind::kDeterminism,    Kind::kForwardPrecision};
+constexpr std::array kDescriptions = {kDataAttributes};
+constexpr std::array kHashes = {kRngTorch,     kRngDevice,   kRngNumpy,        kRngPython,
+                                kSamplerClass, kDataClass,   kDataSubset,      kDataContents,
+                                kModes,        kDropouts,    kOptimizerClass,  kOptimizerSettings,
+                                kDtype,        kDeterminism, kForwardPrecision};
 // What other numbers of workers change of necessity.
-constexpr std::array kOfWorld = {Kind::kSamplerRank, Kind::kSamplerReplicas, Kind::kSamplerLength};
+constexpr std::array kOfWorld = {kSamplerRank, kSamplerReplicas, kSamplerLength};
 
 template <std::size_t N>
 bool is_one_of(std::uint32_t kind, const std::array<Kind, N>& kinds) {

@@ -14,17 +14,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::changed_at;
-using testing::changed_from;
-using testing::compare_steps;
-using testing::contains;
-using testing::expect_first;
-using testing::first;
-using testing::RunOptions;
-using testing::set;
-using testing::steps_of;
-using testing::steps_sharing_rows;
-using testing::texts;
 using Kind = FingerprintKind;
 using Names = std::vector<std::string>;
 
@@ -132,9 +121,7 @@ TEST(Inputs, DoesNotCompareSamplesOfAnotherSaltButTheirPositions) {
   const auto equal = compare_steps(steps_of(4), steps_of(4), {}, other);
   EXPECT_EQ(equal.outcome, Outcome::kIdentical);
   auto b = steps_of(4);
-  for (StepRecord& s : b) {
-    for (WorkerRecord& w : s.workers) w.indices.clear();
-  }
+  change_workers(b, [](WorkerRecord& w) { w.indices.clear(); });
   const auto unknown = compare_steps(steps_of(4), b, {}, other);
   EXPECT_EQ(unknown.outcome, Outcome::kIdentical);
   EXPECT_TRUE(contains(not_compared_texts(unknown.models[0]), "salts differ"));

@@ -14,7 +14,7 @@
 
 namespace presum::compare {
 
-inline constexpr std::size_t kSlices = 25;  // docs/packet_format.md, "8 states"
+inline constexpr std::size_t kSlices = 25;  // of the parameters, one hashed at each step
 
 // Which of a model's parameters the hashes of a step are of.
 struct HashCoverage {

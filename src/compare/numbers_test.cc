@@ -15,20 +15,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::change_gradient;
-using testing::changed_at;
-using testing::changed_from;
-using testing::compare_folders;
-using testing::compare_steps;
-using testing::contains;
-using testing::expect_first;
-using testing::first;
-using testing::group_of;
-using testing::kSteps;
-using testing::record;
-using testing::steps_of;
-using testing::TempFolder;
-using testing::texts;
 using Names = std::vector<std::string>;
 
 TEST(Numbers, TakesTwoNanForEqual) {
@@ -126,9 +112,7 @@ std::vector<StepRecord> audited(std::uint64_t differing, SumOrder order) {
                           .accumulation = Accumulation::kF32,
                           .order = order,
                           .division = Division::kOnce};
-  for (StepRecord& s : out) {
-    for (WorkerRecord& w : s.workers) w.audit = audit;
-  }
+  change_workers(out, [&](WorkerRecord& w) { w.audit = audit; });
   return out;
 }
 

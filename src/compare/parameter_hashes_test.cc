@@ -12,14 +12,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::change_layer;
-using testing::compare_steps;
-using testing::contains;
-using testing::first;
-using testing::step_of;
-using testing::steps_hashed_in_slices;
-using testing::steps_of;
-using Kind = FingerprintKind;
 using Step = std::optional<std::uint64_t>;
 
 TEST(ParameterHashes, DoesNotCompareSlicesOfModelsThatTrainOtherParameters) {
@@ -45,19 +37,12 @@ TEST(ParameterHashes, ComparesParametersOfEqualSlicesOnly) {
   EXPECT_TRUE(contains(not_compared_texts(c.models[0]), "hashes are of other parameters"));
 }
 
-void without_buffers(std::vector<StepRecord>& steps) {
-  for (StepRecord& s : steps) {
-    for (WorkerRecord& w : s.workers) {
-      std::erase_if(w.states,
-                    [](const StateHash& h) { return h.kind == StateHash::Kind::kBuffers; });
-    }
-  }
-}
-
 TEST(Slices, AreComparedThoughOneRunRecordedNoBuffers) {
   auto b = steps_hashed_in_slices(30);
   change_layer(b, "layers.2", 1);
-  without_buffers(b);
+  change_workers(b, [](WorkerRecord& w) {
+    std::erase_if(w.states, [](const StateHash& h) { return h.kind == StateHash::Kind::kBuffers; });
+  });
   const auto c = compare_steps(steps_hashed_in_slices(30), b);
   EXPECT_EQ(c.outcome, Outcome::kDifferent);
   ASSERT_TRUE(c.models[0].at(Stage::kParameters).first.has_value());

@@ -15,10 +15,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::compare_steps;
-using testing::has;
-using testing::steps_of;
-
 TEST(BatchMeans, MeanIsOfAllValues) {
   BatchMeans means;
   EXPECT_TRUE(std::isnan(means.mean()));

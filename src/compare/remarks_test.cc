@@ -11,15 +11,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::changed_at;
-using testing::compare_folders;
-using testing::compare_steps;
-using testing::contains;
-using testing::kSteps;
-using testing::record;
-using testing::steps_of;
-using testing::TempFolder;
-
 TEST(Remarks, SaysThatARunWasNotClosed) {
   const TempFolder folder;
   record(folder / "a", steps_of(5));
@@ -57,13 +48,8 @@ TEST(Remarks, SaysThatGradientsWereNotRead) {
 
 TEST(Remarks, TakesMissingStepsAndWorkersForUnknown) {
   auto b = steps_of(kSteps);
-  b[6].workers.erase(b[6].workers.begin() + 1);
+  remove_worker(b[6], 1);
   b[6].missing_replicas = {1};
-  for (GroupRecord& g : b[6].groups) {
-    g.norms.erase(g.norms.begin() + 1);
-    g.maxima.erase(g.maxima.begin() + 1);
-    g.fingerprints.erase(g.fingerprints.begin() + 1);
-  }
   b.erase(b.begin() + 3);
   const auto c = compare_steps(steps_of(kSteps), b);
   EXPECT_EQ(c.outcome, Outcome::kIdentical);

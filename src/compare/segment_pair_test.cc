@@ -12,28 +12,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::change_layer;
-using testing::compare_folders;
-using testing::first;
-using testing::has;
-using testing::record;
-using testing::RunOptions;
-using testing::step_of;
-using testing::steps_hashed_in_slices;
-using testing::TempFolder;
-
-// Steps of a later segment, numbered anew.
-std::vector<StepRecord> tail(std::uint64_t from, std::uint64_t to) {
-  std::vector<StepRecord> out;
-  for (std::uint64_t step = from; step < to; ++step) {
-    StepRecord s = step_of(step, 3);
-    s.step = step - from;
-    for (WorkerRecord& w : s.workers) w.optimizer_step = s.step + 1;
-    out.push_back(s);
-  }
-  return out;
-}
-
 const RunOptions kMomentum{.facts = {{"optimizer.momentum", "0.9"}, {"every", "1"}},
                            .final_states = false};
 const RunOptions kNoMomentum{.facts = {{"optimizer.momentum", "0"}, {"every", "1"}},
@@ -45,8 +23,8 @@ TEST(SegmentPair, AreNotFactsOfALaterSegment) {
   const TempFolder folder;
   record(folder / "a", steps_hashed_in_slices(10), kMomentum);
   record(folder / "b", b, kMomentum);
-  record(folder / "a", tail(9, 14), kMomentum);
-  record(folder / "b", tail(9, 14), kNoMomentum);
+  record(folder / "a", resumed(9, 14), kMomentum);
+  record(folder / "b", resumed(9, 14), kNoMomentum);
   const auto c = compare_folders(folder / "a", folder / "b");
   EXPECT_EQ(c.models[0].first, Stage::kParameters);
   ASSERT_EQ(c.facts.size(), 1U);
@@ -55,21 +33,19 @@ TEST(SegmentPair, AreNotFactsOfALaterSegment) {
 
 TEST(SegmentPair, ComeFromFactsThatWerePassedOverAtFirst) {
   auto without = [](std::vector<StepRecord> steps) {
-    for (StepRecord& s : steps) {
-      for (WorkerRecord& w : s.workers) {
-        std::erase_if(w.fingerprints, [](const FingerprintValue& f) {
-          return f.kind == static_cast<std::uint32_t>(FingerprintKind::kOptimizerSettings);
-        });
-      }
-    }
+    change_workers(steps, [](WorkerRecord& w) {
+      std::erase_if(w.fingerprints, [](const FingerprintValue& f) {
+        return f.kind == static_cast<std::uint32_t>(FingerprintKind::kOptimizerSettings);
+      });
+    });
     return steps;
   };
   const TempFolder folder;
-  record(folder / "a", without(tail(0, 10)), kMomentum);
-  record(folder / "a", without(tail(9, 14)), kMomentum);
-  record(folder / "b", without(tail(0, 5)), kMomentum);
-  record(folder / "b", without(tail(4, 10)), kNoMomentum);
-  record(folder / "b", without(tail(9, 14)), kNoMomentum);
+  record(folder / "a", without(resumed(0, 10)), kMomentum);
+  record(folder / "a", without(resumed(9, 14)), kMomentum);
+  record(folder / "b", without(resumed(0, 5)), kMomentum);
+  record(folder / "b", without(resumed(4, 10)), kNoMomentum);
+  record(folder / "b", without(resumed(9, 14)), kNoMomentum);
   const auto c = compare_folders(folder / "a", folder / "b");
   const auto& first = c.models[0].at(Stage::kConfiguration).first;
   ASSERT_TRUE(first.has_value());

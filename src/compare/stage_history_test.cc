@@ -14,17 +14,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::compare_steps;
-using testing::contains;
-using testing::expect_first;
-using testing::first;
-using testing::has;
-using testing::remove_worker;
-using testing::RunOptions;
-using testing::set;
-using testing::steps_sharing_rows;
-using testing::texts;
-using testing::worker;
 using Kind = FingerprintKind;
 
 TEST(OtherWorlds, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
@@ -56,9 +45,7 @@ TEST(OtherWorlds, ComparesWhatIsOfAllWorkersWhereTheirNumbersDiffer) {
 
 TEST(OtherWorlds, FindsOtherSettingsBesideOtherNumbersOfWorkers) {
   auto b = steps_sharing_rows(3);
-  for (StepRecord& s : b) {
-    for (WorkerRecord& w : s.workers) set(w, Kind::kLearningRate, 0.05);
-  }
+  change_workers(b, [](WorkerRecord& w) { set(w, Kind::kLearningRate, 0.05); });
   expect_first(compare_steps(steps_sharing_rows(2), b), Stage::kConfiguration, 0, {});
   const auto facts = compare_steps(steps_sharing_rows(2), steps_sharing_rows(3),
                                    {.facts = {{"model", "M"}}}, {.facts = {{"model", "N"}}});
@@ -121,12 +108,10 @@ TEST(OtherWorlds, SayThatPacketsOfAWorkerAreMissing) {
 }
 
 void without_reductions(std::vector<StepRecord>& steps) {
-  for (StepRecord& s : steps) {
-    for (WorkerRecord& w : s.workers) {
-      w.reduced_norm = NAN;
-      w.reduced_fingerprint = 0;
-    }
-  }
+  change_workers(steps, [](WorkerRecord& w) {
+    w.reduced_norm = NAN;
+    w.reduced_fingerprint = 0;
+  });
 }
 
 TEST(Agreement, OfOtherWorldsNeedsMoreThanOneSliceAfterTheStart) {

@@ -19,7 +19,7 @@
 #include "runlog/testing.h"
 #include "runlog/writer.h"
 
-namespace presum::compare::testing {
+namespace presum::compare {
 
 using presum::testing::FakeClock;
 using presum::testing::TempFolder;
@@ -109,6 +109,22 @@ inline std::vector<StepRecord> steps_of(std::uint64_t count, std::uint32_t worke
   return out;
 }
 
+// Steps `from` to `to` of the training as a segment of their own, whose numbers begin at 0.
+inline std::vector<StepRecord> resumed(std::uint64_t from, std::uint64_t to) {
+  std::vector<StepRecord> out;
+  for (std::uint64_t s = from; s < to; ++s) {
+    out.push_back(step_of(s, 3));
+    out.back().step = s - from;
+    for (WorkerRecord& w : out.back().workers) w.optimizer_step = s - from + 1;
+  }
+  return out;
+}
+
+inline void change_workers(std::vector<StepRecord>& steps,
+                           const std::function<void(WorkerRecord&)>& change) {
+  for (StepRecord& s : steps) std::ranges::for_each(s.workers, change);
+}
+
 inline GroupRecord& group_of(StepRecord& step, const std::string& layer) {
   return *std::ranges::find(step.groups, name_hash(layer), &GroupRecord::id);
 }
@@ -144,13 +160,6 @@ inline void change_layer(std::vector<StepRecord>& steps, const std::string& laye
       for (StateHash& h : w.states) h.value ^= s.step >= from && h.group == name_hash(layer);
     }
   }
-}
-
-// The layer of slice 2 differs from step 4 on, and is next hashed at step 27.
-inline std::vector<StepRecord> steps_changed_late(std::uint64_t steps = 30) {
-  auto out = steps_hashed_in_slices(steps);
-  change_layer(out, "layers.10", 4);
-  return out;
 }
 
 // The same rows over all workers, whatever their number.
@@ -271,11 +280,11 @@ inline Comparison changed_at(std::uint64_t step, const Change& change) {
   });
 }
 
-// Run B is run A but for a layer, see steps_changed_late(), and for what `also` changes.
-inline Comparison changed_late(const Change& also = [](StepRecord&) {}) {
-  auto b = steps_changed_late();
-  for (StepRecord& s : b) also(s);
-  return compare_steps(steps_hashed_in_slices(b.size()), b);
+// In run B the layer of slice 2 differs from step 4 on. It is next hashed at step 27.
+inline Comparison changed_late() {
+  auto b = steps_hashed_in_slices(30);
+  change_layer(b, "layers.10", 4);
+  return compare_steps(steps_hashed_in_slices(30), b);
 }
 
 // ---- what a comparison says
@@ -310,4 +319,4 @@ inline bool contains(const std::vector<std::string>& lines, const std::string& p
   return std::ranges::any_of(lines, [&](const std::string& line) { return has(line, part); });
 }
 
-}  // namespace presum::compare::testing
+}  // namespace presum::compare

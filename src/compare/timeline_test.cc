@@ -8,26 +8,9 @@
 namespace presum::compare {
 namespace {
 
-using testing::record;
-using testing::RunOptions;
-using testing::step_of;
-using testing::steps_of;
-using testing::TempFolder;
-
-// Steps `from` to `to` of the training as a segment of their own, whose numbers begin at 0.
-std::vector<StepRecord> resumed(std::uint64_t from, std::uint64_t to) {
-  std::vector<StepRecord> out;
-  for (std::uint64_t s = from; s < to; ++s) {
-    out.push_back(step_of(s, 3));
-    out.back().step = s - from;
-    for (WorkerRecord& w : out.back().workers) w.optimizer_step = s - from + 1;
-  }
-  return out;
-}
-
 void change_gradients(std::vector<StepRecord>& steps) {
   for (StepRecord& s : steps) {
-    for (std::size_t w = 0; w < s.workers.size(); ++w) testing::change_gradient(s, w, {"head"});
+    for (std::size_t w = 0; w < s.workers.size(); ++w) change_gradient(s, w, {"head"});
   }
 }
 
@@ -100,7 +83,7 @@ std::vector<StepRecord> unshuffled(std::uint64_t from, std::uint64_t to) {
   auto out = resumed(from, to);
   for (StepRecord& s : out) {
     for (WorkerRecord& w : s.workers) {
-      testing::set(w, FingerprintKind::kBatch, testing::value(6, (s.step + from) % 4, w.replica));
+      set(w, FingerprintKind::kBatch, value(6, (s.step + from) % 4, w.replica));
     }
   }
   return out;
@@ -111,9 +94,7 @@ TEST(Timeline, GoesOnAfterTheLastStepWhereSeveralHaveItsSamples) {
   auto before = unshuffled(0, 10);
   auto after = unshuffled(10, 14);
   for (auto* steps : {&before, &after}) {
-    for (StepRecord& s : *steps) {
-      for (WorkerRecord& w : s.workers) w.states.clear();
-    }
+    change_workers(*steps, [](WorkerRecord& w) { w.states.clear(); });
   }
   record(folder / "run", before);
   record(folder / "run", after);
@@ -156,7 +137,7 @@ TEST(Timeline, OfAResumedRunIsComparedWithOneThatWasNotInterrupted) {
   record(folder / "whole", steps_of(12));
   record(folder / "resumed", steps_of(9));
   record(folder / "resumed", resumed(6, 12));
-  const auto equal = testing::compare_folders(folder / "whole", folder / "resumed");
+  const auto equal = compare_folders(folder / "whole", folder / "resumed");
   EXPECT_EQ(equal.outcome, Outcome::kIdentical);
   EXPECT_EQ(equal.models.at(0).common_steps, 12U);
   EXPECT_EQ(equal.models.at(0).remarks.size(), 1U);
@@ -167,11 +148,7 @@ Comparison with_a_schedule(bool tells_settings) {
   const TempFolder folder;
   const auto steps = [&](std::uint64_t from, std::uint64_t to) {
     auto out = resumed(from, to);
-    for (StepRecord& s : out) {
-      for (WorkerRecord& w : s.workers) {
-        if (!tells_settings) w.fingerprints.clear();
-      }
-    }
+    if (!tells_settings) change_workers(out, [](WorkerRecord& w) { w.fingerprints.clear(); });
     return out;
   };
   const RunOptions at_first{.facts = {{"optimizer", "SGD"}, {"optimizer.lr", "0.1"}}};
@@ -179,7 +156,7 @@ Comparison with_a_schedule(bool tells_settings) {
   record(folder / "whole", steps(0, 12), at_first);
   record(folder / "resumed", steps(0, 9), at_first);
   record(folder / "resumed", steps(6, 12), later);
-  return testing::compare_folders(folder / "whole", folder / "resumed");
+  return compare_folders(folder / "whole", folder / "resumed");
 }
 
 TEST(Timeline, OfAResumedRunHasAnotherLearningRateAtItsBeginning) {
@@ -209,7 +186,7 @@ TEST(Timeline, OfResumedRunsThatEndedAtOtherStepsLeavesTheirLastParametersOut) {
     options.unrecorded = static_cast<std::uint64_t>(unrecorded);
     record(folder / name, sparse(50), options);
   }
-  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  const auto c = compare_folders(folder / "a", folder / "b");
   EXPECT_EQ(c.models.at(0).common_steps, 10U);
   EXPECT_EQ(c.models.at(0).at(Stage::kFinal).compared, 0U);
 }

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace presum::compare {
@@ -61,33 +62,21 @@ struct RemarkWords {
 // ---- what was not compared
 
 std::string why_text(UncomparedStage::Why why) {
-  using Why = UncomparedStage::Why;
-  switch (why) {
-    case Why::kNotInA:
-      return "not recorded in A";
-    case Why::kNotInB:
-      return "not recorded in B";
-    case Why::kNotInEither:
-      return "not recorded in either run";
-    case Why::kOtherWorkerCounts:
-      return "the numbers of workers differ";
-    case Why::kSalts:
-      return fmt::format("the runs' salts differ, so their samples cannot be compared ({})",
-                         kOneSalt);
-    case Why::kRowsNotKept:
-      return "not all rows of the step were kept";
-    case Why::kOtherParameters:
-      return "hashes are of other parameters (recorded at other distances, after a restart, or of "
-             "models with other parameters)";
-    case Why::kOtherEnds:
-      return "the runs did not end at the same step, or made other numbers of optimiser steps "
-             "after the last recorded one";
-    case Why::kNotRead:
-      return "no gradient was read (sparse, or of earlier micro-batches alone)";
-    case Why::kNoCommonWorker:
-      return "no worker is in both runs";
-  }
-  return "";
+  constexpr std::array kWhy = {
+      "not recorded in A",
+      "not recorded in B",
+      "not recorded in either run",
+      "the numbers of workers differ",
+      "the runs' salts differ, so their samples cannot be compared",
+      "not all rows of the step were kept",
+      "hashes are of other parameters (recorded at other distances, after a restart, or of models "
+      "with other parameters)",
+      "the runs did not end at the same step, or made other numbers of optimiser steps after the "
+      "last recorded one",
+      "no gradient was read (sparse, or of earlier micro-batches alone)",
+      "no worker is in both runs"};
+  const auto* const text = kWhy[static_cast<std::size_t>(why)];
+  return why == UncomparedStage::Why::kSalts ? fmt::format("{} ({})", text, kOneSalt) : text;
 }
 
 struct NotComparedWords {
@@ -235,20 +224,10 @@ std::string times_text(const ModelComparison& model) {
 }
 
 std::string obstacle_text(const Comparison& c) {
-  if (!c.obstacle) return "";
-  switch (*c.obstacle) {
-    case Obstacle::kNoStepInA:
-      return "A holds no step";
-    case Obstacle::kNoStepInB:
-      return "B holds no step";
-    case Obstacle::kNoCommonModel:
-      return "the runs have no model with steps in common";
-    case Obstacle::kNoCommonStep:
-      return "the runs have no step in common";
-    case Obstacle::kNothingInSteps:
-      return "the common steps hold nothing that can be compared";
-  }
-  return "";
+  constexpr std::array kObstacles = {
+      "A holds no step", "B holds no step", "the runs have no model with steps in common",
+      "the runs have no step in common", "the common steps hold nothing that can be compared"};
+  return c.obstacle ? kObstacles[static_cast<std::size_t>(*c.obstacle)] : "";
 }
 
 std::string agreement_text(const Comparison& c) {

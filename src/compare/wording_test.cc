@@ -15,18 +15,6 @@
 namespace presum::compare {
 namespace {
 
-using testing::compare_folders;
-using testing::compare_steps;
-using testing::contains;
-using testing::FakeClock;
-using testing::has;
-using testing::record;
-using testing::RunOptions;
-using testing::step_of;
-using testing::steps_of;
-using testing::steps_sharing_rows;
-using testing::TempFolder;
-
 // ---- evidence
 
 std::string text(Detail detail) { return evidence_text({{}, std::move(detail)}); }
@@ -179,18 +167,13 @@ TEST(Agreement, SaysWhichStepsAreCommonThoughTheirCountsAreEqual) {
 }
 
 void record_two_models(const std::filesystem::path& folder, std::uint64_t begin) {
-  FakeClock clock;
-  auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal, 5);
-  ASSERT_TRUE(writer);
+  std::vector<StepRecord> steps;
   for (std::uint64_t step = 0; step < 3; ++step) {
-    for (const std::uint32_t module : {0U, 1U}) {
-      StepRecord s = step_of(module == 0 ? step + begin : step, 3);
-      s.model.segment = writer->segment();
-      s.model.module = module;
-      ASSERT_TRUE(writer->add(s));
-    }
+    steps.push_back(step_of(step + begin, 3));
+    steps.push_back(step_of(step, 3));
+    steps.back().model.module = 1;
   }
-  ASSERT_TRUE(writer->close());
+  record(folder, steps, {.final_states = false});
 }
 
 TEST(Agreement, SpeaksOfEveryModel) {

@@ -49,7 +49,7 @@ struct Observed {
   double scale = 1;
 };
 
-// Through real observers and packets, as a reduction that presum makes reports it.
+// Through real observers and packets, with the products that a reduction by presum adds.
 Steps observe(const Gradients& g, const Observed& how = {}) {
   const auto workers = static_cast<std::uint32_t>(g.size());
   Steps steps;
@@ -59,9 +59,10 @@ Steps observe(const Gradients& g, const Observed& how = {}) {
         {{"w", kElements, ""}});
     observer->begin_step(3);
     EXPECT_TRUE(observer->gradient(0, g[i].data(), kElements, Dtype::kF32));
-    EXPECT_TRUE(observer->gram(share_of(g, i)));
     const Packet packet = observer->end_step({.gradient_scale = how.scale});
-    steps.push_back(std::get<packet::Step>(*packet::decode(packet.bytes)));
+    auto& step = steps.emplace_back(std::get<packet::Step>(*packet::decode(packet.bytes)));
+    step.gram = share_of(g, i);
+    for (double& product : step.gram) product /= how.scale * how.scale;
   }
   return steps;
 }

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
+
+#include "base/others_median.h"
 
 namespace presum::report {
 namespace {
@@ -15,13 +18,6 @@ constexpr double kMemory = 0.9;  // about the last ten steps
 double median(std::span<const double> sorted) {
   const std::size_t n = sorted.size();
   return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
-// The median of `sorted` without the element at `left_out`. REQUIRES: two elements or more.
-double median_without(std::span<const double> sorted, std::size_t left_out) {
-  const auto at = [&](std::size_t i) { return sorted[i < left_out ? i : i + 1]; };
-  const std::size_t n = sorted.size() - 1;
-  return n % 2 == 1 ? at(n / 2) : (at(n / 2 - 1) + at(n / 2)) / 2;
 }
 
 double spread(std::span<const double> sorted) {
@@ -47,11 +43,10 @@ std::vector<double> Deviation::step(std::span<const double> values) {
   const double now = spread(sorted);
   spread_ = started_ ? kMemory * spread_ + (1 - kMemory) * now : now;
   started_ = true;
+  const base::OthersMedian others(std::move(sorted));
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) continue;
-    const auto place = std::lower_bound(sorted.begin(), sorted.end(), values[i]);
-    const double distance =
-        values[i] - median_without(sorted, static_cast<std::size_t>(place - sorted.begin()));
+    const double distance = values[i] - others.of(values[i]);
     out[i] = distance == 0 ? 0 : distance / spread_;
   }
   return out;

@@ -7,16 +7,19 @@
 #include <cstdlib>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 namespace presum::report {
 namespace {
 
-// The UTF-8 of U+2028 and U+2029 but for their last byte, 0xA8 or 0xA9.
-constexpr std::string_view kSeparatorLead = "\xE2\x80";
-
-bool is_line_separator(std::string_view text) {
-  return text.size() >= 3 && text.starts_with(kSeparatorLead) &&
-         (text[2] == '\xA8' || text[2] == '\xA9');
+std::string replaced(std::string_view text, std::string_view what, std::string_view by) {
+  std::string out;
+  std::size_t done = 0;
+  for (auto at = text.find(what); at != text.npos; at = text.find(what, done)) {
+    out.append(text.substr(done, at - done)).append(by);
+    done = at + what.size();
+  }
+  return out.append(text.substr(done));
 }
 
 }  // namespace
@@ -37,20 +40,14 @@ Json numbers(std::span<const double> values) {
 }
 
 std::string embeddable(const Json& json) {
-  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::string out;
-  out.reserve(text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '<' || c == '>' || c == '&') {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else if (is_line_separator(std::string_view(text).substr(i))) {
-      out += text[i + 2] == '\xA8' ? "\\u2028" : "\\u2029";
-      i += 2;
-    } else {
-      out += c;
-    }
-  }
+  constexpr std::pair<std::string_view, std::string_view> kEscapes[] = {
+      {"<", "\\u003c"},
+      {">", "\\u003e"},
+      {"&", "\\u0026"},
+      {"\xE2\x80\xA8", "\\u2028"},
+      {"\xE2\x80\xA9", "\\u2029"}};
+  std::string out = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  for (const auto& [text, escape] : kEscapes) out = replaced(out, text, escape);
   return out;
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 namespace presum::report {
@@ -70,22 +69,6 @@ std::uint64_t steps_with(std::span<const StepRecord> steps, double StepRecord::*
       steps.begin(), steps.end(), [&](const StepRecord& s) { return std::isfinite(s.*field); }));
 }
 
-const char* source_name(CosineSource source) {
-  switch (source) {
-    case CosineSource::kNone:
-      return "none";
-    case CosineSource::kSketch:
-      return "sketch";
-    case CosineSource::kTotalNorm:
-      return "total-norm";
-    case CosineSource::kExact:
-      return "exact";
-    case CosineSource::kGram:
-      return "gram";
-  }
-  return "none";
-}
-
 }  // namespace
 
 ModelCharts::ModelCharts(std::span<const StepRecord> steps, std::vector<GroupInfo> groups,
@@ -111,9 +94,7 @@ ModelCharts::ModelCharts(std::span<const StepRecord> steps, std::vector<GroupInf
 }
 
 bool ModelCharts::holds(const StepKey& key) const {
-  const StepRecord& s = steps_.front();
-  return key.model.segment == s.model.segment && key.model.module == s.model.module &&
-         key.model.shard == s.model.shard && axis_.bucket(key.step).has_value();
+  return key.model == steps_.front().model && axis_.bucket(key.step).has_value();
 }
 
 void ModelCharts::add_workers(const StepKey& key, std::span<const WorkerRecord> workers) {
@@ -154,15 +135,9 @@ Json ModelCharts::summary_json() const {
 }
 
 Json ModelCharts::coverage_json() const {
-  std::set<std::string> sources;
-  std::uint32_t distinct_min = steps_.front().distinct_gradients;
-  std::uint32_t distinct_max = distinct_min;
   std::uint64_t incomplete = 0;
   std::uint64_t disagrees = 0;
   for (const StepRecord& s : steps_) {
-    sources.insert(source_name(s.cosine_source));
-    distinct_min = std::min(distinct_min, s.distinct_gradients);
-    distinct_max = std::max(distinct_max, s.distinct_gradients);
     incomplete += s.workers_seen < s.workers_expected;
     disagrees += s.reduced_disagrees;
   }
@@ -175,11 +150,7 @@ Json ModelCharts::coverage_json() const {
           {"loss_steps", workers_.loss_steps()},
           {"cosine_steps", steps_with(steps_, &StepRecord::cosine_mean)},
           {"reduced_steps", steps_with(steps_, &StepRecord::reduced_norm)},
-          {"reduced_disagrees_steps", disagrees},
-          {"sketch_size", steps_.back().sketch_size},
-          {"cosine_sources", sources},
-          {"distinct_min", distinct_min},
-          {"distinct_max", distinct_max}};
+          {"reduced_disagrees_steps", disagrees}};
 }
 
 Json ModelCharts::json() const {

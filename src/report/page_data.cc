@@ -87,10 +87,8 @@ Json hosts_json(const std::vector<ModuleInfo>& modules) {
 
 std::vector<GroupInfo> groups_of(const StepRecord& step, const std::vector<GroupInfo>& groups) {
   std::vector<GroupInfo> out;
-  std::copy_if(groups.begin(), groups.end(), std::back_inserter(out), [&](const GroupInfo& g) {
-    return g.model.segment == step.model.segment && g.model.module == step.model.module &&
-           g.model.shard == step.model.shard;
-  });
+  std::ranges::copy_if(groups, std::back_inserter(out),
+                       [&](const GroupInfo& g) { return g.model == step.model; });
   return out;
 }
 
@@ -127,14 +125,12 @@ class ModelRouter {
 
 Status fill(const RunLog& log, std::vector<ModelCharts>& models) {
   ModelRouter router(models);
-  auto done = log.for_each_workers([&](const StepKey& key, std::span<const WorkerRecord> workers) {
+  PRESUM_TRY(log.for_each_workers([&](const StepKey& key, std::span<const WorkerRecord> workers) {
     if (ModelCharts* model = router.find(key)) model->add_workers(key, workers);
-  });
-  if (!done) return done;
-  done = log.for_each_groups([&](const StepKey& key, std::span<const GroupRecord> groups) {
+  }));
+  PRESUM_TRY(log.for_each_groups([&](const StepKey& key, std::span<const GroupRecord> groups) {
     if (ModelCharts* model = router.find(key)) model->add_groups(key, groups);
-  });
-  if (!done) return done;
+  }));
   for (ModelCharts& model : models) {
     for (const StepKey& key : model.matrices().steps()) {
       PRESUM_ASSIGN(const auto pairs, log.cosines(key));

@@ -12,8 +12,20 @@ namespace {
 
 using testing::RunOnDisk;
 using testing::step_record;
-
 using testing::TempFolder;
+
+struct OwnFolder {
+  TempFolder folder;
+};
+
+// A run of so many workers and steps.
+struct Recorded : OwnFolder, RunOnDisk {
+  explicit Recorded(std::uint32_t workers, std::uint64_t steps = 0,
+                    const std::string& text = "text")
+      : RunOnDisk(folder / "run", text, workers) {
+    for (std::uint64_t s = 0; s < steps; ++s) add(step_record(1, s, workers));
+  }
+};
 
 Json data_of(RunOnDisk& run) {
   std::vector<RunLog> logs;
@@ -24,9 +36,7 @@ Json data_of(RunOnDisk& run) {
 }
 
 TEST(PageData, HoldsWhatTheRunLogHolds) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "layer", 3);
-  for (std::uint64_t s = 0; s < 4; ++s) run.add(step_record(run.segment(), s, 3));
+  Recorded run(3, 4, "layer");
   const Json data = data_of(run);
   EXPECT_EQ(data["name"], "run");
   const Json& part = data["parts"][0];
@@ -42,18 +52,8 @@ TEST(PageData, HoldsWhatTheRunLogHolds) {
   EXPECT_EQ(part["matrices"][0]["cosines"], (std::vector<int>{500, 500, 500}));
 }
 
-TEST(PageData, ARunWithoutAStepHasNoPart) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  const Json data = data_of(run);
-  EXPECT_TRUE(data["parts"].empty());
-  EXPECT_EQ(data["notes"].size(), 1U);
-}
-
 TEST(PageData, MissingAndNonfiniteWorkersAreMarked) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 3);
-  run.add(step_record(run.segment(), 0, 3));
+  Recorded run(3, 1);
   auto step = step_record(run.segment(), 1, 3);
   step.workers[0].loss = kNaN;
   step.workers[0].loss_nonfinite = true;
@@ -70,9 +70,7 @@ TEST(PageData, MissingAndNonfiniteWorkersAreMarked) {
 }
 
 TEST(PageData, HoldsFindingsAndChecks) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  run.add(step_record(run.segment(), 0, 2));
+  Recorded run(2, 1);
   Finding f;
   f.check = "zero-gradient";
   f.severity = Severity::kCritical;
@@ -88,9 +86,7 @@ TEST(PageData, HoldsFindingsAndChecks) {
 }
 
 TEST(PageData, HoldsTimesWhereTheyAreKnown) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  run.add(step_record(run.segment(), 0, 2));
+  Recorded run(2, 1);
   auto step = step_record(run.segment(), 1, 2);
   step.workers[0].times.seconds = {0.5, 0, 0, 0, 0, 0.5};
   step.workers[1].times.seconds = {0.875, 0, 0, 0, 0, 0.125};
@@ -103,17 +99,14 @@ TEST(PageData, HoldsTimesWhereTheyAreKnown) {
 }
 
 TEST(PageData, HasNoTimesWhereNoneIsKnown) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  run.add(step_record(run.segment(), 0, 2));
+  Recorded run(2, 1);
   const Json data = data_of(run);
   EXPECT_TRUE(data["parts"][0]["time"].is_null());
   EXPECT_EQ(data["stalls"]["count"], 0);
 }
 
-TEST(PageData, HoldsTheStallsOfARunThatNeverTookAStep) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
+TEST(PageData, HoldsNotesAndStallsOfARunThatNeverTookAStep) {
+  Recorded run(2);
   Stall stall;
   stall.sentence = "Rank 1 stopped answering";
   stall.ranks = {1};
@@ -121,14 +114,13 @@ TEST(PageData, HoldsTheStallsOfARunThatNeverTookAStep) {
   run.add(stall, 1);
   const Json data = data_of(run);
   EXPECT_TRUE(data["parts"].empty());
+  EXPECT_EQ(data["notes"].size(), 1U);
   EXPECT_EQ(data["stalls"]["list"][0]["sentence"], stall.sentence);
   EXPECT_EQ(data["stalls"]["list"][0]["places"].size(), 1U);
 }
 
 TEST(PageData, SegmentsAndModulesArePartsOfTheirOwn) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  for (std::uint64_t s = 0; s < 3; ++s) run.add(step_record(run.segment(), s, 2));
+  Recorded run(2, 3);
   auto other = step_record(run.segment(), 0, 2);
   other.model.module = 1;
   run.add(other);
@@ -140,8 +132,7 @@ TEST(PageData, SegmentsAndModulesArePartsOfTheirOwn) {
 }
 
 TEST(PageData, LongRunsKeepTheirSpikes) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 4);
+  Recorded run(4);
   constexpr std::uint64_t kSteps = 5'000;
   constexpr std::uint64_t kSpike = 3'210;
   for (std::uint64_t s = 0; s < kSteps; ++s) {
@@ -166,8 +157,7 @@ TEST(PageData, LongRunsKeepTheirSpikes) {
 }
 
 TEST(PageData, LongRunsHoldTheMatrixOfTheStepWhereAFindingBegins) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 4);
+  Recorded run(4);
   for (std::uint64_t s = 0; s < 500; ++s) run.add(step_record(run.segment(), 10 * s, 4));
   Finding f;
   f.check = "worker-outlier";
@@ -182,8 +172,7 @@ TEST(PageData, LongRunsHoldTheMatrixOfTheStepWhereAFindingBegins) {
 }
 
 TEST(PageData, StaysBoundedForManyWorkersAndRestarts) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 64);
+  Recorded run(64);
   for (std::uint32_t module = 0; module < 3; ++module) {
     for (std::uint64_t s = 0; s < 400; ++s) {
       auto step = step_record(run.segment(), s, 64);
@@ -195,8 +184,7 @@ TEST(PageData, StaysBoundedForManyWorkersAndRestarts) {
 }
 
 TEST(PageData, AMatrixOfTheWrongSizeIsLeftOut) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 4);
+  Recorded run(4);
   auto step = step_record(run.segment(), 0, 4);
   step.cosines.resize(2);
   run.add(step);

@@ -67,10 +67,8 @@ void WorkerCharts::add_worker(std::size_t bucket, const WorkerRecord& record, st
   w.seen = true;
   w.rank = record.rank;
   ++w.steps;
-  w.tokens += record.tokens;
   w.dropped = record.dropped;
   w.nonfinite_steps += record.nonfinite > 0 || record.loss_nonfinite;
-  w.zero_steps += record.grad_norm == 0;
   const std::array<bool, kMetrics> broken = {record.loss_nonfinite, record.nonfinite > 0, false};
   for (std::size_t m = 0; m < kMetrics; ++m) {
     const double value = values[m][index];
@@ -103,9 +101,7 @@ Json WorkerCharts::json() const {
     Json one = {{"replica", replica},
                 {"rank", w.seen ? Json(w.rank) : Json(nullptr)},
                 {"steps", w.steps},
-                {"tokens", w.tokens},
                 {"nonfinite_steps", w.nonfinite_steps},
-                {"zero_steps", w.zero_steps},
                 {"dropped", w.dropped}};
     for (std::size_t m = 0; m < kMetrics; ++m) {
       one["mean"][kMetricNames[m]] = number(ratio(w.sums[m], w.counts[m]), kTableDigits);

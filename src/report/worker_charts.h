@@ -42,9 +42,7 @@ class WorkerCharts {
     std::array<double, kMetrics> sums{};
     std::array<std::uint64_t, kMetrics> counts{};
     std::array<double, kMetrics> furthest{};  // the deviation of largest size
-    std::uint64_t tokens = 0;
     std::uint64_t nonfinite_steps = 0;
-    std::uint64_t zero_steps = 0;
     std::uint64_t dropped = 0;
     std::vector<Column> lines;           // one per metric
     std::vector<std::vector<int>> heat;  // one per metric: tenths of a deviation, or a mark

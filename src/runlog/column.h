@@ -110,7 +110,7 @@ struct Codec<std::string> {
 };
 
 template <class T>
-requires std::is_arithmetic_v<T>
+requires std::is_trivially_copyable_v<T>
 struct Codec<std::vector<T>> {
   static constexpr Type kType = Type::kBlob;
   static constexpr bool kNullable = true;

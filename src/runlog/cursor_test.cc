@@ -18,27 +18,29 @@ namespace {
 
 // ---- whole steps, one after the other
 
-// The next step of a cursor, copied; nothing at its end.
-std::optional<StepRecord> next_step(StepCursor& cursor) {
-  const auto record = cursor.next();
-  EXPECT_TRUE(record) << record.error().message;
-  return record && *record != nullptr ? std::optional(**record) : std::nullopt;
-}
+// The steps of a run that are of one model with a record.
+class Steps {
+ public:
+  Steps(const Path& run, const StepRecord& like, std::uint64_t from = 0)
+      : log_(*RunLog::open(run)), cursor_(*log_.cursor(like.model, from)) {}
+  // The next one, copied; nothing at their end.
+  std::optional<StepRecord> next() {
+    const auto record = cursor_.next();
+    EXPECT_TRUE(record) << record.error().message;
+    return record && *record != nullptr ? std::optional(**record) : std::nullopt;
+  }
 
-StepCursor cursor_of(const RunLog& log, const StepRecord& like, std::uint64_t from = 0) {
-  auto cursor = log.cursor(like.model, from);
-  EXPECT_TRUE(cursor) << cursor.error().message;
-  return std::move(*cursor);
-}
+ private:
+  RunLog log_;
+  StepCursor cursor_;
+};
 
 TEST(StepCursor, GivesEverythingThatWasKeptOfAStep) {
   const TempFolder folder;
   const StepRecord want = full_step(1);
   make_run(folder / "run", {want, plain_step(1, 3)});
-  const auto log = RunLog::open(folder / "run");
-  ASSERT_TRUE(log);
-  StepCursor cursor = cursor_of(*log, want);
-  const auto got = next_step(cursor);
+  Steps cursor(folder / "run", want);
+  const auto got = cursor.next();
   ASSERT_TRUE(got);
   EXPECT_EQ(got->step, want.step);
   EXPECT_EQ(got->mean_norm, want.mean_norm);
@@ -60,8 +62,8 @@ TEST(StepCursor, GivesEverythingThatWasKeptOfAStep) {
   EXPECT_EQ(w.states[0].kind, StateHash::Kind::kBuffers);
   ASSERT_NE(w.fingerprint_of(FingerprintKind::kSamplerSeed), nullptr);
   EXPECT_EQ(*w.fingerprint_of(FingerprintKind::kSamplerSeed), 42U);
-  EXPECT_FALSE(next_step(cursor)) << "steps of other models are left out";
-  EXPECT_FALSE(next_step(cursor));
+  EXPECT_FALSE(cursor.next()) << "steps of other models are left out";
+  EXPECT_FALSE(cursor.next());
 }
 
 TEST(StepCursor, HoldsFingerprintsUntilTheyChange) {
@@ -72,11 +74,9 @@ TEST(StepCursor, HoldsFingerprintsUntilTheyChange) {
     steps.back().workers[1].fingerprints = {{11, value}};
   }
   make_run(folder / "run", steps);
-  const auto log = RunLog::open(folder / "run");
-  ASSERT_TRUE(log);
-  StepCursor cursor = cursor_of(*log, steps[0], 1);
+  Steps cursor(folder / "run", steps[0], 1);
   for (const std::uint64_t value : {7, 8}) {
-    const auto step = next_step(cursor);
+    const auto step = cursor.next();
     ASSERT_TRUE(step);
     EXPECT_TRUE(step->workers[0].fingerprints.empty());
     ASSERT_EQ(step->workers[1].fingerprints.size(), 1U);
@@ -90,10 +90,8 @@ TEST(StepCursor, GivesAWorkerTheStatesOfTheFirstUnlessItHasItsOwn) {
   const StateHash shared{5, StateHash::Kind::kParameters, 6};
   step.workers[0].states = step.workers[1].states = {shared};
   make_run(folder / "run", {step});
-  const auto log = RunLog::open(folder / "run");
-  ASSERT_TRUE(log);
-  StepCursor cursor = cursor_of(*log, step);
-  const auto got = next_step(cursor);
+  Steps cursor(folder / "run", step);
+  const auto got = cursor.next();
   ASSERT_TRUE(got);
   EXPECT_EQ(got->workers[1].states.size(), 1U);
   EXPECT_TRUE(got->workers[2].states.empty());
@@ -128,10 +126,8 @@ TEST(StepCursor, TakesACountThatIsNoneForZero) {
       change->bind_blob(1, std::as_bytes(std::span(micro)));
       ASSERT_TRUE(change->run());
     }
-    const auto log = RunLog::open(run);
-    ASSERT_TRUE(log);
-    StepCursor cursor = cursor_of(*log, record);
-    const auto step = next_step(cursor);
+    Steps cursor(run, record);
+    const auto step = cursor.next();
     ASSERT_TRUE(step);
     EXPECT_EQ(step->workers.at(0).micro.at(0).loss, 1.5);
     EXPECT_EQ(step->workers.at(0).micro.at(0).tokens, 0U) << bad;

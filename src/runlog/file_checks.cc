@@ -105,11 +105,7 @@ std::string difference(const Shape& found) {
 
 Status check_file(const std::filesystem::path& file) {
   std::error_code error;
-  const auto status = std::filesystem::status(file, error);
-  if (!std::filesystem::exists(status)) {
-    return fail(ErrorCode::kNotFound, fmt::format("there is no {}", file.string()));
-  }
-  if (!std::filesystem::is_regular_file(status)) {
+  if (!std::filesystem::is_regular_file(file, error)) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is not a presum run log: it is not a regular file", file.string()));
   }

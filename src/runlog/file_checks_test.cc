@@ -238,6 +238,24 @@ class DamagedRun : public ::testing::Test {
     EXPECT_NE(text.find("copy it again from where it was written"), std::string::npos) << text;
   }
 
+  // Many times anew: most of the damage is noticed.
+  template <class Damage>
+  void expect_errors(Damage&& damage) const {
+    std::mt19937_64 random(5);
+    int errors = 0;
+    for (int round = 0; round < 60; ++round) {
+      std::string damaged = whole_;
+      damage(damaged, random);
+      write_file(file(), damaged);
+      const auto error = read_everything();
+      if (!error) continue;
+      ++errors;
+      EXPECT_EQ(error->code, ErrorCode::kCorrupt) << error->message;
+      expect_says_what_to_do(*error);
+    }
+    EXPECT_GT(errors, 30);
+  }
+
   TempFolder folder_;
   std::string whole_;
 };
@@ -255,21 +273,11 @@ TEST_F(DamagedRun, TruncatedIsAClearError) {
 }
 
 TEST_F(DamagedRun, FlippedBytesNameTheFileAndWhatToDo) {
-  std::mt19937_64 random(5);
-  int errors = 0;
-  for (int round = 0; round < 60; ++round) {
-    std::string damaged = whole_;
+  expect_errors([](std::string& bytes, std::mt19937_64& random) {
     constexpr std::size_t kPage = 4096;
-    const std::size_t header = random() % (damaged.size() / kPage) * kPage;  // where pages begin
-    for (std::size_t i = 0; i < 3; ++i)
-      damaged[header + i] ^= static_cast<char>(1 + random() % 255);
-    write_file(file(), damaged);
-    const auto error = read_everything();
-    if (!error) continue;
-    ++errors;
-    expect_says_what_to_do(*error);
-  }
-  EXPECT_GT(errors, 30);
+    const std::size_t header = random() % (bytes.size() / kPage) * kPage;  // where pages begin
+    for (std::size_t i = 0; i < 3; ++i) bytes[header + i] ^= static_cast<char>(1 + random() % 255);
+  });
 }
 
 TEST_F(DamagedRun, WithoutATableIsDamaged) {
@@ -283,22 +291,12 @@ TEST_F(DamagedRun, WithoutATableIsDamaged) {
 }
 
 TEST_F(DamagedRun, OverwrittenPagesNeverCrash) {
-  std::mt19937_64 random(3);
-  int errors = 0;
-  for (int round = 0; round < 60; ++round) {
-    std::string damaged = whole_;
-    const std::size_t at = random() % damaged.size();
-    for (std::size_t i = at; i < std::min(at + 2000, damaged.size()); ++i) {
-      damaged[i] = static_cast<char>(random());
+  expect_errors([](std::string& bytes, std::mt19937_64& random) {
+    const std::size_t at = random() % bytes.size();
+    for (std::size_t i = at; i < std::min(at + 2000, bytes.size()); ++i) {
+      bytes[i] = static_cast<char>(random());
     }
-    write_file(file(), damaged);
-    const auto error = read_everything();
-    if (!error) continue;
-    ++errors;
-    EXPECT_EQ(error->code, ErrorCode::kCorrupt) << error->message;
-    expect_says_what_to_do(*error);
-  }
-  EXPECT_GT(errors, 30);
+  });
 }
 
 }  // namespace

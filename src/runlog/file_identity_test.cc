@@ -51,61 +51,46 @@ TEST(FileUnderTheWriter, WithoutSabotageIsWhole) {
   EXPECT_TRUE(run.told);
 }
 
-TEST(FileUnderTheWriter, ThatIsDeletedIsLost) {
-  expect_lost(Sabotaged([](const Path& file) { std::filesystem::remove(file); }));
+TEST(FileUnderTheWriter, ThatIsDeletedOrCutOffIsLost) {
+  namespace fs = std::filesystem;
+  expect_lost(Sabotaged([](const Path& file) { fs::remove(file); }));
+  expect_lost(Sabotaged([](const Path& file) { fs::remove_all(file.parent_path()); }));
+  expect_lost(Sabotaged([](const Path& file) { fs::remove(file.string() + "-wal"); }));
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    expect_lost(Sabotaged([&](const Path& file) { fs::resize_file(file.string() + suffix, 0); }));
+  }
 }
 
-TEST(FileUnderTheWriter, WhoseFolderIsDeletedIsLost) {
-  expect_lost(Sabotaged([](const Path& file) { std::filesystem::remove_all(file.parent_path()); }));
-}
+// Another run, of the same tables.
+class AnotherRun : public ::testing::Test {
+ protected:
+  void SetUp() override { make_run(folder_ / "other", {plain_step(1, 0), plain_step(1, 1)}); }
+  Path file() const { return folder_ / "other" / kFileName; }
+  void expect_lost_and_untouched(const Sabotaged& run) const {
+    expect_lost(run);
+    EXPECT_TRUE(read_file(run.file()) == read_file(file()));
+  }
 
-TEST(FileUnderTheWriter, WhoseLogIsDeletedIsLost) {
-  expect_lost(Sabotaged([](const Path& file) { std::filesystem::remove(file.string() + "-wal"); }));
-}
+ private:
+  TempFolder folder_;
+};
 
-TEST(FileUnderTheWriter, ThatIsTruncatedIsLost) {
-  expect_lost(Sabotaged([](const Path& file) { std::filesystem::resize_file(file, 0); }));
-}
-
-TEST(FileUnderTheWriter, WhoseLogIsTruncatedIsLost) {
-  expect_lost(
-      Sabotaged([](const Path& file) { std::filesystem::resize_file(file.string() + "-wal", 0); }));
-}
-
-TEST(FileUnderTheWriter, WhoseIndexIsTruncatedIsLost) {
-  expect_lost(
-      Sabotaged([](const Path& file) { std::filesystem::resize_file(file.string() + "-shm", 0); }));
-}
-
-TEST(FileUnderTheWriter, ThatIsReplacedIsLostAndTheOtherUntouched) {
-  const TempFolder elsewhere;
-  make_run(elsewhere / "other", {plain_step(1, 0), plain_step(1, 1)});
-  const auto other = elsewhere / "other" / kFileName;
-  const Sabotaged run([&](const Path& file) {
-    std::filesystem::copy_file(other, file.string() + ".2");
+TEST_F(AnotherRun, InThePlaceOfTheFileIsNotWritten) {
+  expect_lost_and_untouched(Sabotaged([&](const Path& file) {
+    std::filesystem::copy_file(this->file(), file.string() + ".2");
     std::filesystem::rename(file.string() + ".2", file);
-  });
-  expect_lost(run);
-  EXPECT_TRUE(read_file(run.file()) == read_file(other));
+  }));
 }
 
-TEST(FileUnderTheWriter, ThatIsWrittenOverInPlaceIsLostAndTheOtherUntouched) {
-  const TempFolder elsewhere;
-  make_run(elsewhere / "other", {plain_step(1, 0), plain_step(1, 1)});
-  const auto other = elsewhere / "other" / kFileName;
-  const Sabotaged run([&](const Path& file) {
+TEST_F(AnotherRun, CopiedOverTheFileIsNotWritten) {
+  expect_lost_and_untouched(Sabotaged([&](const Path& file) {
     std::filesystem::remove(file.string() + "-wal");
-    std::filesystem::copy_file(other, file, std::filesystem::copy_options::overwrite_existing);
-  });
-  expect_lost(run);
-  EXPECT_TRUE(read_file(run.file()) == read_file(other));
+    write_file(file, read_file(this->file()));
+  }));
 }
 
-TEST(FileUnderTheWriter, WrittenOverWithAnotherRunBesideItsLogIsLost) {
-  const TempFolder elsewhere;
-  make_run(elsewhere / "other", {plain_step(1, 0), plain_step(1, 1)});
-  const auto bytes = read_file(elsewhere / "other" / kFileName);
-  expect_lost(Sabotaged([&](const Path& file) { write_file(file, bytes); }));
+TEST_F(AnotherRun, CopiedOverTheFileBesideItsLogIsALoss) {
+  expect_lost(Sabotaged([&](const Path& file) { write_file(file, read_file(this->file())); }));
 }
 
 TEST(FileUnderTheWriter, MayBeCheckpointedBySomebodyElse) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables as arrays: a column is read as one vector, and a text that repeats is kept once.
+// Views as rows, for people and other programs, and as arrays: a column is read as one vector, and
+// a text that repeats is kept once.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -31,6 +33,19 @@ using Reals = std::vector<double>;
 using Integers = std::vector<std::int64_t>;
 using Hashes = std::vector<std::uint64_t>;
 using Small = std::vector<std::int32_t>;
+
+RunLog::Cell cell(const Statement& row, int column) {
+  switch (row.type(column)) {
+    case SQLITE_INTEGER:
+      return static_cast<std::int64_t>(row.integer(column));
+    case SQLITE_FLOAT:
+      return row.number(column);
+    case SQLITE_TEXT:
+      return row.text(column);
+    default:
+      return std::monostate{};
+  }
+}
 
 // A number of 32 bits; what is larger is a damaged one.
 std::int32_t bounded(std::uint64_t value) {
@@ -92,17 +107,8 @@ class SeriesReader {
 };
 
 const char* name_of(Type type) {
-  switch (type) {
-    case Type::kInteger:
-      return "integer";
-    case Type::kReal:
-      return "real";
-    case Type::kText:
-      return "text";
-    case Type::kBlob:
-      break;
-  }
-  return "blob";
+  constexpr std::array kNames = {"integer", "real", "text", "blob"};
+  return kNames[static_cast<std::size_t>(type)];
 }
 
 // Where the groups of a model stand when they are sorted by name.
@@ -209,6 +215,22 @@ std::vector<TableInfo> shown_tables() {
     }
   }
   return out;
+}
+
+Status RunLog::visit_table(std::string_view name, const RowVisitor& visit) const {
+  PRESUM_ASSIGN(const runlog::View* view, runlog::named_view(name));
+  PRESUM_ASSIGN(auto rows, state_->db.prepare(fmt::format("SELECT * FROM {}", name)));
+  std::vector<std::string> columns;
+  for (const runlog::ViewColumn& c : view->columns) columns.push_back(c.name);
+  visit(columns, {});
+  std::vector<Cell> cells;
+  while (true) {
+    PRESUM_ASSIGN(const auto row, rows.next());
+    if (!row) return {};
+    cells.clear();
+    for (int c = 0; c < rows.columns(); ++c) cells.push_back(cell(rows, c));
+    visit(columns, cells);
+  }
 }
 
 Result<std::vector<Series>> RunLog::frame(std::string_view name) const {

@@ -36,7 +36,10 @@ TEST_P(WriterJournal, ContinuesARun) {
   EXPECT_EQ(writer.segment(), 2U);
   add_all(writer, {plain_step(2, 0)});
   ASSERT_TRUE(writer.close());
-  EXPECT_EQ(read_steps(folder / "run").size(), 2U);
+  const auto steps = read_steps(folder / "run");
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_EQ(steps[1].model.segment, 2U);
+  EXPECT_EQ(database(folder / "run").query_integer("SELECT count(DISTINCT run) FROM segment"), 2U);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WriterJournal,

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "presum/run_log.h"
@@ -66,6 +67,27 @@ inline StepRecord plain_step(std::uint32_t segment, std::uint64_t step, std::uin
   return r;
 }
 
+// Real numbers of a step, by their columns.
+inline constexpr std::pair<const char*, double StepRecord::*> kStepNumbers[] = {
+    {"loss_mean", &StepRecord::loss_mean},
+    {"loss_std", &StepRecord::loss_std},
+    {"loss_range", &StepRecord::loss_range},
+    {"grad_norm_mean", &StepRecord::grad_norm_mean},
+    {"grad_norm_std", &StepRecord::grad_norm_std},
+    {"grad_norm_cv", &StepRecord::grad_norm_cv},
+    {"cosine_mean", &StepRecord::cosine_mean},
+    {"cosine_low", &StepRecord::cosine_low},
+    {"cosine_high", &StepRecord::cosine_high},
+    {"consistency", &StepRecord::consistency},
+    {"reduced_norm", &StepRecord::reduced_norm},
+    {"signal", &StepRecord::signal},
+    {"noise", &StepRecord::noise},
+    {"noise_scale", &StepRecord::noise_scale},
+    {"effective_workers", &StepRecord::effective_workers},
+    {"tokens_cv", &StepRecord::tokens_cv},
+    {"mean_norm", &StepRecord::mean_norm},
+    {"mean_norm_error", &StepRecord::mean_norm_error}};
+
 // Every field has a value of its own.
 inline StepRecord full_step(std::uint32_t segment) {
   StepRecord r = plain_step(segment, 1ULL << 40, 3);
@@ -75,13 +97,7 @@ inline StepRecord full_step(std::uint32_t segment) {
   r.missing_replicas = {1, 4};
   r.workers_seen = static_cast<std::uint32_t>(r.workers.size());
   double next = 0.1;
-  for (double* value :
-       {&r.loss_mean, &r.loss_std, &r.loss_range, &r.grad_norm_mean, &r.grad_norm_std,
-        &r.grad_norm_cv, &r.cosine_mean, &r.cosine_low, &r.cosine_high, &r.consistency,
-        &r.reduced_norm, &r.signal, &r.noise, &r.noise_scale, &r.effective_workers, &r.tokens_cv,
-        &r.mean_norm, &r.mean_norm_error}) {
-    *value = next += 1.0 / 3;
-  }
+  for (const auto& [name, field] : kStepNumbers) r.*field = next += 1.0 / 3;
   r.cosine_source = CosineSource::kTotalNorm;
   r.reduced_disagrees = true;
   r.distinct_gradients = 7;

@@ -11,6 +11,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/hash.h"
 #include "runlog/testing.h"
@@ -69,25 +70,36 @@ TEST_F(ProjectSalt, OfAFolderComesBeforeTheUsers) {
   EXPECT_TRUE(std::filesystem::is_empty(home.path()));
 }
 
+constexpr int kProcesses = 8;
+
+// What processes that start together take for the salts of these runs, each a file of `told`.
+std::set<std::string> salts_of(const std::vector<std::filesystem::path>& runs,
+                               const testing::TempFolder& told) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (fork() != 0) continue;
+    const auto salt = project_salt(runs[i]);
+    testing::write_file(told / std::to_string(i), salt ? std::to_string(*salt) : "none");
+    _exit(0);
+  }
+  while (wait(nullptr) > 0) continue;
+  std::set<std::string> out;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    out.insert(testing::read_file(told / std::to_string(i)));
+  }
+  return out;
+}
+
 TEST_F(ProjectSalt, OfAUserIsOneForProcessesThatStartTogether) {
-  constexpr int kProcesses = 8;
   const testing::TempFolder home;
   const testing::TempFolder folder;
   give_home(home.path());
+  std::vector<std::filesystem::path> runs;
   for (int i = 0; i < kProcesses; ++i) {
-    if (fork() != 0) continue;
-    const auto run = folder / std::to_string(i) / "run";
-    std::filesystem::create_directories(run.parent_path());
-    const auto salt = project_salt(run);
-    testing::write_file(run, salt ? std::to_string(*salt) : "none");
-    _exit(0);
+    runs.push_back(folder / ("in-" + std::to_string(i)) / "run");
+    std::filesystem::create_directories(runs.back().parent_path());
   }
-  std::set<std::string> salts;
-  while (wait(nullptr) > 0) continue;
-  for (int i = 0; i < kProcesses; ++i) {
-    salts.insert(testing::read_file(folder / std::to_string(i) / "run"));
-  }
-  EXPECT_EQ(salts, std::set<std::string>{std::to_string(*project_salt(folder / "another/run"))});
+  EXPECT_EQ(salts_of(runs, folder),
+            std::set<std::string>{std::to_string(*project_salt(folder / "another/run"))});
 }
 
 TEST_F(ProjectSalt, IsMadeOncePrivatelyAndKept) {
@@ -99,9 +111,7 @@ TEST_F(ProjectSalt, IsMadeOncePrivatelyAndKept) {
   ASSERT_TRUE(made);
   EXPECT_EQ(*project_salt(folder / "runs/b"), *made);
   EXPECT_EQ(*project_salt(folder / "runs/a/"), *made);
-  struct stat info {};
-  ASSERT_EQ(stat((folder / "runs/.presum-salt").c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777, 0600U);
+  EXPECT_EQ(mode_of(folder / "runs/.presum-salt"), 0600U);
 }
 
 TEST_F(ProjectSalt, OfAnotherProjectDiffers) {
@@ -170,20 +180,9 @@ TEST_F(ProjectSalt, WhatCouldNotBeWrittenIsNotLeft) {
 }
 
 TEST_F(ProjectSalt, ProcessesThatStartTogetherAgree) {
-  constexpr int kProcesses = 8;
   const testing::TempFolder folder;
-  for (int i = 0; i < kProcesses; ++i) {
-    if (fork() != 0) continue;
-    const auto salt = project_salt(folder / "run");
-    testing::write_file(folder / std::to_string(i), salt ? std::to_string(*salt) : "none");
-    _exit(0);
-  }
-  std::set<std::string> salts;
-  while (wait(nullptr) > 0) continue;
-  for (int i = 0; i < kProcesses; ++i) {
-    salts.insert(testing::read_file(folder / std::to_string(i)));
-  }
-  EXPECT_EQ(salts, std::set<std::string>{std::to_string(*project_salt(folder / "run"))});
+  EXPECT_EQ(salts_of(std::vector(kProcesses, folder / "run"), folder),
+            std::set<std::string>{std::to_string(*project_salt(folder / "run"))});
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), kProcesses + 1)
       << "nothing is left behind";
 }

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "runlog/tables.h"
@@ -12,30 +13,17 @@
 namespace presum::runlog {
 namespace {
 
+constexpr std::array kTypes = {"INTEGER", "REAL", "TEXT", "BLOB"};  // by Type
 constexpr const char* kViewOrder = "s.segment, s.module, s.shard, s.step";
 constexpr const char* kSameModel =
     "{0}.segment = s.segment AND {0}.module = s.module AND {0}.shard = s.shard";
-
-const char* sql_name(Type type) {
-  switch (type) {
-    case Type::kInteger:
-      return "INTEGER";
-    case Type::kReal:
-      return "REAL";
-    case Type::kText:
-      return "TEXT";
-    case Type::kBlob:
-      break;
-  }
-  return "BLOB";
-}
 
 template <class Record>
 std::string create(const Table<Record>& table) {
   std::string columns;
   for (const Column<Record>& c : table.columns) {
-    columns +=
-        fmt::format("\"{}\" {}{}, ", c.name, sql_name(c.type), c.nullable ? "" : " NOT NULL");
+    columns += fmt::format("\"{}\" {}{}, ", c.name, kTypes[static_cast<std::size_t>(c.type)],
+                           c.nullable ? "" : " NOT NULL");
   }
   return fmt::format("CREATE TABLE {} ({}{};\n", table.name, columns, table.key);
 }

@@ -24,19 +24,6 @@ bool is_of_samples(std::uint32_t kind) {
 
 }  // namespace
 
-StepWriter::StepWriter(Database& db, std::uint64_t salt, Insertion<StepRow> steps,
-                       Insertion<WorkerStepRow> workers, Insertion<GroupStepRow> groups,
-                       Insertion<MissingRow> missing, Insertion<FingerprintRow> fingerprints,
-                       Insertion<AuditedStep> audits)
-    : db_(&db),
-      salted_(salt, kSampleHashes),
-      steps_(std::move(steps)),
-      workers_(std::move(workers)),
-      groups_(std::move(groups)),
-      missing_(std::move(missing)),
-      fingerprints_(std::move(fingerprints)),
-      audits_(std::move(audits)) {}
-
 Result<StepWriter> StepWriter::prepare(Database& db, std::uint64_t salt) {
   PRESUM_ASSIGN(auto steps, Insertion<StepRow>::prepare(db, step_table()));
   PRESUM_ASSIGN(auto workers, Insertion<WorkerStepRow>::prepare(db, worker_step_table()));
@@ -46,31 +33,33 @@ Result<StepWriter> StepWriter::prepare(Database& db, std::uint64_t salt) {
                 Insertion<FingerprintRow>::prepare(db, fingerprint_table(), "INSERT OR REPLACE"));
   PRESUM_ASSIGN(auto audits,
                 Insertion<AuditedStep>::prepare(db, audit_table(), "INSERT OR REPLACE"));
-  return StepWriter(db, salt, std::move(steps), std::move(workers), std::move(groups),
-                    std::move(missing), std::move(values), std::move(audits));
+  return StepWriter(db, salt,
+                    {std::move(steps), std::move(workers), std::move(groups), std::move(missing),
+                     std::move(values), std::move(audits)});
 }
 
 Result<std::uint64_t> StepWriter::write(StepRecord record) {
   record.workers_seen = static_cast<std::uint32_t>(record.workers.size());
   const StepRow row{std::move(record), {}};
-  PRESUM_TRY(steps_.run(row));
+  PRESUM_TRY(into_.steps.run(row));
   const std::uint64_t id = db_->last_row();
   for (const WorkerRecord& w : row.workers) PRESUM_TRY(write_worker(row, id, w));
-  for (const GroupRecord& g : row.groups) PRESUM_TRY(groups_.run({g, id}));
-  for (const std::uint32_t replica : row.missing_replicas) PRESUM_TRY(missing_.run({id, replica}));
+  for (const GroupRecord& g : row.groups) PRESUM_TRY(into_.groups.run({g, id}));
+  for (const std::uint32_t replica : row.missing_replicas)
+    PRESUM_TRY(into_.missing.run({id, replica}));
   return id;
 }
 
 Status StepWriter::write_worker(const StepRecord& step, std::uint64_t id, WorkerRecord worker) {
   PRESUM_TRY(write_fingerprints(step, worker));
   if (worker.audit) {
-    PRESUM_TRY(audits_.run({{step.model, step.step}, worker.replica, *worker.audit}));
+    PRESUM_TRY(into_.audits.run({{step.model, step.step}, worker.replica, *worker.audit}));
   }
   const WorkerRecord& first = step.workers.front();
   const bool is_first = worker.replica == first.replica;
   const bool shares = is_first ? worker.states.empty() : same_states(worker.states, first.states);
   for (std::uint64_t& hash : worker.samples.hashes) hash = salted_(hash);
-  return workers_.run({std::move(worker), id, shares});
+  return into_.workers.run({std::move(worker), id, shares});
 }
 
 // A row where a value changed.
@@ -82,7 +71,7 @@ Status StepWriter::write_fingerprints(const StepRecord& step, const WorkerRecord
     const auto [last, fresh] = last_values_.try_emplace(key, f.value);
     if (!fresh && last->second == f.value) continue;
     last->second = f.value;
-    PRESUM_TRY(fingerprints_.run({step.model, worker.replica, step.step, f}));
+    PRESUM_TRY(into_.fingerprints.run({step.model, worker.replica, step.step, f}));
   }
   return {};
 }

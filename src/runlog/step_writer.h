@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "presum/step_record.h"
 #include "runlog/column.h"
@@ -26,22 +27,23 @@ class StepWriter {
   Result<std::uint64_t> write(StepRecord record);
 
  private:
-  StepWriter(Database& db, std::uint64_t salt, Insertion<StepRow> steps,
-             Insertion<WorkerStepRow> workers, Insertion<GroupStepRow> groups,
-             Insertion<MissingRow> missing, Insertion<FingerprintRow> fingerprints,
-             Insertion<AuditedStep> audits);
+  struct Tables {
+    Insertion<StepRow> steps;
+    Insertion<WorkerStepRow> workers;
+    Insertion<GroupStepRow> groups;
+    Insertion<MissingRow> missing;
+    Insertion<FingerprintRow> fingerprints;
+    Insertion<AuditedStep> audits;
+  };
+  StepWriter(Database& db, std::uint64_t salt, Tables into)
+      : db_(&db), salted_(salt, kSampleHashes), into_(std::move(into)) {}
 
   Status write_worker(const StepRecord& step, std::uint64_t id, WorkerRecord worker);
   Status write_fingerprints(const StepRecord& step, const WorkerRecord& worker);
 
   Database* db_;
   KeyedHash salted_;
-  Insertion<StepRow> steps_;
-  Insertion<WorkerStepRow> workers_;
-  Insertion<GroupStepRow> groups_;
-  Insertion<MissingRow> missing_;
-  Insertion<FingerprintRow> fingerprints_;
-  Insertion<AuditedStep> audits_;
+  Tables into_;
   using Key = std::tuple<ModelKey, std::uint32_t, std::uint32_t>;  // replica, kind
   std::map<Key, std::uint64_t> last_values_;
 };

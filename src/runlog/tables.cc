@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runlog/tables.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "records/names.h"
 #include "runlog/json_text.h"
@@ -56,52 +58,75 @@ Column<Record> rank_column() {
   return column<Record, Member>("rank", {"global rank"});
 }
 
-// States as triples group, of, value.
-struct StateCodec {
+// A blob without a header.
+struct BlobCodec {
   static constexpr Type kType = Type::kBlob;
   static constexpr bool kNullable = true;
-  static void bind(Statement& row, int at, const std::vector<StateHash>& states) {
-    std::vector<std::uint64_t> words;
-    for (const StateHash& s : states) {
-      words.insert(words.end(), {s.group, s.kind_and_shard(), s.value});
-    }
+};
+
+// Records one after the other, each as the words that `Layout` makes of it. NULL stands for fewer
+// than `kLeast`.
+template <class Record, class Layout, std::size_t kLeast = 1>
+struct PackedCodec : BlobCodec {
+  using Words = std::vector<typename Layout::Words>;
+  static void bind(Statement& row, int at, const std::vector<Record>& records) {
+    if (records.size() < kLeast) return;
+    Words words;
+    std::ranges::transform(records, std::back_inserter(words), Layout::words_of);
     row.bind_blob(at, std::as_bytes(std::span(words)));
   }
-  static std::vector<StateHash> read(const Statement& row, int at) {
-    constexpr std::size_t kWords = 3;
-    const auto words = Codec<std::vector<std::uint64_t>>::read(row, at);
-    std::vector<StateHash> out;
-    for (std::size_t i = 0; i + kWords <= words.size(); i += kWords) {
-      out.push_back(
-          StateHash::of(words[i], static_cast<std::uint32_t>(words[i + 1]), words[i + 2]));
-    }
+  static std::vector<Record> read(const Statement& row, int at) {
+    std::vector<Record> out;
+    std::ranges::transform(Codec<Words>::read(row, at), std::back_inserter(out), Layout::record_of);
     return out;
   }
 };
 
-// Kinds and values in turn.
-struct GeneratorCodec {
-  static constexpr Type kType = Type::kBlob;
-  static constexpr bool kNullable = true;
-  static void bind(Statement& row, int at, const std::vector<FingerprintValue>& values) {
-    std::vector<std::uint64_t> words;
-    for (const FingerprintValue& v : values) words.insert(words.end(), {v.kind, v.value});
-    if (!words.empty()) row.bind_blob(at, std::as_bytes(std::span(words)));
-  }
-  static std::vector<FingerprintValue> read(const Statement& row, int at) {
-    const auto words = Codec<std::vector<std::uint64_t>>::read(row, at);
-    std::vector<FingerprintValue> out;
-    for (std::size_t i = 0; i + 2 <= words.size(); i += 2) {
-      out.push_back({static_cast<std::uint32_t>(words[i]), words[i + 1]});
-    }
-    return out;
+// Group, of, value.
+struct StateLayout {
+  using Words = std::array<std::uint64_t, 3>;
+  static Words words_of(const StateHash& s) { return {s.group, s.kind_and_shard(), s.value}; }
+  static StateHash record_of(const Words& w) {
+    return StateHash::of(w[0], static_cast<std::uint32_t>(w[1]), w[2]);
   }
 };
+using StateCodec = PackedCodec<StateHash, StateLayout, 0>;
+
+// Kind and value.
+struct GeneratorLayout {
+  using Words = std::array<std::uint64_t, 2>;
+  static Words words_of(const FingerprintValue& v) { return {v.kind, v.value}; }
+  static FingerprintValue record_of(const Words& w) {
+    return {static_cast<std::uint32_t>(w[0]), w[1]};
+  }
+};
+using GeneratorCodec = PackedCodec<FingerprintValue, GeneratorLayout>;
+
+// Loss, weight, tokens.
+struct MicroBatchLayout {
+  using Words = std::array<double, 3>;
+  static Words words_of(const MicroBatch& m) {
+    return {m.loss, m.weight, static_cast<double>(m.tokens)};
+  }
+  static MicroBatch record_of(const Words& w) {
+    const double tokens = w[2];  // of a damaged file it may be anything
+    const bool count = tokens >= 0 && tokens < 0x1p64;
+    return {w[0], w[1], count ? static_cast<std::uint64_t>(tokens) : 0};
+  }
+};
+// A single one repeats what the columns say.
+using MicroBatchCodec = PackedCodec<MicroBatch, MicroBatchLayout, 2>;
+
+// Data, forward, backward.
+struct MicroTimesLayout {
+  using Words = std::array<float, 3>;
+  static Words words_of(const MicroBatchTimes& m) { return {m.data, m.forward, m.backward}; }
+  static MicroBatchTimes record_of(const Words& w) { return {w[0], w[1], w[2]}; }
+};
+using MicroTimesCodec = PackedCodec<MicroBatchTimes, MicroTimesLayout>;
 
 // Seven words of a group, and how many floats of its sketch follow, two a word.
-struct MomentGroupCodec {
-  static constexpr Type kType = Type::kBlob;
-  static constexpr bool kNullable = true;
+struct MomentGroupCodec : BlobCodec {
   static constexpr std::size_t kWords = 8;
   static constexpr std::size_t kFloatsMax = 1 << 16;
   static void bind(Statement& row, int at, const std::vector<MomentGroup>& groups) {
@@ -138,78 +163,18 @@ struct MomentGroupCodec {
   }
 };
 
-// Micro-batches as triples loss, weight, tokens. A single one repeats what the columns say.
-struct MicroBatchCodec {
-  static constexpr Type kType = Type::kBlob;
-  static constexpr bool kNullable = true;
-  static void bind(Statement& row, int at, const std::vector<MicroBatch>& micro) {
-    if (micro.size() < 2) return;
-    std::vector<double> values;
-    for (const MicroBatch& m : micro) {
-      values.insert(values.end(), {m.loss, m.weight, static_cast<double>(m.tokens)});
-    }
-    row.bind_blob(at, std::as_bytes(std::span(values)));
-  }
-  static std::vector<MicroBatch> read(const Statement& row, int at) {
-    constexpr std::size_t kNumbers = 3;
-    const auto values = Codec<std::vector<double>>::read(row, at);
-    std::vector<MicroBatch> out;
-    for (std::size_t i = 0; i + kNumbers <= values.size(); i += kNumbers) {
-      const double tokens = values[i + 2];  // of a damaged file it may be anything
-      const bool count = tokens >= 0 && tokens < 0x1p64;
-      out.push_back({values[i], values[i + 1], count ? static_cast<std::uint64_t>(tokens) : 0});
-    }
-    return out;
-  }
-};
-
-// Triples of data, forward, backward.
-struct MicroTimesCodec {
-  static constexpr Type kType = Type::kBlob;
-  static constexpr bool kNullable = true;
-  static void bind(Statement& row, int at, const std::vector<MicroBatchTimes>& micro) {
-    std::vector<float> values;
-    for (const MicroBatchTimes& m : micro) {
-      values.insert(values.end(), {m.data, m.forward, m.backward});
-    }
-    if (!values.empty()) row.bind_blob(at, std::as_bytes(std::span(values)));
-  }
-  static std::vector<MicroBatchTimes> read(const Statement& row, int at) {
-    constexpr std::size_t kNumbers = 3;
-    const auto values = Codec<std::vector<float>>::read(row, at);
-    std::vector<MicroBatchTimes> out;
-    for (std::size_t i = 0; i + kNumbers <= values.size(); i += kNumbers) {
-      out.push_back({values[i], values[i + 1], values[i + 2]});
-    }
-    return out;
-  }
-};
-
+template <class T, T (*kParse)(const std::string&)>
 struct JsonCodec {
   static constexpr Type kType = Type::kText;
   static constexpr bool kNullable = false;
-};
-
-struct TextsCodec : JsonCodec {
-  static void bind(Statement& row, int at, const std::vector<std::string>& list) {
-    row.bind(at, std::string_view(json_text(list)));
+  static void bind(Statement& row, int at, const T& value) {
+    row.bind(at, std::string_view(json_text(value)));
   }
-  static auto read(const Statement& row, int at) { return texts_of(row.text(at)); }
+  static T read(const Statement& row, int at) { return kParse(row.text(at)); }
 };
-
-struct NumbersCodec : JsonCodec {
-  static void bind(Statement& row, int at, const std::vector<std::uint32_t>& list) {
-    row.bind(at, std::string_view(json_text(list)));
-  }
-  static auto read(const Statement& row, int at) { return numbers_of(row.text(at)); }
-};
-
-struct EvidenceCodec : JsonCodec {
-  static void bind(Statement& row, int at, const Finding::Evidence& evidence) {
-    row.bind(at, std::string_view(json_text(evidence)));
-  }
-  static auto read(const Statement& row, int at) { return evidence_of(row.text(at)); }
-};
+using TextsCodec = JsonCodec<std::vector<std::string>, texts_of>;
+using NumbersCodec = JsonCodec<std::vector<std::uint32_t>, numbers_of>;
+using EvidenceCodec = JsonCodec<Finding::Evidence, evidence_of>;
 
 // Whether it was reduced; which window it was is not kept.
 struct ReducedCodec {
@@ -506,11 +471,6 @@ const Table<WorkerRow>& worker_table() {
           column<Row, &Row::replicas>("replicas", {"data-parallel world size"}),
           rank_column<Row, &Row::rank>(),
           column<Row, &Row::host>("host", {"host name"}),
-          column<Row, &Row::sent>(
-              "sent", {"packets sent, as the worker's last note said", "packets", "it wrote none"}),
-          column<Row, &Row::dropped>(
-              "dropped", {"packets it could not send, as the worker's last note said", "packets",
-                          "it wrote none"}),
       }),
       "PRIMARY KEY (segment, module, shard, replica)) WITHOUT ROWID"};
   return table;
@@ -634,8 +594,7 @@ const Table<FingerprintRow>& fingerprint_table() {
       "not had at the step before; until its next row of that kind it holds it.",
       with_model<Row>({
           replica_column<Row, &Row::replica>(),
-          column<Row, &Row::value, &FingerprintValue::kind>(
-              "kind", {"see Kinds of fingerprints in [packet_format.md](packet_format.md)"}),
+          column<Row, &Row::value, &FingerprintValue::kind>("kind", {"see Kinds of fingerprints"}),
           column<Row, &Row::step>("step", {"from this step on"}),
           column<Row, &Row::value, &FingerprintValue::value>(
               "value",

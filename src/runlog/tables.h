@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,15 +16,13 @@ struct SegmentRow : SegmentInfo {
   std::string run;  // 16 hexadecimal digits
 };
 
-// A worker that said hello, and what its last note said.
+// A worker that said hello.
 struct WorkerRow {
   ModelKey model;
   std::uint32_t replica = 0;
   std::uint32_t replicas = 0;
   std::uint32_t rank = 0;
   std::string host;
-  std::optional<std::uint64_t> sent;
-  std::optional<std::uint64_t> dropped;
 };
 
 struct StepRow : StepRecord {
@@ -102,25 +99,11 @@ const Table<StalledRankRow>& stalled_rank_table();
 // Calls `visit` with each of them.
 template <class Visit>
 void each_table(Visit&& visit) {
-  visit(segment_table());
-  visit(worker_table());
-  visit(fact_table());
-  visit(group_table());
-  visit(step_table());
-  visit(worker_step_table());
-  visit(group_step_table());
-  visit(missing_table());
-  visit(fingerprint_table());
-  visit(audit_table());
-  visit(final_state_table());
-  visit(moment_table());
-  visit(finding_table());
-  visit(check_table());
-  visit(detector_table());
-  visit(continuation_table());
-  visit(stall_table());
-  visit(stalled_rank_table());
-  visit(note_table());
+  const auto each = [&](const auto&... tables) { (visit(tables), ...); };
+  each(segment_table(), worker_table(), fact_table(), group_table(), step_table(),
+       worker_step_table(), group_step_table(), missing_table(), fingerprint_table(), audit_table(),
+       final_state_table(), moment_table(), finding_table(), check_table(), detector_table(),
+       continuation_table(), stall_table(), stalled_rank_table(), note_table());
 }
 
 }  // namespace presum::runlog

@@ -176,14 +176,8 @@ Status Writer::add(const packet::Hello& hello) {
   PRESUM_TRY(state_->begin());
   const Identity& who = hello.header.identity;
   const ModelKey model{segment(), who.module, who.shard};
-  const WorkerRow worker{model, who.replica, who.replicas, who.rank, hello.facts.host, {}, {}};
-  PRESUM_TRY(insert(state_->db(), worker_table(), worker, "INSERT OR IGNORE"));
-  PRESUM_ASSIGN(auto again,
-                state_->db().prepare("UPDATE worker SET replicas=?, rank=?, host=? WHERE segment=? "
-                                     "AND module=? AND shard=? AND replica=?"));
-  again.with(who.replicas, who.rank, std::string_view(hello.facts.host), model.segment,
-             model.module, model.shard, who.replica);
-  PRESUM_TRY(again.run());
+  const WorkerRow worker{model, who.replica, who.replicas, who.rank, hello.facts.host};
+  PRESUM_TRY(insert(state_->db(), worker_table(), worker, "INSERT OR REPLACE"));
   PRESUM_ASSIGN(auto facts,
                 Insertion<Fact>::prepare(state_->db(), fact_table(), "INSERT OR REPLACE"));
   for (const auto& [key, value] : hello.facts.facts) {
@@ -202,11 +196,6 @@ Status Writer::add(const packet::Note& note) {
   PRESUM_TRY(state_->begin());
   const Identity& who = note.header.identity;
   const ModelKey model{segment(), who.module, who.shard};
-  PRESUM_ASSIGN(auto counts,
-                state_->db().prepare("UPDATE worker SET sent=?, dropped=? WHERE segment=? AND "
-                                     "module=? AND shard=? AND replica=?"));
-  counts.with(note.sent, note.dropped, model.segment, model.module, model.shard, who.replica);
-  PRESUM_TRY(counts.run());
   if (!note.state.states.empty()) {
     PRESUM_TRY(insert(state_->db(), final_state_table(), {note.state, model, who.replica},
                       "INSERT OR REPLACE"));

@@ -97,23 +97,11 @@ TEST(Writer, RefusesRecordsAfterClose) {
   EXPECT_FALSE(writer.add(plain_step(1, 0)));
   EXPECT_FALSE(writer.add(hello_of(1, 0, 1)));
   EXPECT_FALSE(writer.add(packet::Note{}));
+  EXPECT_FALSE(writer.replace({writer.segment(), 0, 0}, {}, {}));
+  EXPECT_FALSE(writer.save_detector(0, 0, "x"));
+  EXPECT_FALSE(writer.preflight(0));
   EXPECT_TRUE(writer.tick());
   EXPECT_EQ(count_steps(folder / "run"), 0U);
-}
-
-TEST(Writer, ASecondOpenBeginsTheNextSegment) {
-  const TempFolder folder;
-  make_run(folder / "run", {plain_step(1, 0), plain_step(1, 1)});
-  FakeClock clock;
-  Writer writer = open_writer(folder / "run", clock);
-  EXPECT_EQ(writer.segment(), 2U);
-  add_all(writer, {plain_step(2, 0)});
-  ASSERT_TRUE(writer.close());
-  const auto steps = read_steps(folder / "run");
-  ASSERT_EQ(steps.size(), 3U);
-  EXPECT_EQ(steps[2].model.segment, 2U);
-  EXPECT_EQ(steps[2].step, 0U);
-  EXPECT_EQ(database(folder / "run").query_integer("SELECT count(DISTINCT run) FROM segment"), 2U);
 }
 
 TEST(Writer, IsDestroyedWithoutCloseAndKeepsItsSteps) {
@@ -188,6 +176,8 @@ TEST(Writer, ThatIsAbandonedKeepsWhatCameAndIsNotClosed) {
   EXPECT_FALSE(segments->front().closed);
   EXPECT_EQ(segments->front().incomplete, "a thread has failed");
   EXPECT_EQ(segments->front().incomplete_after, 0U);
+  Writer::open(folder / "early", clock.function(), Journal::kWal)->abandon("too early");
+  EXPECT_FALSE(RunLog::open(folder / "early")->segments()->front().incomplete_after);
 }
 
 TEST(Writer, RemovesWhatAKilledOneLeftOfADatabaseThatItWasMaking) {
@@ -201,15 +191,6 @@ TEST(Writer, RemovesWhatAKilledOneLeftOfADatabaseThatItWasMaking) {
   make_run(folder / "run", {plain_step(1, 0)});
   EXPECT_FALSE(std::filesystem::exists(old));
   EXPECT_TRUE(std::filesystem::exists(under_way)) << "of another writer";
-}
-
-TEST(Writer, AbandonedBeforeItsFirstStepSaysSo) {
-  const TempFolder folder;
-  FakeClock clock;
-  Writer::open(folder / "run", clock.function(), Journal::kWal)->abandon("too early");
-  const auto segments = RunLog::open(folder / "run")->segments();
-  EXPECT_EQ(segments->front().incomplete, "too early");
-  EXPECT_FALSE(segments->front().incomplete_after);
 }
 
 TEST(Writer, StepsThatLackPacketsAreReadBackAsSuch) {
@@ -251,8 +232,6 @@ TEST(DetectorState, IsTheLastOneOfAnySegment) {
     ASSERT_TRUE(writer.close());
   }
   EXPECT_EQ(*open_writer(folder / "run", clock).saved_detector(2, 3), (SavedDetector{2, "after"}));
-  auto db = database(folder / "run");
-  EXPECT_EQ(db.query_integer("SELECT segment FROM detector_state WHERE module = 2"), 2U);
 }
 
 TEST(Continuation, IsReadAsItWasWritten) {
@@ -303,26 +282,10 @@ TEST(Preflight, LeavesItsExitCodeInItsSegment) {
   ASSERT_TRUE(writer.preflight(1));
   ASSERT_TRUE(writer.preflight(2));
   ASSERT_TRUE(writer.close());
-  auto db = database(folder / "run");
-  auto row = db.prepare("SELECT preflight_exit_code FROM segment ORDER BY segment");
-  ASSERT_TRUE(*row->next());
-  EXPECT_EQ(row->type(0), SQLITE_NULL);
-  ASSERT_TRUE(*row->next());
-  EXPECT_EQ(row->integer(0), 2U);
   const auto segments = RunLog::open(folder / "run")->segments();
   ASSERT_EQ(segments->size(), 2U);
   EXPECT_EQ(segments->at(0).preflight_exit_code, std::nullopt);
   EXPECT_EQ(segments->at(1).preflight_exit_code, 2U);
-}
-
-TEST(Writer, RefusesJudgementsAfterClose) {
-  const TempFolder folder;
-  FakeClock clock;
-  Writer writer = open_writer(folder / "run", clock);
-  ASSERT_TRUE(writer.close());
-  EXPECT_FALSE(writer.replace({writer.segment(), 0, 0}, {}, {}));
-  EXPECT_FALSE(writer.save_detector(0, 0, "x"));
-  EXPECT_FALSE(writer.preflight(0));
 }
 
 }  // namespace
