@@ -22,7 +22,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.autograd import backward
 
 from presum._core import Tap
-from presum.torch_events.taps import TAPS, TappedFunction
+from presum.torch_events.taps import TAPS, TappedFunction, Taps
 
 
 class Owner:
@@ -197,14 +197,15 @@ def test_scalers_that_scale_in_a_way_of_their_own_are_seen() -> None:
         def scale(self, outputs: Any) -> Any:
             return outputs * 4.0
 
-    TAPS.add()
+    taps = Taps()  # of its own: a model of another test may listen to those of all for good
+    taps.add()
     for scaler in (GradScaler("cpu"), ShardedGradScaler("cpu"), Mine("cpu")):
         seen: list[Any] = []
         weight = nn.Parameter(torch.ones(1))
-        weight.register_hook(lambda _, seen=seen: seen.append(TAPS.run().scaler))  # type: ignore[misc, union-attr]
+        weight.register_hook(lambda _, seen=seen: seen.append(taps.run().scaler))  # type: ignore[misc, union-attr]
         scaler.scale(weight.sum()).backward()
         assert seen == [scaler]
-    TAPS.remove()
+    taps.remove()
     assert not isinstance(vars(Mine)["scale"], Tap)
 
 
