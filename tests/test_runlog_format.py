@@ -185,7 +185,7 @@ def meanings_of_kinds() -> dict[str, str]:
 
 def test_the_kinds_of_fingerprints_are_those_of_the_library() -> None:
     source = (SOURCES / "src/records/fingerprint_kinds.cc").read_text(encoding="utf-8")
-    entry = r'FingerprintKind::k\w+, "(\w+)", k(\w+), (\w+), "([\w-]*)"\}'
+    entry = r'\{k\w+, "(\w+)", k(\w+), (\w+), "([\w-]*)"\}'
     words = {"Match": "must match", "Differ": "must differ", "Noise": "noise"}
     meanings, rows = meanings_of_kinds(), []
     for name, expectation, real, check in re.findall(entry, " ".join(source.split())):

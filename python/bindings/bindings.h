@@ -46,6 +46,12 @@ inline std::span<const std::byte> as_span(const nanobind::bytes& bytes) {
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
 
+// An address in the memory of a device.
+template <class T>
+T* at(std::uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
 // A tensor's or array's data_ptr() as a pointer; the caller holds it during the call. Raises
 // ValueError for address 0 with elements: what has no memory must not be read.
 template <class T>

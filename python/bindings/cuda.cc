@@ -24,11 +24,6 @@ using device::HostGrid;
 using device::Launcher;
 using observe::cuda::GradientBatch;
 
-template <class T>
-T* at(std::uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
 // Where set, kernels run on the host's grid, in host memory, and are written down.
 std::unique_ptr<HostGrid>& host_grid() {
   static std::unique_ptr<HostGrid> grid;

@@ -30,11 +30,6 @@ void exact(const Leaves& leaves, std::uint32_t divisor, const Room& out,
 
 using Address = std::uintptr_t;  // of device memory; a stream is a CUstream
 
-template <class T>
-T* at(Address address) {
-  return reinterpret_cast<T*>(address);
-}
-
 void exact_on_device(const std::vector<Address>& leaves, Address uploaded, Dtype dtype,
                      std::size_t count, std::uint32_t divisor, Address out, Address stream) {
   const auto inputs = memory_at(leaves, count);

@@ -46,7 +46,7 @@ Doing doing_of(const StalledRank& rank) {
 }
 
 // Where it waits: what differs between ranks that will never meet.
-auto place_of(const StalledRank& rank) {
+auto waiting_place(const StalledRank& rank) {
   const Heartbeat& b = rank.last;
   const bool reduces = b.collective.empty();
   return std::tuple(b.collective, reduces ? std::string() : rank.where, reduces ? b.step : 0);
@@ -216,7 +216,7 @@ void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::u
 // All wait. Where it is not for the same, the smaller groups keep the larger one waiting.
 void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uint32_t>& unheard,
                    double limit) {
-  const auto groups = grouped(waiting, place_of);
+  const auto groups = grouped(waiting, waiting_place);
   stall.awaited = true;
   if (groups.size() == 1) return judge_one_place(stall, waiting, unheard, limit);
   Some others;
