@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/packet_format.md, held against the library and the decoder of tests/packet_decoder.py.
-
-Every vector and table is parsed from the Markdown.
-"""
+"""docs/packet_format.md and its vectors, held against the library and tests/packet_decoder.py."""
 
 from __future__ import annotations
 
 import array
+import json
 import random
 import re
 import struct
@@ -45,7 +43,12 @@ from presum._core import (
 
 DOCS = Path(__file__).parents[1] / "docs"
 PACKET_FORMAT = (DOCS / "packet_format.md").read_text(encoding="utf-8")
+VECTORS = json.loads((DOCS.parent / "tests/data/hash_vectors.json").read_text(encoding="utf-8"))
 TIMES = 15
+
+
+def vectors(of: str) -> list[list[str]]:
+    return [list(one.values()) for one in VECTORS[of]]
 
 
 def elements_of(text: str, dtype: str) -> bytes:
@@ -59,10 +62,7 @@ def elements_of(text: str, dtype: str) -> bytes:
     return b"".join(struct.pack("<" + code, float(x)) for x in text.split(", "))
 
 
-FINGERPRINT_VECTORS = rows_of(PACKET_FORMAT, "### Fingerprint vectors")
-
-
-@pytest.mark.parametrize(("dtype", "elements", "expected"), FINGERPRINT_VECTORS)
+@pytest.mark.parametrize(("dtype", "elements", "expected"), vectors("fingerprint"))
 def test_fingerprint_vectors_hold_here_and_in_the_library(
     dtype: str, elements: str, expected: str
 ) -> None:
@@ -76,7 +76,7 @@ def test_fingerprint_vectors_hold_here_and_in_the_library(
 
 
 def test_mix64_and_splitmix64_vectors() -> None:
-    rows = rows_of(PACKET_FORMAT, "### Mixing")
+    rows = vectors("mixing")
     assert len(rows) >= 3
     for x, mixed, split in rows:
         assert mix64(number(x)) == number(mixed)
@@ -84,14 +84,14 @@ def test_mix64_and_splitmix64_vectors() -> None:
 
 
 def test_fingerprint_keys() -> None:
-    rows = rows_of(PACKET_FORMAT, "### Keys")
+    rows = vectors("keys")
     assert len(rows) >= 3
     for index, key in rows:
         assert KEYS[int(index)] == number(key)
 
 
 def test_name_hash_vectors_hold_here_and_in_the_library() -> None:
-    rows = rows_of(PACKET_FORMAT, "### Name hash vectors")
+    rows = vectors("name_hash")
     assert len(rows) >= 3
     for name, expected in rows:
         assert name_hash(name) == number(expected)
@@ -101,7 +101,7 @@ def test_name_hash_vectors_hold_here_and_in_the_library() -> None:
 
 
 def test_names_and_default_groups() -> None:
-    rows = rows_of(PACKET_FORMAT, "### Names and groups")
+    rows = vectors("names")
     assert len(rows) >= 4
     for name, canonical, group in rows:
         assert canonical_name(name) == canonical
@@ -112,7 +112,7 @@ def test_names_and_default_groups() -> None:
 
 
 def test_sketch_vectors_hold_here_and_in_the_library() -> None:
-    rows = rows_of(PACKET_FORMAT, "### Sketch vectors")
+    rows = vectors("sketch")
     assert len(rows) >= 4
     for step, parameter, size, seed, i, bucket, sign in rows:
         assert sketch_seed(int(step), parameter) == number(seed)
@@ -133,7 +133,7 @@ def row_of(text: str) -> list[int]:
 
 
 def test_row_hash_vectors_hold_here_and_in_the_library() -> None:
-    rows = rows_of(PACKET_FORMAT, "### Row hash vectors")
+    rows = vectors("row_hash")
     assert {row[0] for row in rows} == {"u8", "u16", "u32", "u64"}
     for kind, text, mask_text, expected in rows:
         row, mask = row_of(text), row_of(mask_text) or None

@@ -58,7 +58,8 @@ std::uint64_t beyond_of(const Beyond& beyond, Accumulation format) {
 }
 
 std::uint64_t fewest_of(const Beyond& beyond) {
-  return beyond.empty() ? 0 : std::ranges::min(beyond | std::views::values);
+  const auto fewest = std::ranges::min_element(beyond, {}, &Beyond::value_type::second);
+  return fewest == beyond.end() ? 0 : fewest->second;
 }
 
 bool is_unrelated(const Evidence& e) {

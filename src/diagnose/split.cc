@@ -116,8 +116,9 @@ Split split(const StepRecord& record, FingerprintKind kind) {
 }
 
 std::string shared_text(const Split& split) {
-  const auto shared = [](const Split::Group& g) { return g.ranks.size() > 1; };
-  return joined(split.groups | std::views::filter(shared), kGroupsShown, "; ",
+  std::vector<Split::Group> shared = split.groups;
+  std::erase_if(shared, [](const Split::Group& g) { return g.ranks.size() < 2; });
+  return joined(shared, kGroupsShown, "; ",
                 [](const Split::Group& g) { return rank_ranges(g.ranks); });
 }
 

@@ -235,7 +235,7 @@ TEST(GradientPassReferenceTest, TheSketchKeepsTheSumOfSquaresOfOneBlock) {
   EXPECT_DOUBLE_EQ(energy, stats.sum_squares);
 }
 
-// Fingerprint: the vectors of docs/packet_format.md.
+// Fingerprint: the vectors of tests/data/hash_vectors.json.
 
 std::uint64_t fingerprint_of(const void* data, std::size_t count, Dtype dtype) {
   const std::uint64_t wanted = gradient_pass_reference(data, count, dtype, {}).fingerprint;

@@ -296,7 +296,10 @@ Columns<StepRow> sum_columns() {
           "mean_norm_error", {"standard error of mean_norm: 0 from the Gram matrix", kGradientUnit,
                               "`mean_norm` is 0 or not known"}),
       column<Row, &Row::cosines>(
-          "cosines", {"see Blobs", "cosine", "no pair of workers, or the matrix was not kept"})};
+          "cosines",
+          {"`f32`, of pairs i < j of the step's workers by replica: (0,1), (0,2), ..., (1,2), ...; "
+           "NaN for a pair without a direction; above 256 workers at every 50th step",
+           "cosine", "no pair of workers, or the matrix was not kept"})};
 }
 
 Column<WorkerStepRow> reduced_fingerprint_column() {
@@ -318,19 +321,23 @@ Column<WorkerStepRow> reduced_fingerprint_column() {
 
 Column<WorkerStepRow> states_column() {
   using Row = WorkerStepRow;
-  return {.name = "states",
-          .type = Type::kBlob,
-          .nullable = true,
-          .text = {"see Blobs", "", "those of the row of the step with the lowest `replica`"},
-          .bind =
-              [](Statement& row, int at, const Row& w) {
-                if (!w.shares_states) StateCodec::bind(row, at, w.states);
-              },
-          .read =
-              [](const Statement& row, int at, Row& w) {
-                w.shares_states = row.type(at) == SQLITE_NULL;
-                w.states = StateCodec::read(row, at);
-              }};
+  return {
+      .name = "states",
+      .type = Type::kBlob,
+      .nullable = true,
+      .text = {"`u64` triples group, kind and shard, value: kind in the low byte (1 parameters, 2 "
+               "buffers, 3 optimiser state, 4 what the program watches, 5 frozen parameters), the "
+               "shard above it, 0 for the whole; empty: the worker sent none although another did",
+               "", "those of the row of the step with the lowest `replica`"},
+      .bind =
+          [](Statement& row, int at, const Row& w) {
+            if (!w.shares_states) StateCodec::bind(row, at, w.states);
+          },
+      .read =
+          [](const Statement& row, int at, Row& w) {
+            w.shares_states = row.type(at) == SQLITE_NULL;
+            w.states = StateCodec::read(row, at);
+          }};
 }
 
 Columns<WorkerStepRow> gradient_columns() {
@@ -407,22 +414,29 @@ Columns<WorkerStepRow> time_columns() {
                                                       {"1: times are those of a device's clock"})
           .hidden(),
       coded_column<MicroTimesCodec, Row, &Row::times, &StepTimes::micro>(
-          "micro_times", {"see Blobs", "s", "fewer than two micro-batches, or times not known"})};
+          "micro_times", {"`f32` triples data, forward, backward, of the first 64 micro-batches",
+                          "s", "fewer than two micro-batches, or times not known"})};
 }
 
 Columns<WorkerStepRow> data_columns() {
   using Row = WorkerStepRow;
-  return {coded_column<CountCodec, Row, &Row::samples, &Samples::rows>(
-              "rows", {"samples in the step's micro-batches", "samples", "they are not known"})
-              .hidden(),
-          column<Row, &Row::samples, &Samples::thinned>(
-              "thinned", {"m: samples whose row hash 2^m does not divide were left out"})
-              .hidden(),
-          coded_column<MicroBatchCodec, Row, &Row::micro>(
-              "micro", {"see Blobs", "", "fewer than two micro-batches: the columns say the same"}),
-          column<Row, &Row::samples, &Samples::hashes>("samples",
-                                                       {"see Blobs", "", "they are not known"}),
-          column<Row, &Row::indices>("indices", {"see Blobs", "", "the sampler is not known"})};
+  return {
+      coded_column<CountCodec, Row, &Row::samples, &Samples::rows>(
+          "rows", {"samples in the step's micro-batches", "samples", "they are not known"})
+          .hidden(),
+      column<Row, &Row::samples, &Samples::thinned>(
+          "thinned", {"m: samples whose row hash 2^m does not divide were left out"})
+          .hidden(),
+      coded_column<MicroBatchCodec, Row, &Row::micro>(
+          "micro", {"`f64` triples loss, weight, tokens, one for each micro-batch", "",
+                    "fewer than two micro-batches: the columns say the same"}),
+      column<Row, &Row::samples, &Samples::hashes>(
+          "samples",
+          {"`u64`: a keyed hash of each row hash that was sent, in the order of the rows, see Salt",
+           "", "they are not known"}),
+      column<Row, &Row::indices>("indices", {"`u64`: positions of samples in the data set as the "
+                                             "sampler drew them, at most the first 4,096",
+                                             "", "the sampler is not known"})};
 }
 
 }  // namespace
@@ -550,9 +564,16 @@ const Table<GroupStepRow>& group_step_table() {
             kGradientUnit, "no finite norm"}),
        column<Row, &Row::nonfinite>("nonfinite",
                                     {"NaN and Inf elements, summed over workers", "elements"}),
-       column<Row, &Row::norms>("norms", {"see Blobs", kGradientUnit, "never"}),
-       column<Row, &Row::maxima>("maxima", {"see Blobs", kGradientUnit, "never"}),
-       column<Row, &Row::fingerprints>("fingerprints", {"see Blobs", "", "they were not kept"})},
+       column<Row, &Row::norms>("norms",
+                                {"`f32`: one norm for each row of `worker_step` of the step, by "
+                                 "replica; NaN for a worker that did not report the group",
+                                 kGradientUnit, "never"}),
+       column<Row, &Row::maxima>(
+           "maxima", {"`f32`: largest absolute finite value, likewise", kGradientUnit, "never"}),
+       column<Row, &Row::fingerprints>(
+           "fingerprints", {"`u32`: low half of the fingerprint of each worker's own gradient of "
+                            "the group, likewise; 0 where nothing was reported",
+                            "", "they were not kept"})},
       "PRIMARY KEY (step_id, group_id)) WITHOUT ROWID"};
   return table;
 }
@@ -663,7 +684,8 @@ const Table<FinalStateRecord>& final_state_table() {
           column<Row, &Row::optimizer_steps>(
               "optimizer_steps",
               {"optimiser steps it had finished; states of equal counts can be compared", "steps"}),
-          coded_column<StateCodec, Row, &Row::states>("states", {"see Blobs"}),
+          coded_column<StateCodec, Row, &Row::states>("states",
+                                                      {"as in `worker_step`, of all parameters"}),
       }),
       "PRIMARY KEY (segment, module, shard, replica)) WITHOUT ROWID"};
   return table;
@@ -686,9 +708,13 @@ const Table<MomentRecord>& moment_table() {
           column<Row, &Row::learning_rate>("learning_rate",
                                            {"of the first parameter group", "", "it has none"}),
           coded_column<GeneratorCodec, Row, &Row::generators>(
-              "generators", {"see Blobs", "", "they were not read"}),
+              "generators", {"`u64` pairs kind, value: fingerprints of the random generators", "",
+                             "they were not read"}),
           coded_column<MomentGroupCodec, Row, &Row::groups>(
-              "groups", {"see Blobs", "", "another worker tells the same"}),
+              "groups", {"of each group eight `u64`: id, elements, bits of the sum of squares, "
+                         "hash of the parameters, hash of the optimiser's state, shard, formats, "
+                         "number of values n; then n `f32` of its sketch, filled up to whole words",
+                         "", "another worker tells the same"}),
       }),
       "PRIMARY KEY (segment, module, shard, replica, kind, step, number)) WITHOUT ROWID"};
   return table;
