@@ -105,7 +105,8 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
     std::erase_if(out.checks, other);
     std::erase_if(out.audits, other);
     const auto segment_of = [](const StepRecord& step) { return step.model.segment; };
-    steps = std::ranges::equal_range(steps, *segment, {}, segment_of);
+    const auto first = std::ranges::lower_bound(steps, *segment, {}, segment_of);
+    steps = {first, std::ranges::upper_bound(steps, *segment, {}, segment_of)};
   }
   if (!out.segments.empty()) note_lost_recorder(log, steps, out.segments.back());
   out.coverage = cover(models_of(steps), out.continuations, count(out.checks));
