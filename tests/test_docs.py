@@ -64,6 +64,6 @@ def test_names_in_the_glossary_are_in_the_code(row: list[str]) -> None:
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
 def test_paths_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    folders = "src|include|python|tests|examples|bench|cmake|tools|wheels"
+    folders = "src|include|python|tests|examples|bench|cmake|tools|wheels|docs|gpu_check"
     for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (DOCS.parent / path).exists(), path

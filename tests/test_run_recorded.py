@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import presum
 from programs_started import PROGRAM, UNDER, WORLD, start
 
@@ -37,10 +39,11 @@ def test_a_forward_around_the_wrapper_is_recorded_and_found(tmp_path: Path) -> N
     assert finding.check == "no-reduction"
 
 
-def test_an_optimizer_of_before_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["copied", "sharded"])
+def test_an_optimizer_of_before_is_named(how: str, tmp_path: Path) -> None:
     program = tmp_path / "before.py"
     program.write_text(BEFORE)
-    done = start([*UNDER, "--run", tmp_path / "run", program])
+    done = start([*UNDER, "--run", tmp_path / "run", program, how])
     assert [end.returncode for end in done] == [0, 0]
     found = [one for one in presum.load(tmp_path / "run").findings if one.severity == "critical"]
     assert [one.check for one in found] == ["no-progress"]
@@ -50,13 +53,17 @@ def test_an_optimizer_of_before_is_named(tmp_path: Path) -> None:
 
 
 BEFORE = """
-import copy, torch, torch.distributed as dist
+import copy, sys, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model = DistributedDataParallel(copy.deepcopy(model))
+if sys.argv[1] == "sharded":
+    fully_shard(model)
+else:
+    model = DistributedDataParallel(copy.deepcopy(model))
 torch.manual_seed(1 + dist.get_rank())
 for step in range(10):
     optimizer.zero_grad()

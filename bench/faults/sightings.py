@@ -51,5 +51,7 @@ def mark_done(run: Path, signature: str) -> None:
 
 def is_done(run: Path, signature: str) -> bool:
     """Whether this very run has ended here before."""
-    done = run / DONE
-    return done.is_file() and done.read_text(encoding="utf-8") == signature
+    try:
+        return (run / DONE).read_text(encoding="utf-8") == signature
+    except OSError:
+        return False

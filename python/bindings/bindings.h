@@ -48,7 +48,7 @@ inline std::span<const std::byte> as_span(const nanobind::bytes& bytes) {
 
 // An address in the memory of a device.
 template <class T>
-T* at(std::uintptr_t address) {
+T* device_pointer(std::uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 

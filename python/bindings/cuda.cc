@@ -59,11 +59,12 @@ class DeviceSums {
   // Launches a batch on a stream, to whose sketches `rows` belong.
   void read(const GradientBatch& batch, std::uintptr_t list, std::uintptr_t partials,
             std::uintptr_t rows, std::uint32_t rows_in_use, std::uintptr_t stream) {
-    auto* places = at<observe::cuda::Partial>(partials);
+    auto* places = device_pointer<observe::cuda::Partial>(partials);
     unwrap(on_device([&](Launcher& launcher) {
       return batch.launch(launcher,
-                          {at<observe::cuda::Item>(list), places, at<float>(rows), rows_in_use},
-                          at<void>(stream));
+                          {device_pointer<observe::cuda::Item>(list), places,
+                           device_pointer<float>(rows), rows_in_use},
+                          device_pointer<void>(stream));
     }));
     const std::vector<observe::cuda::Parts> parts = batch.parts(places);
     parts_.insert(parts_.end(), parts.begin(), parts.end());
@@ -72,7 +73,7 @@ class DeviceSums {
 
   // The sketches that launches on one stream left.
   void add_sketches(std::uintptr_t rows, std::uint64_t count) {
-    sketches_.push_back({at<float>(rows), count});
+    sketches_.push_back({device_pointer<float>(rows), count});
     traffic_ += count * sketch_size_ * sizeof(float);
   }
 
@@ -94,15 +95,16 @@ class DeviceSums {
   void finish(std::uintptr_t list, std::uintptr_t found, std::uintptr_t sketch,
               std::uintptr_t stream) const {
     const std::uintptr_t sketches = list + parts_.size() * sizeof(parts_[0]);
-    const observe::cuda::Step step{at<observe::cuda::Parts>(list),
-                                   at<observe::cuda::Sketches>(sketches),
-                                   at<observe::cuda::Partial>(found),
-                                   at<float>(sketch),
+    const observe::cuda::Step step{device_pointer<observe::cuda::Parts>(list),
+                                   device_pointer<observe::cuda::Sketches>(sketches),
+                                   device_pointer<observe::cuda::Partial>(found),
+                                   device_pointer<float>(sketch),
                                    static_cast<std::uint32_t>(parts_.size()),
                                    static_cast<std::uint32_t>(sketches_.size()),
                                    sketch_size_};
     unwrap(on_device([&](Launcher& launcher) {
-      return observe::cuda::finish(launcher, step, traffic_ + list_bytes(), at<void>(stream));
+      return observe::cuda::finish(launcher, step, traffic_ + list_bytes(),
+                                   device_pointer<void>(stream));
     }));
   }
 
@@ -134,10 +136,11 @@ void hash_rows_on_device(std::uintptr_t data, std::uint64_t rows, std::uint64_t 
                        .rows = rows,
                        .columns = columns,
                        .element_bytes = element_bytes,
-                       .mask = at<const void>(mask),
+                       .mask = device_pointer<const void>(mask),
                        .mask_bytes = mask_bytes};
   unwrap(on_device([&](Launcher& launcher) {
-    return observe::cuda::hash_rows(launcher, batch, at<std::uint64_t>(hashes), at<void>(stream));
+    return observe::cuda::hash_rows(launcher, batch, device_pointer<std::uint64_t>(hashes),
+                                    device_pointer<void>(stream));
   }));
 }
 

@@ -34,9 +34,9 @@ void exact_on_device(const std::vector<Address>& leaves, Address uploaded, Dtype
                      std::size_t count, std::uint32_t divisor, Address out, Address stream) {
   const auto inputs = memory_at(leaves, count);
   unwrap(on_device([&](device::Launcher& launcher) {
-    return reduce::cuda::exact({launcher, at<void>(stream)},
-                               {inputs, at<const void* const>(uploaded)}, dtype, count, divisor,
-                               at<void>(out));
+    return reduce::cuda::exact({launcher, device_pointer<void>(stream)},
+                               {inputs, device_pointer<const void* const>(uploaded)}, dtype, count,
+                               divisor, device_pointer<void>(out));
   }));
 }
 

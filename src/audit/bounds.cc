@@ -40,9 +40,17 @@ bool are_finite(const Rows<Real>& rows, std::size_t element) {
 }
 
 Accumulation accumulation_of(Dtype dtype) {
-  using enum Accumulation;
-  constexpr Accumulation kByDtype[] = {kF32, kF64, kBF16, kF16};
-  return kByDtype[static_cast<std::size_t>(dtype)];
+  switch (dtype) {
+    case Dtype::kF32:
+      return Accumulation::kF32;
+    case Dtype::kF64:
+      return Accumulation::kF64;
+    case Dtype::kBF16:
+      return Accumulation::kBF16;
+    case Dtype::kF16:
+      return Accumulation::kF16;
+  }
+  return Accumulation::kUnknown;
 }
 
 std::span<const Dtype> formats_of(Dtype dtype) {
@@ -51,8 +59,17 @@ std::span<const Dtype> formats_of(Dtype dtype) {
   static constexpr Dtype kOfF32[] = {kF64, kF32, kF16, kBF16};
   static constexpr Dtype kOfF16[] = {kF32, kF16};
   static constexpr Dtype kOfBF16[] = {kF32, kBF16};
-  const std::span<const Dtype> by_dtype[] = {kOfF32, kOfF64, kOfBF16, kOfF16};
-  return by_dtype[static_cast<std::size_t>(dtype)];
+  switch (dtype) {
+    case Dtype::kF32:
+      return kOfF32;
+    case Dtype::kF64:
+      return kOfF64;
+    case Dtype::kBF16:
+      return kOfBF16;
+    case Dtype::kF16:
+      return kOfF16;
+  }
+  return {};
 }
 
 // Of W - 1 additions in any order, of casting the values and dividing the cast ones where the

@@ -107,8 +107,17 @@ std::int64_t place(Real value, Dtype dtype) {
 }
 
 int significand_bits(Dtype dtype) {
-  constexpr int kByDtype[] = {24, 53, 8, 11};
-  return kByDtype[static_cast<std::size_t>(dtype)];
+  switch (dtype) {
+    case Dtype::kF32:
+      return 24;
+    case Dtype::kF64:
+      return 53;
+    case Dtype::kBF16:
+      return 8;
+    case Dtype::kF16:
+      return 11;
+  }
+  return 0;
 }
 
 int smallest_exponent(Dtype dtype) {

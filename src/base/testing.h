@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <ranges>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -75,8 +75,8 @@ class Buffer {
     std::memcpy(bytes_.data() + offset_ + i * width(), &bits, width());
   }
   bool operator==(const Buffer& other) const {
-    return std::ranges::equal(bytes_ | std::views::drop(offset_),
-                              other.bytes_ | std::views::drop(other.offset_));
+    return std::ranges::equal(std::span(bytes_).subspan(offset_),
+                              std::span(other.bytes_).subspan(other.offset_));
   }
 
  private:

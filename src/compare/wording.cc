@@ -75,6 +75,7 @@ std::string why_text(UncomparedStage::Why why) {
       "last recorded one",
       "no gradient was read (sparse, or of earlier micro-batches alone)",
       "no worker is in both runs"};
+  static_assert(kWhy.size() == static_cast<std::size_t>(UncomparedStage::Why::kNoCommonWorker) + 1);
   const auto* const text = kWhy[static_cast<std::size_t>(why)];
   return why == UncomparedStage::Why::kSalts ? fmt::format("{} ({})", text, kOneSalt) : text;
 }
@@ -227,6 +228,7 @@ std::string obstacle_text(const Comparison& c) {
   constexpr std::array kObstacles = {
       "A holds no step", "B holds no step", "the runs have no model with steps in common",
       "the runs have no step in common", "the common steps hold nothing that can be compared"};
+  static_assert(kObstacles.size() == static_cast<std::size_t>(Obstacle::kNothingInSteps) + 1);
   return c.obstacle ? kObstacles[static_cast<std::size_t>(*c.obstacle)] : "";
 }
 

@@ -89,8 +89,8 @@ Blame clip_alone(const StepContext& context) {
   for (const WorkerRecord& w : context.record.workers) {
     held.push_back({clips(w) ? 1U : 0U, w.rank});
   }
-  const Split clips = split(std::move(held));
-  return clips.differs() ? clips.blame() : Blame{};
+  const Split clipping = split(std::move(held));
+  return clipping.differs() ? clipping.blame() : Blame{};
 }
 
 // Workers whose norm is not that of most; all where none is.

@@ -189,7 +189,8 @@ bool shares_places(const StepRecord& record) {
 }
 
 Signal shared_in_groups(Check check, const StepContext& context, std::size_t each) {
-  Signal signal = sighting({check, 2}, context, of_all(context.record), 0.9);
+  constexpr std::uint64_t kInGroups = 2;
+  Signal signal = sighting({check, kInGroups}, context, of_all(context.record), 0.9);
   signal.severity = Severity::kInfo;
   signal.title = fmt::format(
       "{{Ranks}} share their data in groups of {}, as with sequence or tensor parallelism inside "

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
-#include <ranges>
 
 #include "diagnose/text.h"
 
@@ -100,8 +99,9 @@ Split split(std::vector<RankValue> held) {
   Split out;
   out.known = held.size();
   out.groups = group(held);
-  std::ranges::sort(out.groups, {}, [](const Split::Group& g) {
-    return std::pair(SIZE_MAX - g.ranks.size(), g.ranks.front());
+  std::ranges::sort(out.groups, [](const Split::Group& a, const Split::Group& b) {
+    if (a.ranks.size() != b.ranks.size()) return a.ranks.size() > b.ranks.size();
+    return a.ranks.front() < b.ranks.front();
   });
   return out;
 }

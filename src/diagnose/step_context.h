@@ -31,7 +31,8 @@ struct StepContext {
   bool alone() const { return record.workers.size() < 2; }
 };
 
-// Those that something is so of; everyone where it is so of all.
+// Those that something is so of; everyone where it is so of all. Asked once of each worker, in
+// order.
 template <class IsSo>
 Blame blame_where(const StepContext& context, const IsSo& is_so) {
   Blame out;

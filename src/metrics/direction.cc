@@ -119,7 +119,8 @@ void CosineEstimate::estimate_errors(const Buckets& b) {
   cross_sum_error_ = std::sqrt(cross);
 }
 
-// Carries what is added to every <g_i, g_j> into the cosines.
+// Carries what is added to every <g_i, g_j> into the cosines. The order of the additions is fixed:
+// the bits of recorded cosines depend on it.
 void CosineEstimate::correct_total(double exact_cross_sum) {
   const auto v = static_cast<double>(norms_.size());
   const double all = std::accumulate(rows_.begin(), rows_.end(), 0.0);

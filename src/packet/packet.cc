@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "base/byte_order.h"
@@ -82,6 +83,13 @@ constexpr std::size_t kPlaceBytesMax = 8192;
 
 // ---- sections: one list of fields for both directions
 
+// Every pattern of its bits may be read, and it has no padding.
+template <class T>
+constexpr bool kIsPlain =
+    (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T>;
+template <class T, std::size_t N>
+constexpr bool kIsPlain<std::array<T, N>> = kIsPlain<T>;
+
 // Appends the fields of a list, each as many bytes as it has.
 class Put {
  public:
@@ -93,6 +101,7 @@ class Put {
 
   template <class... T>
   void operator()(const T&... fields) {
+    static_assert((kIsPlain<T> && ...));
     (out_.put(fields), ...);
   }
   template <class T>
@@ -148,6 +157,7 @@ class Get {
 
   template <class... T>
   void operator()(T&... fields) {
+    static_assert((kIsPlain<T> && ...));
     ((fields = get<T>()), ...);
   }
   template <class T>

@@ -105,7 +105,11 @@ std::string difference(const Shape& found) {
 
 Status check_file(const std::filesystem::path& file) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) {
+  const auto status = std::filesystem::status(file, error);
+  if (!std::filesystem::exists(status)) {
+    return fail(ErrorCode::kNotFound, fmt::format("there is no {}", file.string()));
+  }
+  if (!std::filesystem::is_regular_file(status)) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is not a presum run log: it is not a regular file", file.string()));
   }

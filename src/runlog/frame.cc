@@ -108,6 +108,7 @@ class SeriesReader {
 
 const char* name_of(Type type) {
   constexpr std::array kNames = {"integer", "real", "text", "blob"};
+  static_assert(kNames.size() == static_cast<std::size_t>(Type::kBlob) + 1);
   return kNames[static_cast<std::size_t>(type)];
 }
 

@@ -13,7 +13,8 @@
 namespace presum::runlog {
 namespace {
 
-constexpr std::array kTypes = {"INTEGER", "REAL", "TEXT", "BLOB"};  // by Type
+constexpr std::array kTypes = {"INTEGER", "REAL", "TEXT", "BLOB"};
+static_assert(kTypes.size() == static_cast<std::size_t>(Type::kBlob) + 1);
 constexpr const char* kViewOrder = "s.segment, s.module, s.shard, s.step";
 constexpr const char* kSameModel =
     "{0}.segment = s.segment AND {0}.module = s.module AND {0}.shard = s.shard";

@@ -23,7 +23,7 @@ struct GradientPart {
 
 // Sketches of a step's own and of its reduced gradient by group, of one seed each parameter, so
 // that what the reduction made of a group can be held against what went in
-// (docs/packet_format.md, "14 layers"). A group is told where all of it that was read of its own
+// (docs/metrics.md, "Layer by layer"). A group is told where all of it that was read of its own
 // gradient was read once, by `read`, and reduced too. Not synchronised.
 class LayerSketches {
  public:

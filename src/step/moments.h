@@ -16,7 +16,7 @@ namespace presum::step {
 class Steps;
 
 // Where one worker's training stands: its model and what the optimiser keeps of it, group by group
-// (docs/packet_format.md, "Moments"). Not synchronised; memory is borrowed for the call.
+// (presum::Moment). Not synchronised; memory is borrowed for the call.
 class Moments {
  public:
   explicit Moments(const Layout& layout) : layout_(&layout) {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import presum
 from faults import command
 from faults.catalogue import FAULTS
 from faults.plan import Case
@@ -60,7 +61,8 @@ class NoMonitor:
     def __exit__(self, *_error: object) -> None:
         pass
 
-    def __getattr__(self, _name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        assert hasattr(presum.Monitor, name), name
         return lambda *_args, **_options: None
 
 

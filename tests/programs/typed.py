@@ -88,7 +88,7 @@ def train(run: Path) -> Path:
 def look(folder: Path) -> None:
     run = assert_type(presum.load(folder), Run)
     findings = assert_type(run.findings, list[Finding])
-    cosines: npt.NDArray[np.float64] = run.cosines(step=0)
+    cosines = assert_type(run.cosines(step=0), npt.NDArray[np.float64])
     print("steps", len(run.steps), "ranks", cosines.shape[0], "mean", float(cosines.mean()) <= 1)
     leaves = [np.array([1e8], np.float32), np.array([1.0], np.float32)]
     total: npt.NDArray[np.float32] = presum.reduce.sum(leaves, mean=False)

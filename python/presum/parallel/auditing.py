@@ -118,8 +118,11 @@ def audit_result(
     where a hook of the user's returned something of another dtype or size."""
     if mean.dtype != found.values.dtype or mean.numel() != found.elements:
         return None
+    dtype = DTYPES.get(found.values.dtype)
+    if dtype is None:
+        raise ValueError("presum: elements must be float32, float64, bfloat16 or float16")
     values, result = found.values.cpu(), mean[found.places].contiguous().cpu()
-    auditor = _core.Auditor(len(values), DTYPES[values.dtype], found.divisor, result.numel())
+    auditor = _core.Auditor(len(values), dtype, found.divisor, result.numel())
     auditor.add(list(values), result)
     same = None if again is None else _same_bits(mean, again)
     return AuditResult(auditor.result()["record"], same)

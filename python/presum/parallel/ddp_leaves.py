@@ -292,8 +292,7 @@ class OptimizerCalls:
 
     def __init__(self) -> None:
         self._models: weakref.WeakSet[DdpLeaves] = weakref.WeakSet()
-        # After the step: it may run the last backward pass itself, in a closure.
-        register_optimizer_step_post_hook(self._step)
+        self._watches = False
         self._replacements = [
             TappedFunction(Optimizer, "zero_grad", before=self._optimizer),
             TappedFunction(nn.Module, "zero_grad", before=self._module),
@@ -302,8 +301,13 @@ class OptimizerCalls:
     def watch(self, leaves: DdpLeaves) -> None:
         """For as long as it lives."""
         self._models.add(leaves)
+        if self._watches:
+            return
+        self._watches = True
         for replacement in self._replacements:
             replacement.apply()
+        # After the step: it may run the last backward pass itself, in a closure.
+        register_optimizer_step_post_hook(self._step)
 
     def _optimizer(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         self._forget(parameters_of(optimizer))

@@ -56,13 +56,12 @@ class DdpReducingSource(DdpSource):
         self._shares: list[torch.Tensor] = []  # of the Gram matrix, by bucket
 
     def hook(self) -> list[Any]:
-        handles = super().hook()
         if self._state() is None:
             parameters = [parameter for _, parameter in self.recorder.setup.alive()]
             state = ReducingState(self.model(), parameters, self._reduction, weakref.ref(self))
             self._state, state.audits = weakref.ref(state), self._audits
             COMM_HOOKS.install(self.model(), state)
-        return handles
+        return super().hook()
 
     def own(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
         """The sum of this worker's leaves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,14 +14,15 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from presum.options import Reduction
-from presum.parallel.auditing import Audits
 from presum.parallel.by_hand import ManualSource
-from presum.parallel.ddp import DdpSource
-from presum.parallel.ddp_hook import DdpAuditingSource, HookState, installed
-from presum.parallel.ddp_reducing import DdpReducingSource
-from presum.parallel.reductions import check_dtypes
 from presum.steps.gradient_source import GradientSource
 from presum.torch_events.hooks import Hook
+
+if TYPE_CHECKING:
+    from presum.parallel.auditing import Audits
+
+# Sources use names private to torch: where a release has lost one, attaching models of that way fails,
+# and that is said in one line.
 
 MODES = ("passive", "manual")
 
@@ -119,6 +120,8 @@ def _ddp(
     ignored = model.parameters_to_ignore
     parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
     if options.reduction is not None:
+        from presum.parallel.reductions import check_dtypes
+
         _check_unhooked(model)
         if model._delay_all_reduce_params:
             raise ValueError(
@@ -143,6 +146,10 @@ def _ddp(
 def _ddp_source(
     model: DistributedDataParallel, options: WatchOptions, every: int
 ) -> GradientSource:
+    from presum.parallel.ddp import DdpSource
+    from presum.parallel.ddp_hook import DdpAuditingSource
+    from presum.parallel.ddp_reducing import DdpReducingSource
+
     audits = _audits(options, every)
     if options.reduction is not None:
         return DdpReducingSource(model, options.reduction, audits)
@@ -152,6 +159,8 @@ def _ddp_source(
 
 
 def _audits(options: WatchOptions, every: int) -> Audits | None:
+    from presum.parallel.auditing import Audits
+
     if options.audit_every is None:
         return None
     return Audits(options.audit_every * every, options.audit_elements)
@@ -168,6 +177,8 @@ def _check_hookable(model: DistributedDataParallel) -> None:
 
 
 def _check_unhooked(model: DistributedDataParallel) -> None:
+    from presum.parallel.ddp_hook import HookState, installed
+
     if installed(model) is not None:
         raise ValueError(
             "presum.attach: presum is in this model's communication hook already, from an earlier "

@@ -158,19 +158,21 @@ class Recomputation:
 
     def _arrives(self, place: int, gradient: torch.Tensor) -> None:
         try:
-            if self._kept is not None and place in self._kept.arrived:
+            kept = self._kept  # another thread may drop it
+            if kept is not None and place in kept.arrived:
                 raise RefusedError("a parameter got two gradients in one backward pass")
-            if self._kept is not None:
-                self._kept.arrived[place] = gradient.detach().clone()
+            if kept is not None:
+                kept.arrived[place] = gradient.detach().clone()
         except Exception as error:
             self._refuse(error)
 
     def _comes(self, place: int, gradient: torch.Tensor) -> None:
         """To one of the outputs."""
         try:
-            if self._kept is not None:
+            kept = self._kept
+            if kept is not None:
                 own = gradient if gradient.requires_grad else _as_it_lies(gradient)
-                self._kept.wanted[place] = own
+                kept.wanted[place] = own
         except Exception as error:
             self._refuse(error)
 

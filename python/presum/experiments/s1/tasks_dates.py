@@ -7,19 +7,30 @@ from random import Random
 
 from presum.experiments.s1.records import Record
 
+# In English whatever the locale.
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
 
 def _day(rng: Random) -> date:
     return date(1900, 1, 1) + timedelta(days=rng.randrange(55_000))
 
 
+def _month(day: date) -> str:
+    return f"{MONTHS[day.month - 1]} {day.year}"
+
+
 def _spoken(day: date) -> str:
-    return f"{day.day} {day:%B %Y}"
+    return f"{day.day} {_month(day)}"
 
 
 def weekday(rng: Random) -> Record:
     day = _day(rng)
     ask = f"Which day of the week is {_spoken(day)} in the Gregorian calendar?"
-    return Record(ask, "", f"It is a {day:%A}.")
+    return Record(ask, "", f"It is a {WEEKDAYS[day.weekday()]}.")
 
 
 def days_between(rng: Random) -> Record:
@@ -55,8 +66,8 @@ def month_of_days(rng: Random) -> Record:
     length = calendar.monthrange(first.year, first.month)[1]
     count = rng.randint(5, length)
     days = [first + timedelta(days=n) for n in range(count)]
-    ask = f"List the first {count} days of {first:%B %Y} with weekdays."
-    return Record(ask, "", "\n".join(f"{d.day}: {d:%A}" for d in days))
+    ask = f"List the first {count} days of {_month(first)} with weekdays."
+    return Record(ask, "", "\n".join(f"{d.day}: {WEEKDAYS[d.weekday()]}" for d in days))
 
 
 def clock(rng: Random) -> Record:
