@@ -31,8 +31,8 @@ struct Comparison {
 // in their order. Memory does not depend on the number of elements.
 //
 // Thread-safety: not synchronised. Borrowed pointers are only read during the call, and may be
-// misaligned. Elements that are not finite are compared, and left out of means. No element: means are
-// NaN, nothing is inferred. One worker: any order, as for two.
+// misaligned. Elements that are not finite are compared, and left out of means. No element: means
+// are NaN, nothing is inferred. One worker: any order, as for two.
 class Auditor {
  public:
   // `elements`: how many there will be. Format and order are inferred from a sample that is spread
