@@ -21,8 +21,8 @@ from presum.torch_events.hooks import Hook
 if TYPE_CHECKING:
     from presum.parallel.auditing import Audits
 
-# Sources use names private to torch: where a release has lost one, attaching models of that way fails,
-# and that is said in one line.
+# Sources use names private to torch: where a release has lost one, attaching models of that way
+# fails, and that is said in one line.
 
 MODES = ("passive", "manual")
 
