@@ -146,6 +146,15 @@ TEST(Judge, ARecordThatIsIncompleteIsNotConsistentAndSaysSinceWhen) {
             "incomplete after step 29: the disk is full");
 }
 
+TEST(Judge, FindingsStandInAnIncompleteRecord) {
+  TempFolder folder;
+  RunOnDisk run(folder / "run", "text", 2);
+  add_steps(run, 30, 2);
+  run.replace({warning()}, kLooked);
+  run.mark_incomplete("the disk is full");
+  EXPECT_EQ(judged(run.log()).verdict, Verdict::kInconsistent);
+}
+
 TEST(PacketsText, NamesWhatCouldNotBeUsed) {
   EXPECT_EQ(packets_text({}), "");
   EXPECT_EQ(packets_text({.late = 135}), "135 packets arrived late");
