@@ -65,6 +65,7 @@ CONFIGURATIONS = [
         optional_branch=True,
     ),
     Configuration("bf16-autocast", autocast=True),
+    Configuration("small-buckets", {"bucket_cap_mb": 0.02}),
     Configuration("tied", tied=True),
     Configuration("frozen", frozen=True),
     Configuration("sparse", sparse=True),
@@ -255,12 +256,14 @@ def join(rows: torch.Tensor, rank: int, world: int, run: Path | None) -> str:
 
 
 def configurations_for(world: int) -> list[Configuration]:
-    """For 3 workers, where 1/W is not exact, those that divide themselves, and for each number the
-    first, as metrics depend on it."""
+    """For 3 workers, where 1/W is not exact, those that divide themselves and several buckets, and
+    for each number the first, as metrics depend on it."""
     if world == 2:
         return CONFIGURATIONS
-    divide = [c for c in CONFIGURATIONS if c.audited and not c.ddp] if world == 3 else []
-    return [CONFIGURATIONS[0], *divide]
+    if world != 3:
+        return [CONFIGURATIONS[0]]
+    divide = [c for c in CONFIGURATIONS if c.audited and not c.ddp]
+    return [CONFIGURATIONS[0], *(c for c in CONFIGURATIONS if c.name == "small-buckets"), *divide]
 
 
 def work(rank: int, world: int, out: Path) -> None:
