@@ -48,10 +48,13 @@ def test_shards_that_come_out_wrong_are_seen(runs: dict[str, Any]) -> None:
     assert finding.severity == "critical" and len(finding.ranks) == 4
 
 
-def test_gloo_adds_16_bit_gradients_in_16_bits_around_a_ring(runs: dict[str, Any]) -> None:
-    finding = found(runs, "bf16")["reduction-dtype"]
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_gloo_adds_16_bit_gradients_in_16_bits_around_a_ring(
+    runs: dict[str, Any], name: str
+) -> None:
+    finding = found(runs, name)["reduction-dtype"]
     assert finding.severity == "info"
-    assert finding.evidence["accumulation"] == "bf16"
+    assert finding.evidence["accumulation"] == name
     assert str(finding.evidence["order"]).startswith("ring")
 
 

@@ -81,7 +81,7 @@ class PythonAuditor {
         auditor_(unwrap(audit::Auditor::create(workers, dtype, divisor, elements))) {}
 
   void add(std::vector<Array> leaves, const Array& result) {
-    leaves.push_back(result);  // to be checked as they are
+    leaves.push_back(result);  // memory_of checks that all are alike
     const auto memory = memory_of(leaves, dtype_, result.size());
     const auto inputs = std::span(memory).first(memory.size() - 1);
     unwrap(without_gil([&] { return auditor_->add(inputs, result.size(), memory.back()); }));

@@ -37,6 +37,7 @@ from presum.steps.recording import Recording, unhook_ended
 from presum.steps.setup import RecorderSetup
 from presum.steps.step_recorder import StepRecorder
 from presum.text import printable
+from presum.torch_events.optimizers import parameters_of
 from presum.transport.channel import Channel
 from presum.transport.heartbeat import Heartbeat
 from presum.transport.processes import start_of
@@ -359,8 +360,7 @@ def _has_stepped(optimizer: Optimizer) -> bool:
 
 
 def _held_by(optimizers: Sequence[Optimizer]) -> set[int]:
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return {id(p) for group in groups for p in group["params"]}
+    return {id(p) for optimizer in optimizers for p in parameters_of(optimizer)}
 
 
 def _wrong(what: str) -> ValueError:

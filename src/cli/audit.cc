@@ -133,14 +133,15 @@ std::string ulps(std::uint64_t count) {
 }
 
 std::vector<std::string> measures_row(const std::string& name, const Measures& m) {
+  const UlpPercentiles of = m.ulps.percentiles();
   return {name,
           percent(m.differing, m.elements),
           power(m.relative_l2()),
           power(m.error_max),
-          ulps(m.ulps.percentile(0.5)),
-          ulps(m.ulps.percentile(0.9)),
-          ulps(m.ulps.percentile(0.99)),
-          ulps(m.ulps.largest())};
+          ulps(of.p50),
+          ulps(of.p90),
+          ulps(of.p99),
+          ulps(of.max)};
 }
 
 std::string measures_text(const AuditReport& report) {
@@ -170,6 +171,7 @@ std::string verdict(const AuditReport& report) {
 
 // What is not finite is written as null.
 Json measures_json(const std::string& name, const Measures& m) {
+  const UlpPercentiles of = m.ulps.percentiles();
   return {{"way", name},
           {"elements", m.elements},
           {"differing", m.differing},
@@ -177,11 +179,7 @@ Json measures_json(const std::string& name, const Measures& m) {
           {"relative_l2", m.relative_l2()},
           {"error_mean", m.error_mean()},
           {"error_max", m.error_max},
-          {"ulps",
-           {{"p50", m.ulps.percentile(0.5)},
-            {"p90", m.ulps.percentile(0.9)},
-            {"p99", m.ulps.percentile(0.99)},
-            {"max", m.ulps.largest()}}}};
+          {"ulps", {{"p50", of.p50}, {"p90", of.p90}, {"p99", of.p99}, {"max", of.max}}}};
 }
 
 std::string audit_text(const AuditReport& report) {

@@ -14,6 +14,7 @@ namespace {
 
 std::string replaced(std::string_view text, std::string_view what, std::string_view by) {
   std::string out;
+  out.reserve(text.size());
   std::size_t done = 0;
   for (auto at = text.find(what); at != text.npos; at = text.find(what, done)) {
     out.append(text.substr(done, at - done)).append(by);

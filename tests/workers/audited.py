@@ -58,6 +58,7 @@ class LosesItsEnd(ReduceScatter):
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "bf16": {"dtype": torch.bfloat16},
+    "fp16": {"dtype": torch.float16},
     "exact": {"attach": {"reduction": "exact"}},
     "compressed": {"hook": fp16_compress_hook},
     "broken": {"hook": loses_its_end, "attach": {"audit": WHOLE}},

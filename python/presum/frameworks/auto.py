@@ -39,6 +39,7 @@ from presum.steps.gradient_source import in_backward
 from presum.steps.recording import watched_parameters
 from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.hooks import pickled_as_nothing
+from presum.torch_events.optimizers import parameters_of
 from presum.torch_events.taps import TappedFunction
 from presum.transport.rendezvous import is_recorded
 
@@ -79,8 +80,7 @@ class Constructions:
         wanted = {id(parameter) for parameter in parameters}
 
         def shared(optimizer: Optimizer) -> int:
-            held = (p for group in optimizer.param_groups for p in group["params"])
-            return sum(id(p) in wanted for p in held)
+            return sum(id(p) in wanted for p in parameters_of(optimizer))
 
         best = max(reversed(_alive(self._optimizers)), key=shared, default=None)
         return best if best is not None and shared(best) > 0 else None
@@ -319,7 +319,7 @@ class AutoAttach:
 
     def _look_at(self, optimizer: Optimizer) -> None:
         """Whether what it trains is watched."""
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        held = {id(p) for p in parameters_of(optimizer)}
         refused = [one for one in CONSTRUCTIONS.models() if not is_watched(one)]
         watched = {id(p) for p in watched_parameters()}
         if held & watched or any(id(p) in held for one in refused for p in one.parameters()):

@@ -15,6 +15,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from presum.torch_events.optimizers import parameters_of
+
 FSDP1 = "FSDP1 reduces flat shards; use FSDP2, torch.distributed.fsdp.fully_shard"
 DEEPSPEED = "DeepSpeed's engine reduces its gradients"
 TENSOR_PARALLEL = (
@@ -77,7 +79,7 @@ def _apart(seen: Seen) -> str:
 def why_unwatched(optimizer: Optimizer, wrapped: Iterable[nn.Module]) -> tuple[str, str]:
     """What an optimizer trains that presum does not watch, and why not. ``wrapped``: FSDP1 models
     of the process."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = [*parameters_of(optimizer)]
     held = {id(p) for p in parameters}
     for model in wrapped:
         if any(id(p) in held for p in model.parameters()):

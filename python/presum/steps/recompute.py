@@ -111,7 +111,8 @@ class Recomputation:
 
     def _ignore(self) -> None:
         """What comes from now on."""
-        for handle in self._kept.handles if self._kept else ():
+        kept = self._kept  # another thread may drop it
+        for handle in kept.handles if kept else ():
             handle.remove()
         self._arrivals.remove()
 
