@@ -28,6 +28,8 @@ SLEEP = 0.04  # at least
 TIMES_A_STEP = 4  # at least, of what a step takes
 STEPS = 25
 SLOW = 1  # the rank
+TEXTS = 8  # a batch
+LONGEST = 400  # tokens
 
 
 class Sleeper(nn.Module):
@@ -166,15 +168,17 @@ def adversarial(run: Path) -> None:
 
 
 class Reader(nn.Module):
-    """Computes for as long as its tokens are many."""
+    """Computes for as long as its tokens are many, and sleeps this long for each."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds_a_token: float) -> None:
         super().__init__()
+        self.seconds_a_token = seconds_a_token
         self.embedding = nn.Embedding(32, 64)
         self.layer = nn.Linear(64, 64)
         self.head = nn.Linear(64, 32)
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        time.sleep(input_ids.numel() * self.seconds_a_token)
         x = self.embedding(input_ids)
         for _ in range(8):
             x = torch.relu(self.layer(x))
@@ -182,20 +186,24 @@ class Reader(nn.Module):
         return {"loss": loss}
 
 
-def read_texts(run: Path, lengths: Callable[[], int], steps: int) -> None:
-    model = DistributedDataParallel(Reader())
+def read_texts(
+    run: Path, lengths: Callable[[], int], steps: int, seconds_a_token: float = 0
+) -> None:
+    model = DistributedDataParallel(Reader(seconds_a_token))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with presum.attach(model, optimizer=optimizer, run=run):
         for _ in range(steps):
-            tokens = torch.randint(32, (8, lengths()))
+            tokens = torch.randint(32, (TEXTS, lengths()))
             model(input_ids=tokens, labels=tokens)["loss"].backward()
             optimizer.step()
             optimizer.zero_grad()
 
 
 def uneven(run: Path) -> None:
-    """Texts of any length on every rank."""
-    read_texts(run, lambda: int(torch.randint(20, 400, ())), 50)
+    """Texts of any length on every rank. The longest take far longer than what else this machine
+    may do in a step."""
+    a_token = SLEEP / (TEXTS * LONGEST)
+    read_texts(run, lambda: int(torch.randint(LONGEST // 20, LONGEST, ())), 50, a_token)
 
 
 def shared_core(run: Path) -> None:
