@@ -179,11 +179,10 @@ class ResumedFromTheStart(Training):
     """After a restart of the loader the epoch begins again, in the same order; of all or of one."""
 
     def batches(self) -> Any:
-        batches = super().batches()
+        before = super().batches()
         if self.is_culprit or not self.case.settings.get("on_culprit_alone"):
-            yield from islice(batches, self.case.begins)
-            batches = super().batches()
-        yield from batches
+            yield from islice(before, self.case.begins)
+        yield from super().batches()
 
 
 class SharedInOtherOrder(DuplicatedPair):
