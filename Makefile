@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build extension develop test test-deep test-torch cubins gpu-check lint format demo bench faults wheels plan clean
+.PHONY: build extension develop test test-deep test-torch cubins gpu-check lint format demo s1 bench faults wheels plan clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -161,8 +161,13 @@ format: $(PACKAGES_TEST)
 # ---- using
 
 demo: plan build
-	@$(BIN)/presum s1 --out demo
+	@PYTHONPATH=bench $(BIN)/python -m experiments.s1 --out demo
 	@$(BIN)/presum report demo/*-S1-* -o demo/report.html
+
+# The paper's experiment, as asked for: S1="--out DIR --model PATH --data FILE", S1=--help.
+S1 ?=
+s1: build
+	@PYTHONPATH=bench $(BIN)/python -m experiments.s1 $(S1)
 
 # The source distribution, wheels and the command for x86-64 Linux, in dist, and what comes of each
 # where nothing else is installed.

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from attribution import CYCLE, Attributed, attribute
 from trainings import WatchedTraining, join_group, processor
 
+from experiments.launch import free_port
 from presum._core import Observer, ParameterHook, PassFlags
-from presum.experiments.launch import free_port
 
 COUNTS = (100, 1_000, 10_000)
 ELEMENTS = 64

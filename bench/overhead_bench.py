@@ -48,7 +48,7 @@ from trainings import (
     processor,
 )
 
-from presum.experiments.launch import free_port
+from experiments.launch import free_port
 
 WORKERS = 2
 HALF_WIDTH = 0.005

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.multiprocessing.spawn import start_processes
 
-from presum.experiments.launch import free_port
+from experiments.launch import free_port
 from presum.parallel.reductions import ExactSum, Participants, Scratch, hand_over
 
 OWN = "gloo fp32"

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from torch.distributed.elastic.utils.distributed import get_free_port
+
 from gpu_check.place import Findings, Place
 from gpu_check.worker import EQUAL_DATA
-from presum.experiments.launch import free_port
 
 SECONDS = 35  # of one launch
 # Two ranks share the one GPU, which NCCL refuses.
@@ -83,7 +84,7 @@ def _ranks(
         command += [*(["--dry"] if place.dry else []), *cases]
         shared = os.environ | {
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
+            "MASTER_PORT": str(get_free_port()),  # type: ignore[no-untyped-call]
             "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks),
             "GLOO_SOCKET_IFNAME": "lo",

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import pytest
 
 import leftovers
-from programs_started import run_command
+from programs_started import MODULES, run_command
 
-TESTS = Path(__file__).parent
 os.environ["XDG_CONFIG_HOME"] = f"{tempfile.gettempdir()}/presum-tests"  # not the user's salt
 
 
@@ -43,7 +42,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Launched]:
     ) -> Launched:
         out = out or tmp_path_factory.mktemp(program)
         command = [sys.executable, "-m", f"workers.{program}", world, out, *names]
-        done = run_command(command, PYTHONPATH=str(TESTS), OMP_NUM_THREADS="1")
+        done = run_command(command, PYTHONPATH=MODULES, OMP_NUM_THREADS="1")
         assert done.returncode == code, done.stderr[-4000:]
         assert not silent or "presum:" not in done.stderr
         return Launched(out, done.stderr)

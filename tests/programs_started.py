@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import leftovers
-from presum.experiments.launch import free_port
+from experiments.launch import free_port
 
-PROGRAM = Path(__file__).parent / "programs" / "gan.py"
+TESTS = Path(__file__).parent
+MODULES = os.pathsep.join([str(TESTS), str(TESTS.parent / "bench")])  # where ours are found
+PROGRAM = TESTS / "programs" / "gan.py"
 WORLD = 2
 UNDER = ["-m", "presum.run"]
 Ended = subprocess.CompletedProcess[str]

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import presum
-from presum.experiments.launch import free_port
+from experiments.launch import free_port
 from programs_started import Ended, run_command, run_commands
 from workers.matrix import metrics
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import presum
-from presum.experiments.launch import free_port
+from experiments.launch import free_port
 from programs_started import presum_command, run_command
 
 GOLDEN = Path(__file__).parent / "data" / "interface.txt"
@@ -73,7 +73,7 @@ def test_the_interface_is_what_it_was() -> None:
 
 def test_every_verb_is_listed_once() -> None:
     listed = verbs()
-    assert {"run", "doctor", "s1", "findings"} <= set(listed)
+    assert {"run", "doctor", "findings"} <= set(listed)
     assert len(listed) == len(set(listed))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import presum
-from presum.experiments.launch import free_port
+from experiments.launch import free_port
 from programs_started import Ended, run_command
 
 PROGRAM = str(Path(__file__).parent / "programs" / "any_launcher.py")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from programs_started import UNDER, presum_command, run_command, start
+from programs_started import MODULES, UNDER, presum_command, run_command, start
 
-TESTS = str(Path(__file__).parent)
 PROGRAM = """
 import os, pathlib, signal, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -42,7 +41,7 @@ def test_the_rank_is_named_with_its_end(end: str, said: str, tmp_path: Path) -> 
     program.write_text(PROGRAM.format(end=end, rank=1, run=tmp_path / "run"))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     under = ["--standalone", "-m", "presum.run", "--run-folder", tmp_path / "run"]
-    done = run_command([*torchrun, *under, program], OMP_NUM_THREADS="1", PYTHONPATH=TESTS)
+    done = run_command([*torchrun, *under, program], OMP_NUM_THREADS="1", PYTHONPATH=MODULES)
     assert done.returncode == 1
     found = presum_command("findings", tmp_path / "run")
     assert found.returncode == 0, found.stderr
@@ -55,7 +54,7 @@ def test_a_run_whose_recording_process_is_gone_is_not_called_consistent(tmp_path
     program = tmp_path / "train.py"
     end = "os.kill(os.getpid(), signal.SIGKILL)"
     program.write_text(PROGRAM.format(end=end, rank=0, run=tmp_path / "run"))
-    start([*UNDER, "--run", tmp_path / "run", program], PYTHONPATH=TESTS)
+    start([*UNDER, "--run", tmp_path / "run", program], PYTHONPATH=MODULES)
     checked = presum_command("check", tmp_path / "run")
     assert checked.returncode == 2, checked.stdout
     assert "the process that recorded is gone" in checked.stdout

@@ -13,6 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from experiments.command import WORKERS, exit_code_of, make_parser, whole_number
+from experiments.launch import run_workers
 from faults import null, table
 from faults.catalogue import choose
 from faults.fault import Fault
@@ -20,8 +22,6 @@ from faults.judge import judge
 from faults.plan import MIN_WORKERS, MINORITY_WORKERS, Case, Plan
 from faults.sightings import is_done, read_result
 from presum.errors import UserError
-from presum.experiments.command import WORKERS, exit_code_of, make_parser, whole_number
-from presum.experiments.launch import run_workers
 
 _DESCRIPTION = """\
 Trains small models with data-parallel workers, breaks one thing at a time, and shows whether presum
@@ -186,9 +186,9 @@ def _train(cases: Sequence[Case], options: argparse.Namespace, workers: int) -> 
     """All cases that are not there already, in one launch of processes. Returns their folder."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["OMP_NUM_THREADS"] = "1"
+    from experiments.folders import replace_folders
     from faults.data import make_corpus
     from faults.worker import run_all
-    from presum.experiments.folders import replace_folders
 
     plan = Plan(
         cases=tuple(cases),

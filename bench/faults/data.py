@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils.data import IterableDataset
 
+from experiments.s1.model import ModelSource, load_tokenizer
+from experiments.s1.prepare import read_data
+from experiments.s1.template import Example, encode_all, prompt
 from faults.models import CLASSES, FEATURES
-from presum.experiments.s1.model import ModelSource, load_tokenizer
-from presum.experiments.s1.prepare import read_data
-from presum.experiments.s1.template import Example, encode_all, prompt
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 import presum
+from experiments.s1 import template
 from faults import data, models
 from faults.methods import reducing, sharded
 from faults.plan import Case, Configuration, Roles
-from presum.experiments.s1 import template
 
 LEARNING_RATE = 3e-3
 Batch = dict[str, Tensor]

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from experiments.progress import Progress
 from faults.data import Corpus
 from faults.injectors import injector
 from faults.injectors.continued import Continued
@@ -17,7 +18,6 @@ from faults.plan import Case, Plan
 from faults.sightings import SIGHTINGS, Sighting, mark_done
 from faults.training import Training
 from presum._core import Aggregator
-from presum.experiments.progress import Progress
 from presum.transport import recorder
 
 

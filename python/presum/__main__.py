@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from typing import NoReturn
 
 from presum.errors import UserError, missing
-
-NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tqdm", "pandas")  # by s1
 
 
 def main() -> int:
@@ -24,8 +21,6 @@ def main() -> int:
 
 
 def _dispatch(args: list[str]) -> int:
-    if args[:1] == ["s1"]:
-        return _s1(args[1:])
     if args[:1] == ["run"]:
         return _run(args[1:])
     if args[:1] == ["doctor"]:
@@ -47,22 +42,6 @@ def _run(words: list[str]) -> NoReturn:
         run(command, options)
     except ModuleNotFoundError as error:
         raise UserError(f"run: {missing('this launcher', error)}") from None
-
-
-def _s1(args: list[str]) -> int:
-    absent = [name for name in NEEDED if find_spec(name) is None]
-    if absent and not {"-h", "--help"} & {*args}:
-        raise _lacks(", ".join(absent))
-    try:
-        from presum.experiments.s1.command import main as s1
-
-        return s1(args)
-    except ModuleNotFoundError as error:
-        raise _lacks(error.name) from None
-
-
-def _lacks(packages: str | None) -> UserError:
-    return UserError(f"presum s1 needs {packages}: pip install 'presum[experiments]'")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ constexpr struct {
 } kPythonVerbs[] = {
     {"run", "start a launcher whose ranks are watched: presum run -- torchrun ... train.py"},
     {"doctor", "what this machine, this torch and this program allow"},
-    {"s1", "train with 8 ranks under the seed settings S1-1, S1-2, S1-3 and measure them"},
 };
 
 const char* python_verb(const std::vector<std::string>& args) {

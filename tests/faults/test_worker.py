@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import presum
+from experiments.launch import run_workers
 from faults import command
 from faults.catalogue import FAULTS
 from faults.plan import Case
-from presum.experiments.launch import run_workers
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")

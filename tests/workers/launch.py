@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.nn.parallel  # imported before the fork: it is slow
 
 import presum
-from presum.experiments.launch import free_port
+from experiments.launch import free_port
 from presum.transport import channel, recorder, session
 
 QUIET = presum.Record(quiet=True)

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 import presum.attaching  # before the forks
-from presum.experiments.launch import free_port
+from experiments.launch import free_port
 
 WORLD = 3
 STEPS_AFTER = 6  # the step in which a way begins

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from presum.experiments.s1.records import Record
+from experiments.s1.records import Record
 
 if TYPE_CHECKING:
     from torch import Tensor

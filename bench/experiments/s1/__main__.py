@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``torchrun --nproc-per-node 8 -m presum.experiments.s1 ...``: every process is one worker."""
+"""Under torchrun every process is one worker; else this one starts them."""
 
 import os
 import sys
 
+from experiments.s1.command import main
 from presum.errors import UserError
-from presum.experiments.s1.command import main
 
 try:
     sys.exit(main(sys.argv[1:]))

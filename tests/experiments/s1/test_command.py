@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import presum
+from experiments.launch import WorkerError, run_workers
+from experiments.s1.command import main
+from experiments.s1.worker import choose_device
 from presum.errors import UserError
-from presum.experiments.launch import WorkerError, run_workers
-from presum.experiments.s1.command import main
-from presum.experiments.s1.worker import choose_device
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -85,7 +85,7 @@ def test_bf16_is_not_emulated_unasked(
     monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     plans: list[Any] = []
-    trained = "presum.experiments.s1.command.run_workers"
+    trained = "experiments.s1.command.run_workers"
     monkeypatch.setattr(trained, lambda work, plan, workers: plans.append(plan))
     monkeypatch.setattr("presum.load", _load, raising=False)
     assert main([*arguments, "--out", str(tmp_path)]) == 0

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from presum.experiments.s1.settings import (
+from experiments.s1.settings import (
     SEED_STRIDE,
     make_sampler,
     rank_seed,

@@ -4,13 +4,13 @@
 import argparse
 from pathlib import Path
 
+from experiments.s1.builtin_data import generate
+from experiments.s1.model import ModelSource, check_length, load_tokenizer
+from experiments.s1.plan import Plan
+from experiments.s1.records import Record, load_records
+from experiments.s1.settings import S1Run
+from experiments.s1.template import encode_all, prompt
 from presum.errors import UserError
-from presum.experiments.s1.builtin_data import generate
-from presum.experiments.s1.model import ModelSource, check_length, load_tokenizer
-from presum.experiments.s1.plan import Plan
-from presum.experiments.s1.records import Record, load_records
-from presum.experiments.s1.settings import S1Run
-from presum.experiments.s1.template import encode_all, prompt
 
 AS_ASKED = ("steps", "batch", "max_length", "dtype", "lr", "seed", "out", "save_models")
 

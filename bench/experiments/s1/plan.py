@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from presum.experiments.s1.model import ModelSource
-from presum.experiments.s1.settings import S1Run
-from presum.experiments.s1.template import Example
+from experiments.s1.model import ModelSource
+from experiments.s1.settings import S1Run
+from experiments.s1.template import Example
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import presum
-from presum.experiments.progress import Progress
-from presum.experiments.s1.model import build_model
-from presum.experiments.s1.plan import Plan
-from presum.experiments.s1.settings import S1Run, make_sampler, rank_seed, seed_everything
-from presum.experiments.s1.template import collate
+from experiments.progress import Progress
+from experiments.s1.model import build_model
+from experiments.s1.plan import Plan
+from experiments.s1.settings import S1Run, make_sampler, rank_seed, seed_everything
+from experiments.s1.template import collate
 
 if TYPE_CHECKING:
     import torch
@@ -148,8 +148,8 @@ def train_step(
 
 def save(plan: Plan, run: S1Run, *, model: Any) -> None:
     """Writes the model, its tokenizer and its card beside the run's log, which is complete."""
-    from presum.experiments.s1.card import model_card
-    from presum.experiments.s1.table import summarise
+    from experiments.s1.card import model_card
+    from experiments.s1.table import summarise
 
     folder = plan.folder(run)
     summary = summarise(presum.load(str(folder)).steps)

@@ -4,7 +4,7 @@
 from fractions import Fraction
 from random import Random
 
-from presum.experiments.s1.records import Record
+from experiments.s1.records import Record
 
 _UNITS = (
     ("kilometres", "metres", 1000),

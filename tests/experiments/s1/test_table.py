@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from presum.experiments.s1.card import model_card
-from presum.experiments.s1.model import ModelSource
-from presum.experiments.s1.plan import Plan
-from presum.experiments.s1.settings import MODES, SETTINGS, S1Run
-from presum.experiments.s1.table import Summary, render, shown, summarise
+from experiments.s1.card import model_card
+from experiments.s1.model import ModelSource
+from experiments.s1.plan import Plan
+from experiments.s1.settings import MODES, SETTINGS, S1Run
+from experiments.s1.table import Summary, render, shown, summarise
 
 STRICT = Summary(0.0, 0.0, 0.0, 1.0, 1.0, 6.0)
 MIDDLE = Summary(0.22, 0.66, 0.9, 0.77, 1.3, 5.8)

@@ -5,10 +5,10 @@ import itertools
 from collections.abc import Callable
 from random import Random
 
-from presum.experiments.s1 import tasks_dates as dates
-from presum.experiments.s1 import tasks_numbers as numbers
-from presum.experiments.s1 import tasks_words as words
-from presum.experiments.s1.records import Record
+from experiments.s1 import tasks_dates as dates
+from experiments.s1 import tasks_numbers as numbers
+from experiments.s1 import tasks_words as words
+from experiments.s1.records import Record
 
 COUNT = 1000
 """Records of the built-in data set."""

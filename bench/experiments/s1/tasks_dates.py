@@ -5,7 +5,7 @@ import calendar
 from datetime import date, timedelta
 from random import Random
 
-from presum.experiments.s1.records import Record
+from experiments.s1.records import Record
 
 # In English whatever the locale.
 MONTHS = (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model card of a saved run."""
 
-from presum.experiments.s1.plan import Plan
-from presum.experiments.s1.settings import S1Run, rank_seed
-from presum.experiments.s1.table import LABELS, Summary, figure
+from experiments.s1.plan import Plan
+from experiments.s1.settings import S1Run, rank_seed
+from experiments.s1.table import LABELS, Summary, figure
 
 _ORDERS = {
     "sharded": "each worker reads its share of the shuffled records",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.folders import replace_folders
 from presum.errors import UserError
-from presum.experiments.folders import replace_folders
 
 
 def test_run_folders_are_replaced(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ pytest.importorskip("transformers")
 
 import torch
 
-from presum.errors import UserError
-from presum.experiments.s1 import command
-from presum.experiments.s1.builtin_data import generate
-from presum.experiments.s1.model import (
+from experiments.s1 import command
+from experiments.s1.builtin_data import generate
+from experiments.s1.model import (
     SHAPES,
     VOCABULARY,
     ModelSource,
@@ -24,10 +23,11 @@ from presum.experiments.s1.model import (
     load_tokenizer,
     train_tokenizer,
 )
-from presum.experiments.s1.prepare import make_plan
-from presum.experiments.s1.records import Record
-from presum.experiments.s1.settings import S1Run
-from presum.experiments.s1.template import IGNORED, Example, collate, encode, encode_all, prompt
+from experiments.s1.prepare import make_plan
+from experiments.s1.records import Record
+from experiments.s1.settings import S1Run
+from experiments.s1.template import IGNORED, Example, collate, encode, encode_all, prompt
+from presum.errors import UserError
 
 RECORD = Record("Add the numbers.", "2, 3", "The sum is 5.")
 

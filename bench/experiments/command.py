@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from presum.experiments.launch import WorkerError
+from experiments.launch import WorkerError
 
 WORKERS = 8  # where the user says nothing
 INTERRUPTED = 130  # as shells count: 128 and SIGINT

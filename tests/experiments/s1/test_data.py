@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
+from experiments.s1 import tasks_dates, tasks_numbers, tasks_words
+from experiments.s1.builtin_data import COUNT, generate
+from experiments.s1.records import Record, load_records
 from presum.errors import UserError
-from presum.experiments.s1 import tasks_dates, tasks_numbers, tasks_words
-from presum.experiments.s1.builtin_data import COUNT, generate
-from presum.experiments.s1.records import Record, load_records
 
 DRAWS = [Random(n) for n in range(50)]
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from presum.experiments.s1.settings import S1Run
+from experiments.s1.settings import S1Run
 
 LAST_STEPS = 20
 """Steps at the end of a run over which its final loss is averaged."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``presum s1``: the command line of the S1 experiment."""
+"""The command line of the S1 experiment: ``make s1``."""
 
 import argparse
 import math
@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.command import WORKERS, exit_code_of, make_parser, whole_number
+from experiments.launch import run_workers, under_torchrun
+from experiments.s1.settings import MODES, SETTINGS, S1Run
 from presum.errors import UserError
-from presum.experiments.command import WORKERS, exit_code_of, make_parser, whole_number
-from presum.experiments.launch import run_workers, under_torchrun
-from presum.experiments.s1.settings import MODES, SETTINGS, S1Run
 
 if TYPE_CHECKING:
-    from presum.experiments.s1.plan import Plan
+    from experiments.s1.plan import Plan
 
 _DESCRIPTION = """\
 Fine-tunes a causal language model with data-parallel workers whose seeds agree or differ, watches
@@ -35,14 +35,15 @@ It writes one run folder, OUT/<mode>-<setting>; a run that is already there is r
 
 _EXAMPLES = """\
 examples:
-  presum s1 --out demo
+  make s1 S1="--out demo"
       the whole experiment with a small model and generated data: minutes on two cores, no network
-  presum s1 --out demo --mode replicated --settings S1-1,S1-3 --steps 20
+  make s1 S1="--out demo --mode replicated --settings S1-1,S1-3 --steps 20"
       only the two extremes
-  presum s1 --out pangu --model ./openPangu-Embedded-1B-V1.1 --trust-remote-code \\
-            --data alpaca.json --lr 2e-5 --save-models
+  make s1 S1="--out pangu --model ./openPangu-Embedded-1B-V1.1 --trust-remote-code \\
+              --data alpaca.json --lr 2e-5 --save-models"
       a local checkpoint and a local alpaca-format file
-  torchrun --nproc-per-node 8 -m presum.experiments.s1 --out demo --preset openpangu-1b --lr 2e-5
+  PYTHONPATH=bench torchrun --nproc-per-node 8 -m experiments.s1 --out demo \\
+      --preset openpangu-1b --lr 2e-5
       as workers of a launcher, on GPUs
 
 afterwards:
@@ -64,7 +65,7 @@ def main(argv: list[str]) -> int:
 
 
 def options_parser() -> argparse.ArgumentParser:
-    parser = make_parser("presum s1", _DESCRIPTION, _EXAMPLES)
+    parser = make_parser("python -m experiments.s1", _DESCRIPTION, _EXAMPLES)
     _add_what(parser.add_argument_group("what is compared"))
     _add_model_and_data(parser.add_argument_group("model and data"))
     _add_training(parser.add_argument_group("training"))
@@ -194,9 +195,9 @@ def _run(options: argparse.Namespace) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     workers = _worker_count(options.workers)
-    from presum.experiments.folders import replace_folders
-    from presum.experiments.s1.prepare import make_plan
-    from presum.experiments.s1.worker import emulates_bf16
+    from experiments.folders import replace_folders
+    from experiments.s1.prepare import make_plan
+    from experiments.s1.worker import emulates_bf16
 
     leads = int(os.environ.get("RANK", "0")) == 0
     if options.dtype is None:
@@ -240,7 +241,7 @@ def _announce(plan: "Plan", *, dropped: int) -> None:
 
 
 def _train(plan: "Plan") -> None:
-    from presum.experiments.s1.worker import run_all
+    from experiments.s1.worker import run_all
 
     if under_torchrun():
         run_all(plan)
@@ -250,7 +251,7 @@ def _train(plan: "Plan") -> None:
 
 def _conclude(plan: "Plan") -> None:
     import presum
-    from presum.experiments.s1.table import render, summarise
+    from experiments.s1.table import render, summarise
 
     summaries = {run: summarise(presum.load(str(plan.folder(run))).steps) for run in plan.runs}
     print(f"\n{render(summaries, workers=plan.workers)}\n")

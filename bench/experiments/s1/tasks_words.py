@@ -4,7 +4,7 @@
 import json
 from random import Random
 
-from presum.experiments.s1.records import Record
+from experiments.s1.records import Record
 
 CLASSES = {
     "animal": ("otter", "heron", "badger", "salmon", "lizard", "moth", "camel", "falcon"),
