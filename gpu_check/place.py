@@ -78,7 +78,9 @@ def _read_as_on_a_device() -> Iterator[None]:
 def alone(place: Place) -> None:
     """A process group of one."""
     backend = "gloo" if place.dry else "nccl"
-    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(
+        backend, store=dist.TCPStore("127.0.0.1", 0, is_master=True), rank=0, world_size=1
+    )
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
