@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from presum import _core
 from presum.reduce import kernels as sum_kernels
@@ -79,7 +80,7 @@ def alone(place: Place) -> None:
     """A process group of one."""
     backend = "gloo" if place.dry else "nccl"
     dist.init_process_group(
-        backend, store=dist.TCPStore("127.0.0.1", 0, is_master=True), rank=0, world_size=1
+        backend, store=TCPStore("127.0.0.1", 0, is_master=True), rank=0, world_size=1
     )
 
 
