@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,17 +72,6 @@ def test_two_models_share_a_run(model: DistributedDataParallel, tmp_path: Path) 
         train(other, 1)
     steps = presum.load(tmp_path).steps
     assert steps.module.tolist() == [0, 0, 1]
-
-
-def test_attached_models_copy_and_pickle(model: DistributedDataParallel, tmp_path: Path) -> None:
-    with presum.attach(model, run=tmp_path):
-        copy = deepcopy(model.module)
-        again = pickle.loads(pickle.dumps(model._forward_hooks))
-        assert len(again) == 1
-        train(copy, 1)
-    with pytest.raises(presum.UserError, match="no such run"):
-        presum.load(tmp_path / "elsewhere")
-    assert presum.load(tmp_path).steps.empty
 
 
 @pytest.mark.parametrize(
