@@ -73,6 +73,8 @@ def test_a_whole_run_is_read(tmp_path: Path) -> None:
     read_everything(tmp_path)
     loaded = presum.load(tmp_path)
     assert len(loaded.steps) == STEPS and loaded.findings[0].check == "nonfinite-gradient"
+    with pytest.raises(KeyError, match="no step 99"):
+        loaded.cosines(99)
 
 
 @pytest.mark.parametrize(

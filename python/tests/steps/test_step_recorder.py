@@ -147,16 +147,19 @@ def test_a_failing_error_report_does_not_reach_training(
     assert presum.load(tmp_path).steps.empty
 
 
+@pytest.mark.parametrize("given", [True, False])
 def test_grad_scaler_is_taken_out_of_the_norms(
-    model: DistributedDataParallel, tmp_path: Path
+    model: DistributedDataParallel, tmp_path: Path, given: bool
 ) -> None:
+    """One that is not given, of the losses that it scaled."""
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with presum.attach(model, run=tmp_path, record=presum.Record(scaler=scaler)):
+    record = presum.Record(scaler=scaler if given else None)
+    with presum.attach(model, run=tmp_path, record=record):
         for scale in (scaler.scale, lambda loss: loss / 1024):
             model.zero_grad()
             scale(model(torch.ones(2, 4))["loss"]).backward()
     norms = presum.load(tmp_path).workers.grad_norm
-    assert norms[0] == pytest.approx(1024 * 1024 * norms[1], rel=1e-6)
+    assert norms[0] == pytest.approx(1024 * (1024 if given else 1) * norms[1], rel=1e-6)
 
 
 def test_a_backward_that_raises_does_not_confuse_the_next_step(
