@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import array
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from presum._core import Auditor, Dtype, Observer, StateKind
+from presum._core import Auditor, Dtype, Observer
 
 Named = Sequence[tuple[str, int, str]]  # parameters or buffers: name, elements, group
 
@@ -48,42 +47,19 @@ DTYPES = {
     "bf16": Dtype.BFLOAT16,
     "f16": Dtype.FLOAT16,
 }
+WIDTHS = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
 
 
-def observer_of(
-    parameters: list[tuple[str, int, str]],
-    *,
-    buffers: tuple[tuple[str, int, str], ...] = (),
-    replica: int = 1,
-    replicas: int = 2,
-    sketch_size: int = 0,
-) -> Observer:
-    return make_observer(
-        parameters,
-        buffers=buffers,
-        rank=replica,
-        ranks=replicas,
-        global_rank=10 + replica,
-        sketch_size=sketch_size,
-        host=f"node-{'ab'[replica % 2]}",
-        facts=[("torch", "2.13.0")],
-    )
-
-
-def report(observer: Observer, parameter: int, data: bytes, dtype: str, *, reduced: bool) -> None:
-    buffer = array.array("B", data)
-    count = len(data) // {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}[dtype]
+def report(
+    observer: Observer, parameter: int, data: bytes, dtype: str, *, reduced: bool = False
+) -> None:
+    buffer = np.frombuffer(data, f"u{WIDTHS[dtype]}")
     take = observer.reduced_gradient if reduced else observer.gradient
-    take(parameter, buffer.buffer_info()[0], count, DTYPES[dtype])
+    take(parameter, buffer.ctypes.data, len(buffer), DTYPES[dtype])
 
 
-def report_state(observer: Observer, of: int, index: int, data: bytes, width: int) -> None:
-    buffer = array.array("B", data)
-    observer.state(StateKind(of), index, buffer.buffer_info()[0], len(data) // width, width)
-
-
-def end_step(observer: Observer, *, scale: float = 1.0) -> bytes:
-    return observer.end_step(3, 1, 0, scale)
+def end_step(observer: Observer) -> bytes:
+    return observer.end_step(3, 1, 0, 1.0)
 
 
 def audit_of(leaves: Sequence[np.ndarray], result: np.ndarray) -> dict[str, Any]:

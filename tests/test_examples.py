@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed C++ package and the programs of examples/ that are built against it.
-
-What their run logs say is held against the same training in float64, written here once more.
-"""
+"""The installed C++ package and the programs of examples/ that are built against it."""
 
 from __future__ import annotations
 
@@ -10,19 +7,15 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import presum
 from experiments.launch import free_port
 from programs_started import Ended, run_command, run_commands
-from workers.matrix import metrics
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
@@ -132,31 +125,6 @@ def test_the_readme_s_sample_compiles_and_checks_every_status(prefix: Path, tmp_
     succeed(MPI_COMPILER, *flags, "-isystem", prefix / "include", source)
 
 
-# ---- what a run log must say
-
-
-def check(run: presum.Run, expected: list[dict[str, Any]], tolerance: float) -> None:
-    """Against the metrics of each step."""
-
-    def of(key: str) -> np.ndarray:
-        return np.array([step[key] for step in expected])
-
-    losses, norms = of("losses"), of("norms")
-    same = partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
-    workers = run.workers.sort_values(["step", "rank"])
-    same(workers.loss.to_numpy().reshape(losses.shape), losses)
-    same(workers.grad_norm.to_numpy().reshape(norms.shape), norms)
-    same(run.steps.loss_std, losses.std(axis=1))
-    same(run.steps.grad_norm_cv, norms.std(axis=1) / norms.mean(axis=1))
-    read = run.steps.consistency.notna().to_numpy()
-    assert list(run.steps.step[read]) == list(range(0, len(losses), 25))
-    same(run.steps.consistency[read], of("consistency")[read])
-    # Estimates: a pair's standard error is 1.2 / sqrt(4096) = 0.019.
-    errors = np.abs(run.steps.cosine_mean - of("cosine_mean"))
-    assert errors.max() < 0.05
-    assert errors.mean() < 0.02
-
-
 def findings(prefix: Path, run: Path) -> Any:
     """What the installed command says."""
     done = call(prefix / "bin" / "presum", "findings", run, "--format", "json")
@@ -213,29 +181,6 @@ def test_the_run_log_shows_which_mpi_rank_read_wrong_data(
 WORLD = 3
 
 
-def libtorch_training() -> tuple[list[dict[str, Any]], list[float]]:
-    """The same training in one process, and the last losses."""
-    expected = []
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
-    optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    randoms = [torch.Generator().manual_seed(100 + rank) for rank in range(WORLD)]
-    for _ in range(40):
-        losses, own = [], []
-        for random in randoms:
-            x = torch.randn((8, 16), generator=random)
-            loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True).sin())
-            own.append(torch.autograd.grad(loss, list(model.parameters())))
-            losses.append(loss.item())
-        flat = [torch.cat([g.flatten() for g in gradients]).double() for gradients in own]
-        expected.append(metrics(torch.tensor(losses, dtype=torch.float64), torch.stack(flat)))
-        for parameter, *gradients in zip(model.parameters(), *own, strict=True):
-            parameter.grad = sum(gradients) / WORLD
-        optimizer.step()
-    return expected, losses
-
-
 @pytest.fixture(scope="module")
 def libtorch_train(build: Build) -> Callable[..., list[tuple[str, str]]]:
     """What ranks say: their last losses, to the last bit."""
@@ -251,13 +196,15 @@ def libtorch_train(build: Build) -> Callable[..., list[tuple[str, str]]]:
     return train
 
 
-def test_libtorch_ranks_are_measured_as_a_float64_oracle_does(
+def test_libtorch_training_is_the_same_and_recorded(
     libtorch_train: Any, prefix: Path, tmp_path: Path
 ) -> None:
     watched = libtorch_train(tmp_path / "run")
     assert watched == libtorch_train()
-    expected, last = libtorch_training()
-    check(presum.load(tmp_path / "run"), expected, 1e-4)
-    losses = [float.fromhex(out.split()[-1]) for out, _ in watched]
-    np.testing.assert_allclose(losses, last, rtol=1e-4)
-    assert findings(prefix, tmp_path / "run")["verdict"] == "consistent"
+    recorded = presum.load(tmp_path / "run").workers.groupby("rank").loss.last()
+    assert recorded.tolist() == [float.fromhex(out.split()[-1]) for out, _ in watched]
+    found = findings(prefix, tmp_path / "run")
+    assert found["verdict"] == "consistent"
+    states = {check["check"]: check["state"] for check in found["checks"]}
+    of_gradients = ("reduction-scale", "reduced-gradient-mismatch")
+    assert [states[check] for check in of_gradients] == ["passed"] * 2

@@ -82,16 +82,6 @@ def test_every_configuration_is_invariant(launch: Any, name: str) -> None:
     assert same(found[0], found[1]) and same(found[0], found[2])
 
 
-@pytest.mark.deep
-def test_frameworks_accumulate_to_the_same_bits_with_any_number_of_workers(launch: Any) -> None:
-    """Accelerate and the Trainer reduce every pass where there is one worker only."""
-    found = [
-        json.loads((launch("frameworks", world).out / "parameters.json").read_text())
-        for world in (1, 2, 4)
-    ]
-    assert found[0] == found[1] == found[2]
-
-
 def test_workers_may_bring_different_numbers_of_micro_batches(folders: dict[int, Path]) -> None:
     truth = parameters(folders[4], "exact-mean")
     assert same(parameters(folders[2], "exact-uneven"), truth)

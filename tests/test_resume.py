@@ -10,6 +10,7 @@ import pytest
 from verdicts import found_of_training
 
 import presum
+from programs_started import presum_command
 from workers import resume_shards
 from workers.resume import BATCH, CASES, PASS, SAMPLES, SAVED, WORKERS
 
@@ -63,6 +64,25 @@ def test_it_is_said_whether_it_was_judged(runs: dict[str, Any], name: str, state
     assert state_of(runs[name]) == state
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "as-it-was",
+            f" goes on from step {SAVED} of segment 1: detectors keep what they learned in "
+            f"{SAVED} steps",
+        ),
+        (
+            "other-weights",
+            ": detectors begin anew: its parameters are none that presum saw saved or left",
+        ),
+    ],
+)
+def test_it_is_said_what_it_goes_on_from(runs: dict[str, Any], name: str, said: str) -> None:
+    found = presum_command("findings", runs[name].path.parent).stdout
+    assert f"\nsegment 2{said}\n" in found
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_what_differs_is_named(runs: dict[str, Any], name: str) -> None:
     severity, ranks, title = FOUND[name]
@@ -90,7 +110,7 @@ def test_the_distance_of_other_weights_is_told(runs: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def shards(launch: Any) -> dict[str, Any]:
     out = launch("resume_shards", resume_shards.WORKERS, silent=True).out
-    return {name: presum.load(out / name) for name in resume_shards.CASES}
+    return {name: presum.load(out / name) for name in (*resume_shards.CASES, "groups")}
 
 
 def test_shards_that_go_on_as_they_should_are_quiet(shards: dict[str, Any]) -> None:
@@ -105,3 +125,8 @@ def test_shards_that_differ_are_named(shards: dict[str, Any]) -> None:
         assert (finding.check, finding.severity) == ("resume-mismatch", severity)
         assert (finding.ranks, finding.segment) == (ranks, 2)
         assert set(finding.evidence["layers"].split(", ")) == layers
+
+
+def test_steps_of_two_process_groups_are_not_added(shards: dict[str, Any]) -> None:
+    found = presum_command("findings", shards["groups"].path.parent).stdout
+    assert f"\n{resume_shards.STEPS_OF_GROUPS} steps, 4 of 4 workers" in found

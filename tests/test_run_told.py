@@ -17,11 +17,6 @@ def test_ranks_that_train_apart_are_told(tmp_path: Path) -> None:
     assert not second.stderr and not list(tmp_path.iterdir())
 
 
-def test_one_process_without_ddp_is_told_that_nothing_was_recorded(tmp_path: Path) -> None:
-    (done,) = start([*UNDER, PROGRAM, "--alone"], world=1)
-    assert done.returncode == 0 and "nothing was recorded" in done.stderr
-
-
 def test_preflight_ends_the_program(tmp_path: Path) -> None:
     done = start([*UNDER, "--run", tmp_path, "--preflight", "5", PROGRAM])
     assert {end.returncode for end in done} == {0}

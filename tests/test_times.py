@@ -36,7 +36,7 @@ EXPECTED = {
     "by-hand": "forward",
 }
 SLEEPS_OF_A_STEP = {"micro-batches": 3}
-SLEEPLESS = ("ddp-none", "ddp-none-again", "uneven", "shared-core")
+SLEEPLESS = ("ddp-none", "ddp-none-again", "uneven")
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +98,6 @@ def test_long_batches_are_no_slow_machine(out: Path) -> None:
     assert not [one for one in every if one.check in SLOW_CHECKS]
     assert found.evidence["correlation"] > 0.7
     assert "not a slow machine" in found.title
-
-
-@pytest.mark.skipif("shared-core" not in CASES, reason="one processor")
-def test_a_processor_that_is_taken_away_is_told_apart(out: Path) -> None:
-    (found,) = [
-        one for one in presum.load(out / "shared-core").findings if one.check in SLOW_CHECKS
-    ]
-    assert (found.check, found.ranks) == ("slow-worker", [SLOW])
-    assert found.evidence["phase"] == "processor"
-    assert "waiting for a processor" in found.title
 
 
 def test_a_healthy_run_names_nobody(out: Path) -> None:

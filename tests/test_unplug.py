@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from verdicts import found_of_training
 
 import presum
-from programs_started import presum_command, run_command
+from programs_started import presum_command
 
 WORLD = 3
 KILLED = 128 + signal.SIGKILL
@@ -104,10 +103,3 @@ def test_a_killed_aggregator_leaves_what_was_committed(launch: Any) -> None:
     steps = presum.load(out / "aggregator-killed").steps
     assert steps.step.tolist() == list(range(20))
     assert steps.cosine_mean.isna().all()
-
-
-@pytest.mark.deep
-def test_the_last_to_let_go_of_a_model_does_not_hang(tmp_path: Path) -> None:
-    """DDP's reducer, freed last, would wait for Gloo's threads with the GIL held."""
-    program = Path(__file__).parent / "programs" / "ends.py"
-    assert run_command([sys.executable, program, tmp_path / "run"]).returncode == 0

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +53,7 @@ def test_groups_by_pattern(model: DistributedDataParallel, tmp_path: Path) -> No
 
 
 def test_a_second_attach_to_the_same_run_is_a_new_segment(
-    model: DistributedDataParallel, tmp_path: Path
+    model: DistributedDataParallel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for steps in (2, 3):
         with presum.attach(model, run=tmp_path):
@@ -63,6 +61,8 @@ def test_a_second_attach_to_the_same_run_is_a_new_segment(
     run = presum.load(tmp_path)
     assert run.steps.segment.tolist() == [1, 1, 2, 2, 2]
     assert run.steps.step.tolist() == [0, 1, 0, 1, 2]
+    said = capsys.readouterr().err
+    assert said.count(f"presum: continues a run of 2 steps as segment 2 in {tmp_path}\n") == 1
 
 
 def test_two_models_share_a_run(model: DistributedDataParallel, tmp_path: Path) -> None:
@@ -72,17 +72,6 @@ def test_two_models_share_a_run(model: DistributedDataParallel, tmp_path: Path) 
         train(other, 1)
     steps = presum.load(tmp_path).steps
     assert steps.module.tolist() == [0, 0, 1]
-
-
-def test_attached_models_copy_and_pickle(model: DistributedDataParallel, tmp_path: Path) -> None:
-    with presum.attach(model, run=tmp_path):
-        copy = deepcopy(model.module)
-        again = pickle.loads(pickle.dumps(model._forward_hooks))
-        assert len(again) == 1
-        train(copy, 1)
-    with pytest.raises(presum.UserError, match="no such run"):
-        presum.load(tmp_path / "elsewhere")
-    assert presum.load(tmp_path).steps.empty
 
 
 @pytest.mark.parametrize(

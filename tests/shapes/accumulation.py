@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 
 import torch
-from torch import nn
 
 from shapes.training import Loss, Shape, Training, network, sgd
 
@@ -86,19 +85,6 @@ def never_zeroed(run: Training) -> None:
         optimizer.step()
 
 
-def one_parameter_twice(run: Training) -> None:
-    """A weight that is used twice adds to what was reduced."""
-    torch.manual_seed(0)
-    inside = nn.Linear(8, 8)
-    model, optimizer = run.trained(nn.Sequential(inside, nn.Tanh(), inside, nn.Linear(8, 1)))
-    for place, x in enumerate(run.batches()):
-        run.expect(model, [loss_of(x)], use="used" if place % 2 else "kept")
-        loss_of(x)(model).backward()
-        if place % 2 == 1:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 SHAPES = [
     Shape("plain", plain),
     Shape("accumulation", under_no_sync),
@@ -106,5 +92,4 @@ SHAPES = [
     Shape("accumulation-synchronised", without_no_sync),
     Shape("accumulation-synchronised-views", without_no_sync_in_views),
     Shape("never-zeroed", never_zeroed, findings=frozenset({"lost-gradients"})),
-    Shape("weight-used-twice", one_parameter_twice),
 ]

@@ -13,18 +13,6 @@ from shapes.accumulation import loss_of
 from shapes.training import WIDTH, Loss, Shape, Training, network
 
 
-def zeroed_in_place(run: Training) -> None:
-    model, optimizer = run.trained(network())
-    for x in run.batches():
-        window = [loss_of(x), loss_of(-x)]
-        run.expect(model, window)
-        optimizer.zero_grad(set_to_none=False)
-        for loss in window:
-            with contextlib.nullcontext() if loss is window[-1] else model.no_sync():
-                loss(model).backward()
-        optimizer.step()
-
-
 def evaluation_on_rank_0(run: Training) -> None:
     """Between steps, through the wrapper's inside; the others wait."""
     model, optimizer = run.trained(network(dropout=0.1))
@@ -140,7 +128,6 @@ def five_trainings(run: Training) -> None:
 
 
 SHAPES = [
-    Shape("zeroed-in-place", zeroed_in_place),
     Shape("evaluation-on-rank-0", evaluation_on_rank_0),
     Shape("caught-and-retried", caught_and_retried),
     Shape("sharpness-aware", sharpness_aware),

@@ -58,31 +58,6 @@ def returning(put: Any, take: Any) -> Callable[[Training], None]:
     return lambda run: train(run, Returning(put), lambda net, x: take(net(x)))
 
 
-def batch_norm(run: Training) -> None:
-    inside = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
-    torch.manual_seed(0)
-    train(run, inside, lambda net, x: net(x).square().mean())
-
-
-class Adapted(nn.Module):
-    """A frozen layer with a low-rank adapter, as LoRA begins: one half is zero."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.base = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
-        self.down = nn.Linear(WIDTH, 2, bias=False)
-        self.up = nn.Linear(2, WIDTH, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.base(x) + self.up(self.down(x))
-
-
-def low_rank(run: Training) -> None:
-    train(run, Adapted(), lambda net, x: net(x).square().mean())
-
-
 class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -103,21 +78,6 @@ def compiled_inside(run: Training) -> None:
     inside = network()
     inside[0].compile(backend=BACKEND)
     train(run, inside, lambda net, x: net(x).square().mean())
-
-
-class MixedDtypes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.wide = nn.Linear(WIDTH, 8, dtype=torch.float64)
-        self.narrow = nn.Linear(8, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.narrow(self.wide(x.double()).float())
-
-
-def mixed_dtypes(run: Training) -> None:
-    train(run, MixedDtypes(), lambda net, x: net(x).square().mean())
 
 
 class Marked(torch.Tensor):
@@ -145,11 +105,8 @@ def given(made: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Training], 
 
 SHAPES = [
     *(Shape(f"loss-in-{name}", returning(*how)) for name, how in RETURNED.items()),
-    Shape("batch-norm", batch_norm),
-    Shape("low-rank", low_rank),
     Shape("checkpointed", checkpointed),
     Shape("compiled-inside", compiled_inside),
-    Shape("mixed-dtypes", mixed_dtypes),
     Shape("nested-inputs", given(nested)),
     Shape("inputs-of-another-class", given(lambda x: x.as_subclass(Marked))),
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other ways to set a training up: optimisers, scalers, parameters, parts of batches."""
+"""Other ways to set a training up: optimisers, and scalers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from shapes.accumulation import loss_of
-from shapes.training import WIDTH, Shape, Training, network, sgd
+from shapes.training import Shape, Training, network, sgd
 
 
 def two_optimizers(run: Training) -> None:
@@ -58,49 +58,8 @@ def scaler_skips(run: Training) -> None:
         scaler.update()
 
 
-class Many(nn.Module):
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.weights = nn.ParameterList(torch.randn(1) for _ in range(count))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat(list(self.weights)) * x.mean()
-
-
-def many_parameters(run: Training) -> None:
-    model = run.wrap(Many(10_000))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    run.watch(model, optimizer)
-    for x in run.batches():
-        run.step(model, optimizer, loss_of(x))
-
-
-class Half(nn.Module):
-    """Of a pair of workers each takes its half of what both are given."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.inside = nn.Sequential(nn.Linear(WIDTH // 2, 16), nn.Tanh(), nn.Linear(16, 1))
-        self.first = rank % 2 * (WIDTH // 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inside(x[:, self.first : self.first + WIDTH // 2])
-
-
-def sequence_parallel(run: Training) -> None:
-    model, optimizer = run.trained(Half(run.rank))
-    draws = torch.Generator().manual_seed(1000 + run.rank // 2)
-    for _ in range(run.steps):
-        x = torch.randn(4, WIDTH, generator=draws)
-        run.step(model, optimizer, loss_of(x))
-
-
 SHAPES = [
     Shape("two-optimizers", two_optimizers),
     Shape("without-optimizer", without_optimizer, findings=frozenset({"no-reduction"})),
     Shape("scaler-skips", scaler_skips, findings=frozenset({"nonfinite-gradient"})),
-    Shape("many-parameters", many_parameters, steps=3),
-    Shape("sequence-parallel", sequence_parallel, world=4),
 ]

@@ -7,22 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from shapes.training import Loss, Shape, Training, network
-
-
-def contrastive(run: Training) -> None:
-    """SimCLR: two views of each sample, NT-Xent over both."""
-    model, optimizer = run.trained(network(out=6))
-    for x in run.batches():
-        views = x + 0.1 * torch.randn_like(x), x - 0.1 * torch.randn_like(x)
-
-        def loss_of(net: nn.Module, views: tuple[torch.Tensor, torch.Tensor] = views) -> Loss:
-            z = functional.normalize(torch.cat([net(view) for view in views]))
-            alike = (z @ z.T / 0.5).fill_diagonal_(-1e9)
-            half = len(z) // 2
-            return functional.cross_entropy(alike, torch.arange(2 * half).roll(half))
-
-        run.step(model, optimizer, loss_of)
+from shapes.training import Shape, Training, network
 
 
 def cached_contrastive(run: Training) -> None:
@@ -127,7 +112,6 @@ def within_forward(run: Training) -> None:
 
 SHAPES = [
     Shape("within-forward", within_forward),
-    Shape("contrastive", contrastive),
     Shape("cached-contrastive", cached_contrastive),
     Shape("two-losses-inside", two_losses_inside),
     Shape("retained-graph", retained_graph, findings=frozenset({"no-reduction"})),

@@ -36,7 +36,6 @@ class Shape:
 
     name: str
     train: Callable[[Training], None]
-    steps: int = 20
     findings: frozenset[str] = frozenset()  # that are due, at warning or above
     ragged: bool = False  # workers leave out steps: they are numbered together all the same
     world: int = 2
@@ -68,7 +67,7 @@ class Training:
 
     @property
     def steps(self) -> int:
-        return self.shape.steps * LONGER
+        return 20 * LONGER
 
     def wrap(self, model: nn.Module, **ddp: Any) -> DistributedDataParallel:
         """In DDP; all workers begin alike."""

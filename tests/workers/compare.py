@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import random
 from collections.abc import Callable
@@ -18,13 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 import presum
-from workers.launch import main, token_rows
+from workers.launch import QUIET, main, token_rows
 
 STEPS = 12
 BATCH = 4
 LAYERS = 4
 FLIP_STEP = 7
-SAVED_AT = 6
 BIT = 12  # of the mantissa
 
 Change = Callable[["Training", int], None]
@@ -40,8 +38,6 @@ class Plan:
 
     reversed_sum: bool | None = None  # None: DDP's own reduction
     before: Change = nothing  # a step
-    steps: range = range(STEPS)
-    reduced_every: int = 25
 
 
 class Block(nn.Module):
@@ -99,20 +95,12 @@ class Training:
         self.rows = token_rows()[: STEPS * world * BATCH].clone()
         sampler: Any = DistributedSampler(self.rows, world, rank)
         self.loader = DataLoader(self.rows, batch_size=BATCH, sampler=sampler)
-        self.factor = 1.0
-        self.generator: torch.Tensor | None = None  # to go on with
         torch.manual_seed(100 + rank)
 
     def run(self, folder: Path) -> None:
-        record = presum.Record(quiet=True, reduced_every=self.plan.reduced_every)
-        with presum.attach(self.model, optimizer=self.optimizer, run=folder, record=record):
-            batches = iter(self.loader)  # which draws from torch's generator
-            if self.generator is not None:
-                torch.set_rng_state(self.generator)
-            for step in range(self.plan.steps.stop):
-                if step not in self.plan.steps:
-                    next(batches)
-                    continue
+        with presum.attach(self.model, optimizer=self.optimizer, run=folder, record=QUIET):
+            batches = iter(self.loader)  # of which a change may change what comes next
+            for step in range(STEPS):
                 self.plan.before(self, step)
                 self.step(next(batches))
 
@@ -120,7 +108,7 @@ class Training:
         self.optimizer.zero_grad()
         scores = self.model(batch[:, :-1])
         loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
-        (loss * self.factor).backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
 
@@ -161,25 +149,9 @@ def flip_gradient(training: Training) -> None:
     handle = weight.register_hook(flipped)
 
 
-def smaller_rate(training: Training) -> None:
-    training.optimizer.param_groups[0]["lr"] = 0.05
-
-
-def draw(_training: Training) -> None:
-    torch.rand(1)
-
-
 def flip_parameter(training: Training) -> None:
     """Of the parameter that is hashed before step 5."""
     flip_bit(list(training.inner.parameters())[5], BIT)
-
-
-def forget_momentum(training: Training) -> None:
-    training.optimizer.state.clear()
-
-
-def scale_loss(training: Training) -> None:
-    training.factor = 1.5
 
 
 PLANS = {
@@ -189,29 +161,8 @@ PLANS = {
     "gradient": Plan(before=at(FLIP_STEP, flip_gradient, rank=3)),
     "summed": Plan(reversed_sum=False),
     "summed-reversed": Plan(reversed_sum=True),
-    "rate": Plan(before=at(6, smaller_rate)),
-    "draw": Plan(before=at(4, draw, rank=2)),
     "parameter": Plan(before=at(5, flip_parameter)),
-    "loss": Plan(before=at(8, scale_loss, rank=1)),
-    "sums": Plan(reduced_every=1),
-    "momentum": Plan(before=at(6, forget_momentum), reduced_every=1),
-    "last-momentum": Plan(before=at(STEPS - 1, forget_momentum), reduced_every=1),
 }
-
-
-def resumed(run: Path, rank: int, world: int) -> None:
-    """Stopped and gone on with, in the same run folder. Summed by hand: DDP's own buckets are other
-    ones in a process's first step, and the order of its sums with them."""
-    first = Training(rank, world, Plan(steps=range(SAVED_AT), reversed_sum=False))
-    first.run(run)
-    model, optimizer = copy.deepcopy(first.inner.state_dict()), first.optimizer.state_dict()
-    generator = torch.get_rng_state()
-    dist.barrier()  # rank 0 has closed its segment
-    second = Training(rank, world, Plan(steps=range(SAVED_AT, STEPS), reversed_sum=False))
-    second.inner.load_state_dict(model)
-    second.optimizer.load_state_dict(optimizer)
-    second.generator = generator
-    second.run(run)
 
 
 def work(rank: int, world: int, out: Path) -> None:
@@ -219,7 +170,6 @@ def work(rank: int, world: int, out: Path) -> None:
     random.seed(rank)
     for name, plan in PLANS.items():
         Training(rank, world, plan).run(out / name)
-    resumed(out / "resumed", rank, world)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from workers.launch import QUIET, main
@@ -20,6 +21,7 @@ from workers.resume import BATCH, MORE, SAMPLES, batches, other_state
 WORKERS = 4
 PASS = SAMPLES // BATCH // WORKERS
 SAVED = PASS + PASS // 2
+STEPS_OF_GROUPS = 12
 
 
 def other_weights(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
@@ -81,9 +83,25 @@ def train(run: Path, checkpoint: Path | None, **how: Any) -> Path:
     return run.with_suffix(".dcp")
 
 
+def train_groups(run: Path) -> None:
+    """Each half of the ranks trains a model of its own."""
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    half = halves[dist.get_rank() // 2]
+    torch.manual_seed(dist.get_rank() // 2)
+    model = DistributedDataParallel(nn.Linear(6, 1), process_group=half)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with presum.attach(model, optimizer=optimizer, run=run, record=QUIET):
+        for _, x in zip(range(STEPS_OF_GROUPS), batches(seed=0, first=0), strict=False):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    dist.barrier()
+
+
 def work(_rank: int, _world: int, out: Path) -> None:
     for name, how in CASES.items():
         train(out / name, train(out / name, None), **how)
+    train_groups(out / "groups")
 
 
 if __name__ == "__main__":

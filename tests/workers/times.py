@@ -6,9 +6,6 @@ The sleep is long beside what steps take on this machine, with whatever else it 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -186,43 +183,18 @@ class Reader(nn.Module):
         return {"loss": loss}
 
 
-def read_texts(
-    run: Path, lengths: Callable[[], int], steps: int, seconds_a_token: float = 0
-) -> None:
-    model = DistributedDataParallel(Reader(seconds_a_token))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    with presum.attach(model, optimizer=optimizer, run=run):
-        for _ in range(steps):
-            tokens = torch.randint(32, (TEXTS, lengths()))
-            model(input_ids=tokens, labels=tokens)["loss"].backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 def uneven(run: Path) -> None:
     """Texts of any length on every rank. The longest take far longer than what else this machine
     may do in a step."""
-    a_token = SLEEP / (TEXTS * LONGEST)
-    read_texts(run, lambda: int(torch.randint(LONGEST // 20, LONGEST, ())), 50, a_token)
-
-
-def shared_core(run: Path) -> None:
-    """Rank 1's processor is shared with processes that are not of the job, and go first. The last
-    case: who is not root cannot take back what nice() gives up."""
-    cores = sorted(os.sched_getaffinity(0))
-    slow = dist.get_rank() == SLOW
-    spinners: list[subprocess.Popen[bytes]] = []
-    os.sched_setaffinity(0, {cores[0] if slow else cores[1]})
-    try:
-        if slow:
-            spin = [sys.executable, "-c", "while True: pass"]
-            spinners = [subprocess.Popen(spin) for _ in range(4)]
-            os.nice(5)
-        read_texts(run, lambda: 200, 40)
-    finally:
-        os.sched_setaffinity(0, cores)
-        for spinner in spinners:
-            spinner.kill()
+    model = DistributedDataParallel(Reader(SLEEP / (TEXTS * LONGEST)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with presum.attach(model, optimizer=optimizer, run=run):
+        for _ in range(50):
+            length = int(torch.randint(LONGEST // 20, LONGEST, ()))
+            tokens = torch.randint(32, (TEXTS, length))
+            model(input_ids=tokens, labels=tokens)["loss"].backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 PLACES = ("none", "data", "forward", "backward", "optimizer")
@@ -240,8 +212,6 @@ CASES: dict[str, Callable[[Path], None]] = {
     "adversarial": adversarial,
     "uneven": uneven,
 }
-if len(os.sched_getaffinity(0)) > 1:
-    CASES["shared-core"] = shared_core
 
 
 def set_sleep() -> None:

@@ -54,17 +54,14 @@ class Packets:
     final: Step | None = None
     clock: int | None = None
     hellos: list[int] = field(default_factory=list)
-    moments: list[int] = field(default_factory=list)
     count: int = 0
 
     def add(self, packet: bytes) -> None:
         self.count += 1
         decoded = decode(packet)
-        if decoded.kind == "moment":
-            self.moments.append(self.count)
-            return
-        take = {"hello": self._hello, "step": self._step, "note": self._note}[decoded.kind]
-        take(decoded.sections, decoded.header["step"])
+        takers = {"hello": self._hello, "step": self._step, "note": self._note}
+        if decoded.kind in takers:
+            takers[decoded.kind](decoded.sections, decoded.header["step"])
 
     def _hello(self, found: dict[int, bytes], _number: int) -> None:
         self.hellos.append(self.count)

@@ -29,7 +29,8 @@ from programs_started import run_command
 
 @pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
 def test_exact_is_the_correctly_rounded_sum(path: str, kind: str, dtype: torch.dtype) -> None:
-    for leaves, divisor in [(1, 1), (2, 1), (2, 2), (3, 3), (7, 7), (8, 8), (8, 7), (64, 64)]:
+    of_any = [(3, divisor) for divisor in (12, 1021, 2**16, 2**31 - 1)]
+    for leaves, divisor in [(1, 1), (2, 1), (2, 2), (7, 7), (8, 8), (8, 7), (64, 64), *of_any]:
         terms = make(kind, dtype, leaves, 40, divisor)
         same_bits(run_exact(terms, divisor), exact_sum(terms, divisor))
 

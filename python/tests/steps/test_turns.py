@@ -64,6 +64,20 @@ class Accumulation:
         return (p.grad for p in self.model.parameters() if p.grad is not None)
 
 
+Trained = Callable[[Any], Packets]
+
+
+@pytest.fixture
+def trained(model: DistributedDataParallel, packets: Packets, tmp_path: Path) -> Trained:
+    """What a training of this kind sends."""
+
+    def train(kind: Any) -> Packets:
+        kind(model).run(tmp_path)
+        return packets
+
+    return train
+
+
 def told(packets: Packets, name: str) -> list[int | None]:
     """By the steps that were not cleared."""
     return [step.values.get(name) for step in packets.steps if not step.unused]
@@ -74,10 +88,8 @@ def factors(packets: Packets) -> list[float]:
     return [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in found]
 
 
-def test_a_sum_that_stays_is_told_now_and_then(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    Accumulation(model).run(tmp_path)
+def test_a_sum_that_stays_is_told_now_and_then(trained: Trained) -> None:
+    packets = trained(Accumulation)
     assert factors(packets) == [1.0] * 4  # of steps 0, 1, 2 and 10
     assert told(packets, "passes_cleared") == told(packets, "forwards_detached") == [None] * STEPS
 
@@ -88,21 +100,34 @@ class Cleared(Accumulation):
             self.optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("synchronises", [False, True])
-def test_gradients_that_are_cleared_are_counted(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path, synchronises: bool
-) -> None:
-    training = Cleared(model)
-    training.synchronises = synchronises
-    training.run(tmp_path)
+class ClearedAndSynchronised(Cleared):
+    synchronises = True
+
+
+class ClearedBetween(Accumulation):
+    """Between forward and backward."""
+
+    def pass_of(self, step: int, micro: int) -> None:
+        self.model.require_backward_grad_sync = micro == 3
+        loss = self.model(batch(step, micro))["loss"]
+        self.optimizer.zero_grad()
+        loss.backward()
+
+
+@pytest.mark.parametrize("kind", [Cleared, ClearedAndSynchronised, ClearedBetween])
+def test_gradients_that_are_cleared_are_counted(kind: Any, trained: Trained) -> None:
+    packets = trained(kind)
     # What parameters were when the first was cleared is known from then on.
     assert told(packets, "passes_cleared") == [2, *[3] * (STEPS - 1)]
+    assert all(math.isnan(x) or x == 1 for x in factors(packets))
 
 
 class Emptied(Accumulation):
     """Nothing is left for the optimiser."""
 
-    to_none = True
+    def __init__(self, model: DistributedDataParallel, *, to_none: bool) -> None:
+        super().__init__(model)
+        self.to_none = to_none
 
     def before_update(self) -> None:
         self.optimizer.zero_grad(set_to_none=self.to_none)
@@ -110,11 +135,9 @@ class Emptied(Accumulation):
 
 @pytest.mark.parametrize("to_none", [True, False])
 def test_gradients_that_are_cleared_before_the_optimiser_are_lost_as_well(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path, to_none: bool
+    trained: Trained, tmp_path: Path, to_none: bool
 ) -> None:
-    training = Emptied(model)
-    training.to_none = to_none
-    training.run(tmp_path)
+    packets = trained(partial(Emptied, to_none=to_none))
     found = [step.values.get("passes_cleared") for step in packets.steps]
     assert found == ([4] * STEPS if to_none else [4, 4, 4, *[None] * 7, 4, None])
     (one,) = [f for f in presum.load(tmp_path).findings if f.check == "lost-gradients"]
@@ -175,9 +198,9 @@ class Offloads(Accumulation):
 
 @pytest.mark.parametrize("kind", [Masters, Offloads])
 def test_gradients_that_an_optimiser_has_otherwise_are_not_lost(
-    kind: Any, model: DistributedDataParallel, packets: Packets, tmp_path: Path
+    kind: Any, trained: Trained, tmp_path: Path
 ) -> None:
-    kind(model).run(tmp_path)
+    packets = trained(kind)
     assert [step.values.get("passes_cleared") for step in packets.steps] == [None] * STEPS
     assert "lost-gradients" not in [f.check for f in presum.load(tmp_path).findings]
 
@@ -246,26 +269,8 @@ PURPOSES = [partial(OnPurpose, do=do) for do in (move, move_behind_the_counter, 
 
 
 @pytest.mark.parametrize("kind", [*PURPOSES, Together, Adversarial, Again])
-def test_what_is_cleared_on_purpose_is_not_lost(
-    kind: Any, model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    kind(model).run(tmp_path)
-    assert told(packets, "passes_cleared") == [None] * STEPS
-
-
-def test_clearing_between_forward_and_backward_is_told_as_such(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    class Between(Accumulation):
-        def pass_of(self, step: int, micro: int) -> None:
-            self.model.require_backward_grad_sync = micro == 3
-            loss = self.model(batch(step, micro))["loss"]
-            self.optimizer.zero_grad()
-            loss.backward()
-
-    Between(model).run(tmp_path)
-    assert told(packets, "passes_cleared") == [2, *[3] * (STEPS - 1)]
-    assert all(math.isnan(x) or x == 1 for x in factors(packets))
+def test_what_is_cleared_on_purpose_is_not_lost(kind: Any, trained: Trained) -> None:
+    assert told(trained(kind), "passes_cleared") == [None] * STEPS
 
 
 class Changed(Accumulation):
@@ -282,24 +287,34 @@ class Changed(Accumulation):
 
 
 @pytest.mark.parametrize("factor", [0.25, 3.0, math.nan])
-def test_what_multiplies_a_sum_is_told(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path, factor: float
-) -> None:
-    Changed(model, factor).run(tmp_path)
+def test_what_multiplies_a_sum_is_told(trained: Trained, factor: float) -> None:
+    packets = trained(partial(Changed, factor=factor))
     assert factors(packets) == pytest.approx([factor] * 4, nan_ok=True)
 
 
-def test_a_loss_without_a_backward_pass_is_counted(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    class LastOnly(Accumulation):
-        def pass_of(self, step: int, micro: int) -> None:
-            loss = self.model(batch(step, micro))["loss"]
-            if micro == 3:
-                loss.backward()
+class LastOnly(Accumulation):
+    """The other losses have no backward pass."""
 
-    LastOnly(model).run(tmp_path)
-    assert told(packets, "forwards_detached") == [3] * STEPS
+    def pass_of(self, step: int, micro: int) -> None:
+        loss = self.model(batch(step, micro))["loss"]
+        if micro == 3:
+            loss.backward()
+
+
+class Evaluates(Accumulation):
+    def between(self, micro: int) -> None:
+        if micro == 0:
+            self.model.require_backward_grad_sync = False
+            self.model.eval()
+            self.model(batch(0, 0))
+            self.model.train()
+
+
+@pytest.mark.parametrize(("kind", "detached"), [(LastOnly, 3), (Evaluates, None)])
+def test_a_loss_without_a_backward_pass_is_counted_where_it_is_trained_on(
+    kind: Any, detached: int | None, trained: Trained
+) -> None:
+    assert told(trained(kind), "forwards_detached") == [detached] * STEPS
 
 
 def test_of_outputs_without_a_loss_whole_batches_are(packets: Packets, tmp_path: Path) -> None:
@@ -315,18 +330,3 @@ def test_of_outputs_without_a_loss_whole_batches_are(packets: Packets, tmp_path:
                 optimizer.step()
                 optimizer.zero_grad()
     assert told(packets, "forwards_detached") == [6] * 8
-
-
-def test_evaluation_is_no_micro_batch(
-    model: DistributedDataParallel, packets: Packets, tmp_path: Path
-) -> None:
-    class Evaluates(Accumulation):
-        def between(self, micro: int) -> None:
-            if micro == 0:
-                self.model.require_backward_grad_sync = False
-                self.model.eval()
-                self.model(batch(0, 0))
-                self.model.train()
-
-    Evaluates(model).run(tmp_path)
-    assert told(packets, "forwards_detached") == [None] * STEPS
