@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "presum/observer.h"
-
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -48,11 +46,11 @@ Steps make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std
            const std::vector<Named>& parameters, const std::vector<Named>& buffers,
            std::uint64_t every, std::uint64_t reduced_every, bool knows_optimizer,
            bool one_optimizer, bool on_host) {
-  ObserverOptions options{.identity = {module, replica, shard, rank, replicas},
-                          .sketch_size = sketch_size,
-                          .host = std::move(host),
-                          .facts = std::move(facts),
-                          .buffers = to_parameters(buffers)};
+  step::WorkerOptions options{.identity = {module, replica, shard, rank, replicas},
+                              .sketch_size = sketch_size,
+                              .host = std::move(host),
+                              .facts = std::move(facts),
+                              .buffers = to_parameters(buffers)};
   step::Settings settings{every, reduced_every, knows_optimizer, one_optimizer, on_host, {}};
   if (on_host) settings.clocks = {step::read_clock, base::thread_times};
   return unwrap(Steps::create(std::move(options), to_parameters(parameters), std::move(settings)));

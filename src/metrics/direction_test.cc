@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "metrics/testing.h"
-#include "presum/observer.h"
+#include "step/steps.h"
 
 namespace presum::metrics {
 namespace {
@@ -157,25 +157,25 @@ class Workers {
  public:
   Workers() {
     for (std::uint32_t i = 0; i < kWorkers; ++i) {
-      auto observer = Observer::create(
+      auto steps = step::Steps::create(
           {.identity = {.replica = i, .rank = i, .replicas = kWorkers}, .sketch_size = kSketch},
-          {{"w", kElements, ""}});
-      observers_.push_back(std::move(*observer));
+          {{"w", kElements, ""}}, {});
+      workers_.push_back(std::move(*steps));
     }
   }
 
   std::vector<packet::Step> observe(const Gradients& gradients, std::uint64_t step) {
     std::vector<packet::Step> out;
     for (std::uint32_t i = 0; i < kWorkers; ++i) {
-      observers_[i].begin_step(step);
-      EXPECT_TRUE(observers_[i].gradient(0, gradients[i].data(), kElements, Dtype::kF32));
-      out.push_back(std::get<packet::Step>(*packet::decode(observers_[i].end_step({}).bytes)));
+      workers_[i].begin_step(step);
+      EXPECT_TRUE(workers_[i].gradients().read(0, gradients[i].data(), kElements, Dtype::kF32));
+      out.push_back(std::get<packet::Step>(*packet::decode(step::end_step(workers_[i], {}).bytes)));
     }
     return out;
   }
 
  private:
-  std::vector<Observer> observers_;
+  std::vector<step::Steps> workers_;
 };
 
 // Root mean square of errors, and how often an interval held the truth.

@@ -11,7 +11,7 @@
 
 #include "metrics/step_metrics.h"
 #include "metrics/testing.h"
-#include "presum/observer.h"
+#include "step/steps.h"
 
 namespace presum::metrics {
 namespace {
@@ -49,17 +49,17 @@ struct Observed {
   double scale = 1;
 };
 
-// Through real observers and packets, with the products that a reduction by presum adds.
+// Through real workers and packets, with the products that a reduction by presum adds.
 Steps observe(const Gradients& g, const Observed& how = {}) {
   const auto workers = static_cast<std::uint32_t>(g.size());
   Steps steps;
   for (std::uint32_t i = 0; i < workers; ++i) {
-    auto observer = Observer::create(
+    auto worker = step::Steps::create(
         {.identity = {.replica = i, .replicas = workers}, .sketch_size = how.sketch_size},
-        {{"w", kElements, ""}});
-    observer->begin_step(3);
-    EXPECT_TRUE(observer->gradient(0, g[i].data(), kElements, Dtype::kF32));
-    const Packet packet = observer->end_step({.gradient_scale = how.scale});
+        {{"w", kElements, ""}}, {});
+    worker->begin_step(3);
+    EXPECT_TRUE(worker->gradients().read(0, g[i].data(), kElements, Dtype::kF32));
+    const Packet packet = step::end_step(*worker, {.gradient_scale = how.scale});
     auto& step = steps.emplace_back(std::get<packet::Step>(*packet::decode(packet.bytes)));
     step.gram = share_of(g, i);
     for (double& product : step.gram) product /= how.scale * how.scale;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "metrics/testing.h"
-#include "presum/observer.h"
+#include "step/steps.h"
 
 namespace presum::metrics {
 namespace {
@@ -526,12 +526,12 @@ TEST(MeanNorm, IsUnknownWhereAWorkerIsNotCounted) {
 
 packet::Step sketched(const Gradient& gradient, std::uint64_t step, std::uint32_t replica,
                       std::uint32_t replicas) {
-  auto observer =
-      Observer::create({.identity = {.replica = replica, .replicas = replicas}, .sketch_size = 512},
-                       {{"w", gradient.size(), ""}});
-  observer->begin_step(step);
-  EXPECT_TRUE(observer->gradient(0, gradient.data(), gradient.size(), Dtype::kF32));
-  return std::get<packet::Step>(*packet::decode(observer->end_step({}).bytes));
+  auto worker = step::Steps::create(
+      {.identity = {.replica = replica, .replicas = replicas}, .sketch_size = 512},
+      {{"w", gradient.size(), ""}}, {});
+  worker->begin_step(step);
+  EXPECT_TRUE(worker->gradients().read(0, gradient.data(), gradient.size(), Dtype::kF32));
+  return std::get<packet::Step>(*packet::decode(step::end_step(*worker, {}).bytes));
 }
 
 class MeanNormOfSketches : public ::testing::TestWithParam<std::tuple<std::size_t, double>> {};

@@ -19,6 +19,7 @@
 
 #include "presum/run_log.h"
 #include "session/testing.h"
+#include "step/steps.h"
 
 namespace presum {
 namespace {
@@ -219,7 +220,8 @@ class EndlessTransport : public Transport {
 };
 
 TEST_F(SessionTest, RanksThatSendWithoutEndDoNotKeepRank0) {
-  const auto other = Observer::create({.identity = {.replica = 1, .rank = 1, .replicas = 2}}, {});
+  const auto other =
+      step::Steps::create({.identity = {.replica = 1, .rank = 1, .replicas = 2}}, {}, {});
   Session session = Session::create(options(0, 2), parameters(),
                                     std::make_unique<EndlessTransport>(other->hello()));
   train(session, 1, 5);

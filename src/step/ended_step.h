@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "packet/packet.h"
-#include "presum/observer.h"
 #include "step/gradients.h"
 #include "step/machine.h"
 #include "step/passes.h"
@@ -57,7 +56,7 @@ struct Contents {
   // and Inf are sent. A second report replaces the first. Error (kInvalidArgument): not W (W + 1) /
   // 2 values, or more than 64 workers.
   Status set_gram(std::span<const double> share, std::uint32_t workers);
-  // See Observer::state and Observer::state_sum.
+  // See Session::state; `fingerprint`: of what was hashed elsewhere.
   void begin_states() { report.states.clear(); }
   Status state(const Layout& layout, StateHash::Kind kind, std::uint32_t index, const void* data,
                std::size_t count, std::uint32_t element_bytes, std::uint32_t shard);

@@ -8,7 +8,6 @@
 
 #include "observe/gradient_pass.h"
 #include "packet/packet.h"
-#include "presum/observer.h"
 #include "step/layer_sketches.h"
 #include "step/layout.h"
 

@@ -23,7 +23,7 @@ bool is_zero(const Number& number) {
   return value != nullptr && *value == 0;
 }
 
-Status check_options(const ObserverOptions& options) {
+Status check_options(const WorkerOptions& options) {
   const std::uint32_t size = options.sketch_size;
   if (size != 0 &&
       (!std::has_single_bit(size) || size < packet::kSketchMin || size > packet::kSketchMax)) {
@@ -52,7 +52,7 @@ Read what_to_read(bool first_pass, const Number& over) {
 
 }  // namespace
 
-Result<Steps> Steps::create(ObserverOptions options, const std::vector<Parameter>& parameters,
+Result<Steps> Steps::create(WorkerOptions options, const std::vector<Parameter>& parameters,
                             Settings settings) {
   PRESUM_TRY(base::simd_target());
   PRESUM_TRY(check_options(options));
@@ -61,7 +61,7 @@ Result<Steps> Steps::create(ObserverOptions options, const std::vector<Parameter
                std::make_shared<const Layout>(std::move(layout)));
 }
 
-Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout)
+Steps::Steps(WorkerOptions options, Settings settings, std::shared_ptr<const Layout> layout)
     : worker_(std::move(options)),
       timing_(std::move(settings.clocks), worker_.identity().module),
       optimizers_(settings.knows_optimizer, settings.one_optimizer),

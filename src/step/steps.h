@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "presum/observer.h"
+#include "presum/training.h"
 #include "step/cadence.h"
 #include "step/ended_step.h"
 #include "step/gradients.h"
@@ -56,7 +56,7 @@ struct PassEnding {
 // are only read during the call. docs/step.md defines what each event does.
 class Steps {
  public:
-  static Result<Steps> create(ObserverOptions options, const std::vector<Parameter>& parameters,
+  static Result<Steps> create(WorkerOptions options, const std::vector<Parameter>& parameters,
                               Settings settings);
 
   Worker& worker() { return worker_; }
@@ -150,7 +150,7 @@ class Steps {
   void begin_step(std::uint64_t step);
 
  private:
-  Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout);
+  Steps(WorkerOptions options, Settings settings, std::shared_ptr<const Layout> layout);
 
   void on(Event event);
   void end(const Ended& step);

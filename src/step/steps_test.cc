@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "packet/packet.h"
@@ -72,6 +73,20 @@ class Trained {
 };
 
 double norm(const packet::Step& step) { return std::sqrt(step.total.sum_squares); }
+
+TEST(Steps, RefuseBadSketchSizesAndAReplicaOutsideTheWorld) {
+  const auto created = [](std::uint32_t size, std::uint32_t replica = 0) {
+    return Steps::create({.identity = {.replica = replica}, .sketch_size = size}, {}, {});
+  };
+  for (const std::uint32_t size : {1U, 32U, 63U, 65U, 1000U, 131'072U}) {
+    const auto refused = created(size);
+    ASSERT_FALSE(refused) << size;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(refused.error().message.find(std::to_string(size)), std::string::npos);
+  }
+  for (const std::uint32_t size : {0U, 64U, 65'536U}) EXPECT_TRUE(created(size)) << size;
+  EXPECT_EQ(created(64, 1).error().code, ErrorCode::kInvalidArgument);
+}
 
 TEST(Steps, AReducedStepEndsAtTheOptimiser) {
   Trained model;

@@ -15,8 +15,8 @@ namespace {
 
 // The beginning, the length and the hash of a fact that is too long to read.
 std::string shortened(std::string_view text) {
-  if (text.size() <= Observer::kFactBytesMax) return std::string(text);
-  auto kept = Observer::kFactBytesMax - 64;
+  if (text.size() <= Worker::kFactBytesMax) return std::string(text);
+  auto kept = Worker::kFactBytesMax - 64;
   while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0U) == 0x80U) --kept;  // UTF-8
   return fmt::format("{}... ({} bytes, hash {:016x})", text.substr(0, kept), text.size(),
                      name_hash(text));
@@ -24,7 +24,7 @@ std::string shortened(std::string_view text) {
 
 }  // namespace
 
-Worker::Worker(ObserverOptions options) : options_(std::move(options)) {
+Worker::Worker(WorkerOptions options) : options_(std::move(options)) {
   for (auto& [key, value] : options_.facts) value = shortened(value);
 }
 
