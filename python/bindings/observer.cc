@@ -224,7 +224,7 @@ void bind_events(nb::class_<Steps>& steps) {
   steps
       .def(
           "forward", [](Steps& s, Number left) { s.forward(left); }, nb::arg("left") = Number(kNaN))
-      .def("evaluates", [](Steps& s) { s.timing().evaluates(s.machine()); })
+      .def("evaluates", [](Steps& s) { s.timing().on(step::Mark::kEvaluates, s.machine()); })
       .def(
           "backward", [](Steps& s, bool certain) { s.timing().backward(s.machine(), certain); },
           nb::arg("certain"))

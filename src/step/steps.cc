@@ -137,7 +137,7 @@ void Steps::forward(const Number& left) {
 }
 
 void Steps::enter_wrapper() {
-  timing_.forward(machine_);
+  timing_.on(Mark::kForward, machine_);
   reached_.clear();
   wrapped_ = entering_ = true;
 }
@@ -146,7 +146,7 @@ bool Steps::enter_module() {
   const bool entered = std::exchange(entering_, false);
   const bool changes = open() && optimizers_.known();  // the parameters, until then
   if (open() && !changes) forward();
-  timing_.forward(machine_);
+  timing_.on(Mark::kForward, machine_);
   if (changes) return false;
   const bool again = entered && machine_.passes() == 0;
   if ((begun_ && !again) || !next_is_recorded()) return false;
@@ -179,7 +179,7 @@ void Steps::begin_reading(const StepNumber& number) {
 }
 
 void Steps::pass_ends(const PassEnding& how) {
-  timing_.pass_ends(machine_);
+  timing_.on(Mark::kPassEnds, machine_);
   on(how.part ? Event::kPartEnd : Event::kPassEnd);
   optimizers_.pass_ended();
   contents_.scale = how.scale;
@@ -231,12 +231,12 @@ void Steps::zeroed(bool changed) {
 }
 
 void Steps::optimizer_begins() {
-  timing_.optimizer_begins(machine_);
+  timing_.on(Mark::kOptimizerBegins, machine_);
   optimizers_.begin();
 }
 
 void Steps::optimizer_steps(std::uint64_t which) {
-  timing_.optimizer_ends(machine_);
+  timing_.on(Mark::kOptimizerEnds, machine_);
   optimizers_.end(which);
   if (machine_.state() != State::kEmpty) contents_.report.use = StepUse::kUsed;
   on(Event::kOptimizerStep);
