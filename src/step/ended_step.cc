@@ -138,7 +138,7 @@ EndedStep::EndedStep(std::shared_ptr<const Layout> layout, packet::Header header
 }
 
 void EndedStep::put(Gradients& gradients) {
-  gradients.put_own(*layout_, out_);
+  gradients.put_own(out_);
   gradients.put_reduced(out_);
   zero_share_ = gradients.zero_share();
 }

@@ -31,12 +31,10 @@ std::uint64_t sketch_seed(std::uint64_t parameter, const StepNumber& step) {
 }
 
 Gradients::Gradients(const Layout& layout, std::uint32_t sketch_size)
-    : slots_(layout.parameters().size()), sketch_(sketch_size), layers_(layout) {
-  ids_.reserve(slots_.size());
-  for (const Layout::Tensor& p : layout.parameters()) {
-    ids_.push_back(p.id);
-    groups_.push_back(layout.groups()[p.group].id);
-  }
+    : layout_(&layout), slots_(layout.parameters().size()), sketch_(sketch_size), layers_(layout) {}
+
+void Gradients::arrives(ParameterId id) const {
+  activity().gradient(layout_->group_id(parameter(id)));
 }
 
 void Gradients::begin(const StepNumber& step, bool layers) {
@@ -73,7 +71,7 @@ Status Gradients::check(ParameterId id, bool has_data) const {
 
 Status Gradients::read(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
   PRESUM_TRY(check(id, data != nullptr || count == 0));
-  activity().gradient(groups_[id]);
+  arrives(id);
   put(id, observe::gradient_pass(data, count, dtype, sketch_of(id)), count, false);
   layers_.read(id, data, count, dtype, seed(id), false);
   return {};
@@ -103,7 +101,7 @@ Status Gradients::take(ParameterId id, const GradientSums& sums, std::uint64_t e
 
 void Gradients::mark_seen(ParameterId id) {
   slots_[id].marked = true;
-  activity().gradient(groups_[id]);
+  arrives(id);
   layers_.read_elsewhere(id);
 }
 
@@ -125,8 +123,8 @@ void Gradients::add_sketch(std::span<const float> values) {
 
 std::vector<ParameterId> Gradients::unseen() const {
   std::vector<ParameterId> out;
-  for (std::size_t id = 0; id < slots_.size(); ++id) {
-    if (!seen(static_cast<ParameterId>(id))) out.push_back(static_cast<ParameterId>(id));
+  for (ParameterId id = 0; id < slots_.size(); ++id) {
+    if (!seen(id)) out.push_back(id);
   }
   return out;
 }
@@ -140,14 +138,14 @@ std::vector<float> Gradients::finished_sketch() {
   return sketch_;
 }
 
-void Gradients::put_own(const Layout& layout, packet::Step& out) {
+void Gradients::put_own(packet::Step& out) {
   out.elements = elements_;
   out.sketch = finished_sketch();
-  for (std::size_t id = 0; id < slots_.size(); ++id) {
+  for (ParameterId id = 0; id < slots_.size(); ++id) {
     const Slot& slot = slots_[id];
     if (!slot.seen) continue;
-    add(out.total, slot.sums, ids_[id]);
-    add(out.groups[layout.parameters()[id].group].sums, slot.sums, ids_[id]);
+    add(out.total, slot.sums, parameter(id).id);
+    add(out.groups[parameter(id).group].sums, slot.sums, parameter(id).id);
   }
 }
 
@@ -158,10 +156,10 @@ double Gradients::zero_share() const {
 }
 
 void Gradients::put_reduced(packet::Step& out) const {
-  for (std::size_t id = 0; id < slots_.size(); ++id) {
+  for (ParameterId id = 0; id < slots_.size(); ++id) {
     if (!slots_[id].reduced_seen) continue;
     if (!out.reduced) out.reduced.emplace();
-    add(*out.reduced, slots_[id].reduced, ids_[id]);
+    add(*out.reduced, slots_[id].reduced, parameter(id).id);
   }
   layers_.put(out.layers);
 }

@@ -54,7 +54,7 @@ class Model {
   packet::Step put() {
     packet::Step out;
     out.groups.resize(layout_.gradient_groups());
-    gradients_.put_own(layout_, out);
+    gradients_.put_own(out);
     gradients_.put_reduced(out);
     return out;
   }
