@@ -29,7 +29,7 @@ TEST(CanonicalName, OnlyWholePartsAreWrappers) {
 }
 
 TEST(DefaultGroup, IsThePathUpToTheFirstNumber) {
-  EXPECT_EQ(default_group("module.model.layers.3.mlp.w"), "model.layers.3");
+  EXPECT_EQ(default_group("model.layers.3.mlp.w"), "model.layers.3");
   EXPECT_EQ(default_group("h.10.attn.2.weight"), "h.10");
   EXPECT_EQ(default_group("0.weight"), "0");
 }
