@@ -56,7 +56,7 @@ class Workers {
     steps.begin_step(number);
     for (ParameterId p = 0; p < size_.groups; ++p) {
       const float* data = values_.data() + random_() % (values_.size() - kElements);
-      if (!steps.gradients().read(p, data, kElements, Dtype::kF32)) std::abort();
+      if (!steps.gradients().read(p, data, kElements, Dtype::kF32, false)) std::abort();
     }
     steps.loss(1 + 0.001 * static_cast<double>(random_() % 1000), 1, 4096);
     return step::end_step(steps, {.optimizer_step = number});

@@ -168,7 +168,8 @@ class Workers {
     std::vector<packet::Step> out;
     for (std::uint32_t i = 0; i < kWorkers; ++i) {
       workers_[i].begin_step(step);
-      EXPECT_TRUE(workers_[i].gradients().read(0, gradients[i].data(), kElements, Dtype::kF32));
+      EXPECT_TRUE(
+          workers_[i].gradients().read(0, gradients[i].data(), kElements, Dtype::kF32, false));
       out.push_back(std::get<packet::Step>(*packet::decode(step::end_step(workers_[i], {}).bytes)));
     }
     return out;

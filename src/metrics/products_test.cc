@@ -58,7 +58,7 @@ Steps observe(const Gradients& g, const Observed& how = {}) {
         {.identity = {.replica = i, .replicas = workers}, .sketch_size = how.sketch_size},
         {{"w", kElements, ""}}, {});
     worker->begin_step(3);
-    EXPECT_TRUE(worker->gradients().read(0, g[i].data(), kElements, Dtype::kF32));
+    EXPECT_TRUE(worker->gradients().read(0, g[i].data(), kElements, Dtype::kF32, false));
     const Packet packet = step::end_step(*worker, {.gradient_scale = how.scale});
     auto& step = steps.emplace_back(std::get<packet::Step>(*packet::decode(packet.bytes)));
     step.gram = share_of(g, i);

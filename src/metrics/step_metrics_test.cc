@@ -530,7 +530,7 @@ packet::Step sketched(const Gradient& gradient, std::uint64_t step, std::uint32_
       {.identity = {.replica = replica, .replicas = replicas}, .sketch_size = 512},
       {{"w", gradient.size(), ""}}, {});
   worker->begin_step(step);
-  EXPECT_TRUE(worker->gradients().read(0, gradient.data(), gradient.size(), Dtype::kF32));
+  EXPECT_TRUE(worker->gradients().read(0, gradient.data(), gradient.size(), Dtype::kF32, false));
   return std::get<packet::Step>(*packet::decode(step::end_step(*worker, {}).bytes));
 }
 

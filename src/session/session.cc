@@ -288,7 +288,7 @@ void Session::begin_step(std::uint64_t step) {
 Status Session::gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype) {
   if (!active()) return {};
   PRESUM_TRY(state_->check_gradient(parameter, count, dtype));
-  return state_->steps->gradients().read(parameter, data, count, dtype);
+  return state_->steps->gradients().read(parameter, data, count, dtype, false);
 }
 
 Status Session::loss(double value, double weight, std::uint64_t tokens) {
@@ -310,7 +310,7 @@ Status Session::reduced_gradient(ParameterId parameter, const void* data, std::s
                                  Dtype dtype) {
   if (!active()) return {};
   PRESUM_TRY(state_->check_gradient(parameter, count, dtype));
-  return state_->steps->gradients().read_reduced(parameter, data, count, dtype);
+  return state_->steps->gradients().read(parameter, data, count, dtype, true);
 }
 
 void Session::fingerprint(std::uint32_t kind, std::uint64_t value) {

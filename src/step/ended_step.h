@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "packet/packet.h"
@@ -15,6 +16,10 @@
 #include "step/phases.h"
 
 namespace presum::step {
+
+// Of `count` elements of `element_bytes` (2, 4 or 8). Errors (kInvalidArgument): no data, another
+// width.
+Result<std::uint64_t> hash_state(const void* data, std::size_t count, std::uint32_t element_bytes);
 
 // What a step brought besides its gradients. Numbers may still be on a device.
 struct Contents {
@@ -83,13 +88,13 @@ class EndedStep {
   void put(Gradients& gradients);
   // Those of a device go here, and the numbers that were late, by place.
   Gradients& gradients();
-  void numbers(Numbers come) { numbers_.assign(come.begin(), come.end()); }
+  void numbers(std::vector<double> come) { numbers_ = std::move(come); }
   // Where the device's clock tells what it took, from the end of the step before to its own.
   void times(std::span<const Marked> marks);
 
   // The row hashes of one of its micro-batches, and one hash of what lies beside them. A step of
   // which one has none has no batch hash.
-  void rows(std::span<const std::uint64_t> hashes, std::uint64_t others);
+  void rows(const std::vector<std::uint64_t>& hashes, std::uint64_t others);
 
   Packet packet();
 

@@ -18,7 +18,7 @@ using Values = std::vector<float>;
 using Hashes = std::vector<std::uint64_t>;
 
 Steps steps_of(const std::vector<Parameter>& parameters) {
-  return std::move(*Steps::create({.sketch_size = 0}, parameters, {}));
+  return std::move(*Steps::create({.identity = {.replicas = 2}, .sketch_size = 0}, parameters, {}));
 }
 
 packet::Step ended(Steps& steps, const StepEnd& how = {}) {
@@ -29,9 +29,9 @@ TEST(EndedStep, IsUnscaledAndPassesOnEverythingElse) {
   Steps steps = steps_of({{"w", 3, ""}});
   steps.begin_step(9);
   const Values own = {512, -1024, 2048};
-  ASSERT_TRUE(steps.gradients().read(0, own.data(), 3, Dtype::kF32));
+  ASSERT_TRUE(steps.gradients().read(0, own.data(), 3, Dtype::kF32, false));
   const Values reduced = {256, 0, 0};
-  ASSERT_TRUE(steps.gradients().read_reduced(0, reduced.data(), 3, Dtype::kF32));
+  ASSERT_TRUE(steps.gradients().read(0, reduced.data(), 3, Dtype::kF32, true));
   for (const std::vector<double>& share : {std::vector{1.0, 1.0, 1.0}, {9.0, -3.0, 1.0}}) {
     ASSERT_TRUE(steps.contents().set_gram(share, 2));
   }
@@ -196,7 +196,12 @@ TEST_F(States, OfAnyWidthAreHashesOfTheirBits) {
 TEST(StatesOfASteps, TravelWithTheNextStepOrTheGoodbye) {
   Steps steps = steps_of({{"w", 3, ""}});
   const auto at_goodbye = [&] {
-    return std::get<packet::Note>(*packet::decode(steps.goodbye(9).bytes)).state;
+    const Packet goodbye = steps.goodbye(9, {{.kind = 3, .value = 4}}, "killed");
+    const auto note = std::get<packet::Note>(*packet::decode(goodbye.bytes));
+    EXPECT_TRUE(note.final);
+    EXPECT_EQ(note.text, "killed");
+    EXPECT_EQ(note.state.fingerprints.size(), 1U);
+    return note.state;
   };
   ASSERT_TRUE(steps.contents().state_sum(steps.layout(), Kind::kParameters, 0, 5, 0));
   EXPECT_EQ(at_goodbye().states.size(), 1U);

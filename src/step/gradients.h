@@ -25,8 +25,7 @@ class Gradients {
   // `layers`: whether own and reduced gradients are compared group by group.
   void begin(const StepNumber& step, bool layers);
   // A second report replaces the first. Errors (kInvalidArgument): an unknown id, no data.
-  Status read(ParameterId id, const void* data, std::size_t count, Dtype dtype);
-  Status read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype);
+  Status read(ParameterId id, const void* data, std::size_t count, Dtype dtype, bool reduced);
   // Of a pass that was computed elsewhere.
   Status take(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
   // Where layers_due(), of a sharded model.
@@ -44,9 +43,9 @@ class Gradients {
   // REQUIRES: a known id.
   std::uint64_t seed(ParameterId id) const { return sketch_seed(parameter(id).id, step_); }
 
-  // Sums by group and in total, elements, sketch and reduced gradient; nothing is unscaled.
-  void put_own(packet::Step& out);
-  void put_reduced(packet::Step& out) const;  // and own and reduced ones by group
+  // Sums by group and in total, elements, sketch, reduced gradient, and own and reduced ones by
+  // group; nothing is unscaled.
+  void put(packet::Step& out);
   // Of the elements that were looked at the share that was zero; NaN where none was.
   double zero_share() const;
 
@@ -62,7 +61,7 @@ class Gradients {
   const Layout::Tensor& parameter(ParameterId id) const { return layout_->parameters()[id]; }
   void arrives(ParameterId id) const;
   Status check(ParameterId id, bool has_data) const;
-  void put(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
+  void keep(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
   observe::SketchSpan sketch_of(ParameterId id);
   std::vector<float> finished_sketch();
 

@@ -46,16 +46,15 @@ class Model {
   Gradients* operator->() { return &gradients_; }
   void begin(std::uint64_t step) { gradients_.begin({.reductions = step}, false); }
   void read(ParameterId id, const Values& values) {
-    EXPECT_TRUE(gradients_.read(id, values.data(), values.size(), Dtype::kF32));
+    EXPECT_TRUE(gradients_.read(id, values.data(), values.size(), Dtype::kF32, false));
   }
   void read_reduced(ParameterId id, const Values& values) {
-    EXPECT_TRUE(gradients_.read_reduced(id, values.data(), values.size(), Dtype::kF32));
+    EXPECT_TRUE(gradients_.read(id, values.data(), values.size(), Dtype::kF32, true));
   }
   packet::Step put() {
     packet::Step out;
     out.groups.resize(layout_.gradient_groups());
-    gradients_.put_own(out);
-    gradients_.put_reduced(out);
+    gradients_.put(out);
     return out;
   }
   // A step of one gradient for each parameter.
@@ -168,9 +167,10 @@ TEST(Gradients, UnknownParametersAndNullDataAreRefused) {
   model.begin(0);
   const Values buffer = {1, 2, 3, 4};
   for (const Status& status :
-       {model->read(1, buffer.data(), 4, Dtype::kF32), model->read(0, nullptr, 4, Dtype::kF32),
-        model->read_reduced(1, buffer.data(), 4, Dtype::kF32),
-        model->read_reduced(0, nullptr, 4, Dtype::kF32), model->take(1, {}, 1, false)}) {
+       {model->read(1, buffer.data(), 4, Dtype::kF32, false),
+        model->read(0, nullptr, 4, Dtype::kF32, false),
+        model->read(1, buffer.data(), 4, Dtype::kF32, true),
+        model->read(0, nullptr, 4, Dtype::kF32, true), model->take(1, {}, 1, false)}) {
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
   }

@@ -71,11 +71,12 @@ Steps::Steps(WorkerOptions options, Settings settings, std::shared_ptr<const Lay
       gradients_(*layout_, worker_.sketch_size()) {}
 
 Packet Steps::goodbye(std::uint64_t optimizer_steps, std::vector<FingerprintValue> fingerprints,
-                      std::string_view text) const {
-  return worker_.goodbye({.optimizer_steps = optimizer_steps,
-                          .states = contents_.report.states,
-                          .fingerprints = std::move(fingerprints)},
-                         text);
+                      std::string text) const {
+  return worker_.note({.final = true,
+                       .text = std::move(text),
+                       .state = {.optimizer_steps = optimizer_steps,
+                                 .states = contents_.report.states,
+                                 .fingerprints = std::move(fingerprints)}});
 }
 
 // ---- events

@@ -5,7 +5,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "presum/training.h"
@@ -63,8 +63,9 @@ class Steps {
   const Worker& worker() const { return worker_; }
   const Identity& identity() const { return worker_.identity(); }
   Packet hello() const { return worker_.hello(layout_->groups()); }
+  // No step will follow. `text`: how the program ended, where that is worth a line; may be empty.
   Packet goodbye(std::uint64_t optimizer_steps, std::vector<FingerprintValue> fingerprints = {},
-                 std::string_view text = {}) const;
+                 std::string text = {}) const;
 
   // ---- forward passes
 

@@ -46,13 +46,13 @@ class Trained {
   void read(float value) {
     const float gradient[] = {value, value};
     for (const ParameterId id : {0U, 1U}) {
-      EXPECT_TRUE(steps_.gradients().read(id, gradient, 2, kType));
+      EXPECT_TRUE(steps_.gradients().read(id, gradient, 2, kType, false));
     }
   }
   void read_reduced(float value) {
     const float gradient[] = {value, value};
     for (const ParameterId id : {0U, 1U}) {
-      EXPECT_TRUE(steps_.gradients().read_reduced(id, gradient, 2, kType));
+      EXPECT_TRUE(steps_.gradients().read(id, gradient, 2, kType, true));
     }
   }
   void optimizer(std::uint64_t which = 0) {
@@ -186,7 +186,7 @@ TEST(Steps, TwoArrivalsAtOneParameterAreNotKnown) {
   const float gradient[2] = {1, 1};
   for (int i = 0; i < 2; ++i) {
     model->arrives(0);
-    ASSERT_TRUE(model->gradients().read(0, gradient, 2, kType));
+    ASSERT_TRUE(model->gradients().read(0, gradient, 2, kType, false));
   }
   model->pass_ends({});
   model.optimizer();
@@ -325,7 +325,7 @@ TEST(Steps, WhatReducesInPartGoesOnInTheNextPass) {
   const std::vector<float> gradient(2, 3);
   for (ParameterId id = 0; id < 2; ++id) {
     ASSERT_EQ(model->pass_begins({.reduces = true, .held = static_cast<double>(id)}), Read::kSums);
-    ASSERT_TRUE(model->gradients().read(id, gradient.data(), 2, kType));
+    ASSERT_TRUE(model->gradients().read(id, gradient.data(), 2, kType, false));
     model->pass_ends({.root = 3.0, .part = id == 0});
     EXPECT_EQ(model->machine().in_window(), id == 0);
   }

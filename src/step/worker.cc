@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "packet/packet.h"
 
 namespace presum::step {
 namespace {
@@ -52,23 +51,9 @@ void Worker::watch(std::string_view name) {
   watched_.push_back({.id = id, .elements = 0, .name = std::string(name)});
 }
 
-Packet Worker::note(std::string_view text) const {
-  return packet::encode(packet::Note{
-      .header = {.identity = options_.identity}, .text = std::string(text), .state = {}});
-}
-
-Packet Worker::goodbye(FinalState state, std::string_view text) const {
-  return packet::encode(packet::Note{.header = {.identity = options_.identity},
-                                     .final = true,
-                                     .text = std::string(text),
-                                     .state = std::move(state)});
-}
-
-Packet Worker::broken(std::string_view text) const {
-  return packet::encode(packet::Note{.header = {.identity = options_.identity},
-                                     .broken = true,
-                                     .text = std::string(text),
-                                     .state = {}});
+Packet Worker::note(packet::Note what) const {
+  what.header.identity = options_.identity;
+  return packet::encode(what);
 }
 
 }  // namespace presum::step

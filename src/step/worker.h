@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "packet/packet.h"
 #include "presum/packet.h"
 #include "presum/records.h"
 #include "presum/training.h"
@@ -39,12 +40,8 @@ class Worker {
   void watch(std::string_view name);
 
   Packet hello(const std::vector<GroupName>& groups) const;
-  Packet note(std::string_view text) const;  // a line for the run log
-  // No step will follow. `text`: how the program ended, where that is worth a line; may be empty.
-  Packet goodbye(FinalState state, std::string_view text = {}) const;
-  // That the recording on this worker has failed: no step follows, and the run is not called
-  // consistent. `text` says how.
-  Packet broken(std::string_view text) const;
+  // A line for the run log, the end of the recording, or that it has failed.
+  Packet note(packet::Note what) const;
 
  private:
   WorkerOptions options_;

@@ -67,18 +67,12 @@ TEST(Worker, CutsFactsThatAreTooLongToRead) {
 
 TEST(Worker, NotesCarryTheirWords) {
   const Worker worker({});
-  const auto said = note_of(worker.note("hm"));
+  const auto said = note_of(worker.note({.text = "hm", .state = {}}));
   EXPECT_FALSE(said.final || said.broken);
   EXPECT_EQ(said.text, "hm");
-  const auto broken = note_of(worker.broken("ouch"));
+  const auto broken = note_of(worker.note({.broken = true, .text = "ouch", .state = {}}));
   EXPECT_TRUE(broken.broken);
   EXPECT_EQ(broken.text, "ouch");
-  const auto goodbye = note_of(
-      worker.goodbye({.optimizer_steps = 9, .states = {}, .fingerprints = {{3, 4}}}, "killed"));
-  EXPECT_TRUE(goodbye.final);
-  EXPECT_EQ(goodbye.text, "killed");
-  EXPECT_EQ(goodbye.state.optimizer_steps, 9U);
-  EXPECT_EQ(goodbye.state.fingerprints.size(), 1U);
 }
 
 }  // namespace
