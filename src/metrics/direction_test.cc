@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "metrics/testing.h"
-#include "step/steps.h"
 
 namespace presum::metrics {
 namespace {
@@ -153,32 +152,6 @@ Gradients make_gradients(Data data, std::uint64_t seed) {
   return out;
 }
 
-class Workers {
- public:
-  Workers() {
-    for (std::uint32_t i = 0; i < kWorkers; ++i) {
-      auto steps = step::Steps::create(
-          {.identity = {.replica = i, .rank = i, .replicas = kWorkers}, .sketch_size = kSketch},
-          {{"w", kElements, ""}}, {});
-      workers_.push_back(std::move(*steps));
-    }
-  }
-
-  std::vector<packet::Step> observe(const Gradients& gradients, std::uint64_t step) {
-    std::vector<packet::Step> out;
-    for (std::uint32_t i = 0; i < kWorkers; ++i) {
-      workers_[i].begin_step(step);
-      EXPECT_TRUE(
-          workers_[i].gradients().read(0, gradients[i].data(), kElements, Dtype::kF32, false));
-      out.push_back(std::get<packet::Step>(*packet::decode(step::end_step(workers_[i], {}).bytes)));
-    }
-    return out;
-  }
-
- private:
-  std::vector<step::Steps> workers_;
-};
-
 // Root mean square of errors, and how often an interval held the truth.
 class Score {
  public:
@@ -238,12 +211,11 @@ struct Measured {
 
 Measured measure_all(Data data) {
   Measured out;
-  Workers workers;
   for (int d = 0; d < kDataSets; ++d) {
     const Gradients gradients = make_gradients(data, 1000 + static_cast<std::uint64_t>(d));
     const Truth truth(gradients);
     for (int s = 0; s < kSteps; ++s) {
-      auto steps = workers.observe(gradients, static_cast<std::uint64_t>(d * kSteps + s));
+      auto steps = testing::sent(gradients, static_cast<std::uint64_t>(d * kSteps + s), kSketch);
       out.raw.add(testing::measure(steps), truth);
       testing::set_reduced(steps, truth.reduced_norm());
       const StepRecord total = testing::measure(steps);
