@@ -148,7 +148,7 @@ void Gradients::put(packet::Step& out) {
       add(*out.reduced, slot.reduced, of.id);
     }
   }
-  layers_.put(out.layers);
+  out.layers = layers_.told();
 }
 
 double Gradients::zero_share() const {

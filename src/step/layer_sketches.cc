@@ -81,19 +81,21 @@ void LayerSketches::read_elsewhere(ParameterId id) {
   if (due_) times_[id].elsewhere = true;
 }
 
-void LayerSketches::put(std::vector<packet::Layer>& out) const {
-  if (!due_) return;
-  std::vector<bool> told(layers_.size(), true);
+std::vector<packet::Layer> LayerSketches::told() const {
+  if (!due_) return {};
+  std::vector<packet::Layer> out;
+  std::vector<bool> whole(layers_.size(), true);
   std::vector<bool> reduced(layers_.size(), false);
   for (ParameterId id = 0; id < times_.size(); ++id) {
-    if (!times_[id].told()) told[parameter(id).group] = false;
+    if (!times_[id].told()) whole[parameter(id).group] = false;
     if (times_[id].reduced > 0) reduced[parameter(id).group] = true;
   }
   for (std::size_t g = 0; g < layers_.size(); ++g) {
-    if (!told[g] || !reduced[g]) continue;
+    if (!whole[g] || !reduced[g]) continue;
     out.push_back(layers_[g]);
     out.back().kept = same(own_parts_.empty() ? layers_[g].own : own_parts_[g], layers_[g].reduced);
   }
+  return out;
 }
 
 }  // namespace presum::step

@@ -43,7 +43,7 @@ class LayerSketches {
                  std::uint64_t seed, const GradientPart& part);
   // Its own or its reduced gradient was read elsewhere, or cannot be read: its group is not told.
   void read_elsewhere(ParameterId id);
-  void put(std::vector<packet::Layer>& out) const;
+  std::vector<packet::Layer> told() const;
 
  private:
   struct Times {

@@ -18,11 +18,7 @@ packet::Hello hello_of(const Worker& worker, const std::vector<GroupName>& group
   return std::get<packet::Hello>(*packet::decode(worker.hello(groups).bytes));
 }
 
-packet::Note note_of(const Packet& packet) {
-  return std::get<packet::Note>(*packet::decode(packet.bytes));
-}
-
-TEST(Worker, HelloNamesItItsGroupsAndWhatIsWatched) {
+TEST(Worker, ItsPacketsNameItItsGroupsAndWhatIsWatched) {
   Worker worker({.identity = {.module = 1, .replica = 2, .shard = 3, .rank = 9, .replicas = 4},
                  .host = "node-1",
                  .facts = {{"torch", "2.13.0"}}});
@@ -37,6 +33,8 @@ TEST(Worker, HelloNamesItItsGroupsAndWhatIsWatched) {
   EXPECT_EQ(hello.facts.groups[0].name, "layers.0");
   EXPECT_EQ(hello.facts.groups[0].elements, 15U);
   EXPECT_EQ(hello.facts.groups[1].name, "ema");
+  const Packet note = worker.note({.text = "hm", .state = {}});
+  EXPECT_EQ(std::get<packet::Note>(*packet::decode(note.bytes)).header.identity.rank, 9U);
 }
 
 TEST(Worker, AFactReplacesTheOneOfItsName) {
@@ -63,16 +61,6 @@ TEST(Worker, CutsFactsThatAreTooLongToRead) {
   }
   EXPECT_NE(facts[0].second.find("5000 bytes"), std::string::npos);
   EXPECT_NE(facts[0].second, facts[1].second) << "texts that begin alike stay two";
-}
-
-TEST(Worker, NotesCarryTheirWords) {
-  const Worker worker({});
-  const auto said = note_of(worker.note({.text = "hm", .state = {}}));
-  EXPECT_FALSE(said.final || said.broken);
-  EXPECT_EQ(said.text, "hm");
-  const auto broken = note_of(worker.note({.broken = true, .text = "ouch", .state = {}}));
-  EXPECT_TRUE(broken.broken);
-  EXPECT_EQ(broken.text, "ouch");
 }
 
 }  // namespace
