@@ -104,7 +104,7 @@ step::Read pass_begins(Steps& steps, bool reduces, bool more_follow, bool readab
 
 void pass_ends(Steps& steps, Number scale, std::optional<Number> root, double share_factor,
                double gradient_factor, bool part) {
-  steps.pass_ends({scale, root, share_factor, gradient_factor, part});
+  steps.pass_ends({{}, root, scale, share_factor, gradient_factor}, part);
 }
 
 std::vector<std::uint64_t> hash_rows_of(const RowsOf& x, const std::optional<RowsOf>& mask) {

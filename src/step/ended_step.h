@@ -35,11 +35,6 @@ struct Contents {
   bool rows_known = true;
   std::optional<std::uint64_t> row_sum;  // of their hashes, and of what lies beside them
 
-  // The first pass does. `held`: as `over`; `stepped`: as `after_step`.
-  void begins(const Number& held, bool stepped) {
-    over = held;
-    after_step = stepped;
-  }
   // They are those of this step, whole.
   void ends(const Ended& step, std::uint64_t optimizer_steps);
   // `wrapped`: its forward passes went through the wrapper.

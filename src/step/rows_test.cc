@@ -26,22 +26,6 @@ TEST(RowMatcher, FindsEachRowOnceAndNothingThatWasNotOffered) {
   EXPECT_EQ(matcher.take(11, 1, true)->row, 1U);
 }
 
-TEST(RowMatcher, OlderBatchesOfTheSameRowWereNotUsed) {
-  RowMatcher matcher;
-  for (std::uint64_t batch = 1; batch < 5; ++batch) offer(matcher, batch, {7});
-  EXPECT_EQ(matcher.take(7, 3, true)->batch, 3U);
-  EXPECT_FALSE(matcher.take(7, 3, true));
-  EXPECT_EQ(matcher.take(7, 4, true)->batch, 4U);
-}
-
-TEST(RowMatcher, SamplesThatAreAlsoEvaluatedOnAreToldApartByTheMode) {
-  RowMatcher matcher;
-  offer(matcher, 1, {7}, true);
-  offer(matcher, 2, {7}, false);
-  EXPECT_EQ(matcher.take(7, 2, true)->batch, 1U);
-  EXPECT_EQ(matcher.take(7, 2, true)->batch, 2U);  // for want of another
-}
-
 TEST(RowMatcher, ForgetsTheOldestOfManyRowsButKeepsAFewBatches) {
   RowMatcher matcher;
   const std::size_t large = RowMatcher::kRowsMax;

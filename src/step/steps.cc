@@ -160,7 +160,10 @@ bool Steps::enter_module() {
 Read Steps::pass_begins(const PassBeginning& how) {
   if (open()) forward();
   on(how.reduces ? Event::kReducingPass : Event::kPass);
-  if (machine_.passes() == 0) contents_.begins(how.held, optimizers_.window_begins());
+  if (machine_.passes() == 0) {
+    contents_.over = how.held;
+    contents_.after_step = optimizers_.window_begins();
+  }
   // A pass that is not reduced is read where it may well be a step, at the cost of one that is.
   const bool may_be_a_step = how.reduces || machine_.unreduced() > 0 || !how.more_follow;
   const StepNumber number = machine_.number();
@@ -179,16 +182,12 @@ void Steps::begin_reading(const StepNumber& number) {
   contents_.begin_reading();
 }
 
-void Steps::pass_ends(const PassEnding& how) {
+void Steps::pass_ends(Pass pass, bool part) {
   timing_.on(Mark::kPassEnds, machine_);
-  on(how.part ? Event::kPartEnd : Event::kPassEnd);
+  on(part ? Event::kPartEnd : Event::kPassEnd);
   optimizers_.pass_ended();
-  contents_.scale = how.scale;
-  Pass pass{.forwards = reached_.take(),
-            .root = how.root,
-            .root_scale = how.scale,
-            .share_factor = how.share_factor,
-            .gradient_factor = how.gradient_factor};
+  contents_.scale = pass.root_scale;
+  pass.forwards = reached_.take();
   if (collects()) contents_.passes.add(std::move(pass));
 }
 

@@ -43,14 +43,6 @@ struct PassBeginning {
   Number held = 0.0;  // how large what `.grad` holds is at most; NaN: not known
 };
 
-struct PassEnding {
-  Number scale = 1.0;          // that a loss scaler put on its loss
-  std::optional<Number> root;  // what backward() was called on
-  double share_factor = 1;
-  double gradient_factor = 1;
-  bool part = false;  // what reduces waits for gradients of another pass
-};
-
 // The steps of one model on one worker: a framework's events come in, ended steps go out. It knows
 // no framework, no thread and no clock but the one it is given. Not synchronised; borrowed pointers
 // are only read during the call. docs/step.md defines what each event does.
@@ -104,7 +96,9 @@ class Steps {
     const bool reduces = machine_.state() == State::kReducing || open();
     return reduces ? records_ : next_is_recorded();
   }
-  void pass_ends(const PassEnding& how);
+  // Its forward passes are those that were reached. `part`: what reduces waits for gradients of
+  // another pass.
+  void pass_ends(Pass pass, bool part = false);
   bool records() const { return records_; }  // the step under way, or open
   bool open() const { return machine_.state() == State::kReduced; }
   // Whether the open step's reduced gradient is to be read.

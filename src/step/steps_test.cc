@@ -268,7 +268,7 @@ TEST(Steps, WithAScaleThatIsNotKnownNeitherAreTheGradients) {
     model.forward();
     model->pass_begins({.reduces = true});
     model.read(6);
-    model->pass_ends({.scale = scale, .root = 5.0});
+    model->pass_ends({.root = 5.0, .root_scale = scale});
     model.read_reduced(3);
     model.optimizer();
     const auto step = model.ended();
@@ -326,7 +326,7 @@ TEST(Steps, WhatReducesInPartGoesOnInTheNextPass) {
   for (ParameterId id = 0; id < 2; ++id) {
     ASSERT_EQ(model->pass_begins({.reduces = true, .held = static_cast<double>(id)}), Read::kSums);
     ASSERT_TRUE(model->gradients().read(id, gradient.data(), 2, kType, false));
-    model->pass_ends({.root = 3.0, .part = id == 0});
+    model->pass_ends({.root = 3.0}, id == 0);
     EXPECT_EQ(model->machine().in_window(), id == 0);
   }
   model.optimizer();
@@ -458,7 +458,7 @@ TEST(Steps, WhatComesLateDecidesToo) {
     model.ended();
     EXPECT_EQ(model->pass_begins({.reduces = true, .held = Late{0}}), Read::kArrivals);
     model.read(4);
-    model->pass_ends({.scale = Late{1}});
+    model->pass_ends({.root_scale = Late{1}});
     EXPECT_TRUE(model->reduced_is_due());
     model.read_reduced(4);
     model.optimizer();
