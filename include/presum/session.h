@@ -93,7 +93,7 @@ class Session {
   // An inactive one, for a program that may not be recorded.
   Session() noexcept;
   // Call it on all ranks, with the same parameters; `transport` is null for a rank alone. Errors
-  // (status): on rank 0 those of Aggregator::open, what the transport threw (kIo), kInvalidArgument
+  // (status): what the transport threw (kIo), on rank 0 those of Aggregator::open, kInvalidArgument
   // (a rank outside the world, several ranks without a transport, a sketch size outside its range,
   // two parameters of one canonical name, an unknown SIMD target in PRESUM_SIMD).
   static Session create(SessionOptions options, const std::vector<Parameter>& parameters,
