@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "presum/aggregator.h"
-#include "presum/observer.h"
+#include "step/steps.h"
 #include "timing.h"
 
 namespace presum {
@@ -39,27 +39,27 @@ class Workers {
       parameters.push_back({fmt::format("model.layers.{}.weight", g), kElements, ""});
     }
     for (std::uint32_t w = 0; w < size.workers; ++w) {
-      observers_.push_back(
-          *Observer::create({.identity = {.replica = w, .rank = w, .replicas = size.workers},
-                             .sketch_size = size.sketch,
-                             .host = fmt::format("node-{}", w / 8)},
-                            parameters));
+      steps_.push_back(
+          *step::Steps::create({.identity = {.replica = w, .rank = w, .replicas = size.workers},
+                                .sketch_size = size.sketch,
+                                .host = fmt::format("node-{}", w / 8)},
+                               parameters, {}));
     }
     std::normal_distribution<float> normal;
     for (float& x : values_) x = normal(random_);
   }
 
-  Packet hello(std::uint32_t worker) const { return observers_[worker].hello(); }
+  Packet hello(std::uint32_t worker) const { return steps_[worker].hello(); }
 
   Packet step(std::uint32_t worker, std::uint64_t number) {
-    Observer& observer = observers_[worker];
-    observer.begin_step(number);
+    step::Steps& steps = steps_[worker];
+    steps.begin_step(number);
     for (ParameterId p = 0; p < size_.groups; ++p) {
       const float* data = values_.data() + random_() % (values_.size() - kElements);
-      if (!observer.gradient(p, data, kElements, Dtype::kF32)) std::abort();
+      if (!steps.gradients().read(p, data, kElements, Dtype::kF32, false)) std::abort();
     }
-    observer.loss(1 + 0.001 * static_cast<double>(random_() % 1000), 1, 4096);
-    return observer.end_step({.optimizer_step = number});
+    steps.loss(1 + 0.001 * static_cast<double>(random_() % 1000), 1, 4096);
+    return step::end_step(steps, {.optimizer_step = number});
   }
 
  private:
@@ -67,7 +67,7 @@ class Workers {
 
   Size size_;
   std::mt19937_64 random_{1};
-  std::vector<Observer> observers_;
+  std::vector<step::Steps> steps_;
   std::vector<float> values_ = std::vector<float>(1 << 16);
 };
 

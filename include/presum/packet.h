@@ -27,7 +27,7 @@ struct Packet {
 
   // Writes what a rank learns once the packet is encoded: what the aggregator announced, and how
   // many packets there were before (steps and notes hold it). Renews the checksum.
-  // Bytes that are no packet stay as they are. REQUIRES: Observer made the packet.
+  // Bytes that are no packet stay as they are. REQUIRES: presum made the packet.
   void stamp(const Announcement& announced, const SendCounts& counts);
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part in a recorded training: an Observer, on rank 0 an Aggregator, and a Transport
-// between them. For MPI there is presum/mpi.h.
+// One rank's part in a recorded training: what it computes becomes packets, a Transport brings them
+// to rank 0, and an Aggregator records them there. For MPI there is presum/mpi.h.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@
 #include "presum/aggregator.h"
 #include "presum/dtype.h"
 #include "presum/fingerprint.h"
-#include "presum/observer.h"
 #include "presum/packet.h"
 #include "presum/status.h"
+#include "presum/training.h"
 
 namespace presum {
 
@@ -62,8 +62,14 @@ struct SessionOptions {
   std::string host;  // empty: this machine's name
   // Every n-th step's reduced gradient is wanted: see wants_reduced_gradient. 0: none.
   std::uint64_t reduced_every = 25;
-  std::uint32_t sketch_size = 4096;  // see ObserverOptions
+  // Floats per step that stand for the gradient's direction: 0 (off) or a power of two from 64 to
+  // 65536. A pair's cosine has a standard error of about 1.2/sqrt(size); doubling the size doubles
+  // the packet. The packet of a step has 4 bytes per float, 64 a group, and up to some KB of the
+  // rest.
+  std::uint32_t sketch_size = 4096;
+  // Facts about this rank that the run log should hold (versions, device, ...).
   std::vector<std::pair<std::string, std::string>> facts;
+  // Tensors that are hashed besides the parameters: buffers and frozen parameters.
   std::vector<Parameter> buffers;
 };
 
@@ -78,7 +84,8 @@ struct SessionOptions {
 // (at most its patience).
 //
 // Thread-safety: not synchronised; one thread at a time (it need not be the same one). Ranks that
-// are threads have a session each. A moved-from session is an inactive one.
+// are threads have a session each. A moved-from session is an inactive one. Borrowed pointers are
+// only read during the call; nothing allocates per gradient, throws or prints.
 class Session {
  public:
   static constexpr Seconds kPatience{1.5};
@@ -86,8 +93,9 @@ class Session {
   // An inactive one, for a program that may not be recorded.
   Session() noexcept;
   // Call it on all ranks, with the same parameters; `transport` is null for a rank alone. Errors
-  // (status): those of Observer::create, on rank 0 of Aggregator::open, what the transport threw
-  // (kIo), kInvalidArgument (a rank outside the world, several ranks without a transport).
+  // (status): what the transport threw (kIo), on rank 0 those of Aggregator::open, kInvalidArgument
+  // (a rank outside the world, several ranks without a transport, a sketch size outside its range,
+  // two parameters of one canonical name, an unknown SIMD target in PRESUM_SIMD).
   static Session create(SessionOptions options, const std::vector<Parameter>& parameters,
                         std::unique_ptr<Transport> transport);
   Session(Session&&) noexcept;
@@ -99,28 +107,53 @@ class Session {
   // The first error on this rank, or none.
   Status status() const;
 
-  // Numbers are the same on all ranks, and ascend: one that does not ends the record (end_step
-  // returns the error).
+  // Starts a step and forgets what was reported since the last end_step. Numbers are the same on
+  // all ranks, and ascend: one that does not ends the record (end_step returns the error).
   void begin_step(std::uint64_t step);
-  // This rank's own gradient, before any reduction: see Observer::gradient. Errors besides:
-  // kInvalidArgument where `count` is not the parameter's, an unknown dtype.
+  // This rank's own gradient of one parameter, before any reduction: all its elements, contiguous,
+  // in any order that all ranks share, at any alignment. Reads the memory once, at steps that are a
+  // multiple of 25 twice (docs/metrics.md, "Layer by layer"). NaN and Inf are counted; empty is
+  // fine. A parameter that is reported twice in a step replaces its first report (its direction is
+  // left out of that first step's sketch, so that step has none). Errors (kInvalidArgument): an
+  // unknown id, a null pointer with count > 0, a `count` that is not the parameter's, an unknown
+  // dtype.
   Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
-  // See Observer::loss. Error (kInvalidArgument): a weight that is negative or not finite.
+  // The loss of one micro-batch (NaN and Inf are kept and named later), its weight in the rank's
+  // mean and its number of target tokens, 0 if unknown. Any number of them; of more than 1,024 in a
+  // step the weighted mean is sent as one. Error (kInvalidArgument): a weight that is negative or
+  // not finite.
   Status loss(double value, double weight = 1, std::uint64_t tokens = 0);
   // Whether the gradients after the reduction are to be reported at this step, of all parameters:
   // by its number alone, so the same on all ranks, active or not.
   bool wants_reduced_gradient() const;
+  // The gradient of one parameter after the reduction and before clipping. Works as `gradient`, but
+  // makes no sketch. Report all parameters of a step or none.
   Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
 
-  // What else ranks are compared by, optional: see Observer. All of it between begin_step and
-  // end_step; states before the step's forward pass.
+  // What else ranks are compared by, optional. All of it between begin_step and end_step; states
+  // before the step's forward pass.
+
+  // A 64-bit value (presum/fingerprint.h); kinds below 1,024 belong to presum. One that is reported
+  // twice counts as its last.
   void fingerprint(std::uint32_t kind, std::uint64_t value);
+  // Row hashes of a micro-batch (hash_rows) and the positions of its samples in the data set. At
+  // most 256 hashes are sent, sampled by their value, and the first 4,096 positions (kIndicesMax).
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);
+  // Forgets the states reported so far. Call it before the first state of a step's forward pass.
   void begin_states();
+  // Hashes `count` contiguous elements of `element_bytes` (2, 4 or 8) of a parameter, or of a
+  // buffer (its position in SessionOptions::buffers). The hashes are sent with the next end_step,
+  // or with the goodbye. All ranks must report the same tensors at a step.
+  // Of kOptimizer the index is a parameter's. `shard`: which part of a sharded model this rank
+  // holds, from 1; only ranks of equal shards are compared. 0: the whole.
+  // Errors (kInvalidArgument): an unknown index, a null pointer with count > 0, another width, a
+  // shard above StateHash::kShardsMax, kWatched.
   Status state(StateHash::Kind kind, std::uint32_t index, const void* data, std::size_t count,
                std::uint32_t element_bytes, std::uint32_t shard = 0);
-  // For the run log, at any time.
+
+  // Adds a fact for the run log, or replaces the one of that name, at any time. Values longer than
+  // 1,024 bytes, here and in SessionOptions, are cut and end in their length and hash.
   void fact(std::string_view key, std::string_view value);
 
   // Sends the step; on rank 0 also takes what has arrived, a few packets a rank, and writes.

@@ -4,33 +4,23 @@
 #include <cstdint>
 
 #include "bindings.h"
-#include "step/steps.h"
 
 namespace presum::python {
 namespace {
 
 namespace nb = nanobind;
-using step::Steps;
-
-// Moments of the worker whose steps these are.
-struct Moments {
-  explicit Moments(const Steps& s) : steps(&s), moments(s.layout()) {}
-
-  const Steps* steps;
-  step::Moments moments;
-};
+using step::Moments;
 
 void parameter(Moments& m, ParameterId id, std::uintptr_t address, std::size_t count, Dtype dtype,
                std::uint64_t first, std::uint32_t shard, bool in_order) {
   const auto* data = memory_at<const void>(address, count);
-  unwrap(without_gil(
-      [&] { return m.moments.parameter(id, data, count, dtype, first, shard, in_order); }));
+  unwrap(without_gil([&] { return m.parameter(id, data, count, dtype, first, shard, in_order); }));
 }
 
 void state_at(Moments& m, ParameterId id, std::uintptr_t address, std::size_t count,
               std::uint32_t element_bytes) {
   const auto* data = memory_at<const void>(address, count);
-  unwrap(without_gil([&] { return m.moments.state(id, data, count, element_bytes); }));
+  unwrap(without_gil([&] { return m.state(id, data, count, element_bytes); }));
 }
 
 }  // namespace
@@ -39,39 +29,34 @@ void bind_moments(nb::module_& m) {
   nb::class_<Moments>(m, "Moments",
                       "Where the training of one worker stands, as packets (see "
                       "src/step/moments.h). One thread at a time.")
-      .def(nb::init<const Steps&>(), nb::arg("observer"), nb::keep_alive<1, 2>())
+      .def(nb::init<const step::Steps&>(), nb::arg("observer"), nb::keep_alive<1, 2>())
       .def(
           "begin",
           [](Moments& o, bool saved, double optimizer_steps, double learning_rate) {
-            o.moments.begin(saved ? Moment::Kind::kSaved : Moment::Kind::kBegun, optimizer_steps,
-                            learning_rate);
+            o.begin(saved ? Moment::Kind::kSaved : Moment::Kind::kBegun, optimizer_steps,
+                    learning_rate);
           },
           nb::arg("saved"), nb::arg("optimizer_steps"), nb::arg("learning_rate"))
-      .def(
-          "generator",
-          [](Moments& o, std::uint32_t kind, std::uint64_t value) {
-            o.moments.generator(kind, value);
-          },
-          nb::arg("kind"), nb::arg("value"))
+      .def("generator", &Moments::generator, nb::arg("kind"), nb::arg("value"))
       .def("parameter", &parameter, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
            nb::arg("dtype"), nb::arg("first"), nb::arg("shard"), nb::arg("in_order"))
       .def(
           "sums",
           [](Moments& o, ParameterId id, std::uint64_t fingerprint, double squares,
              std::uint64_t elements, std::uint16_t formats, std::uint32_t shard) {
-            unwrap(o.moments.parameter_sums(id, fingerprint, squares, elements, formats, shard));
+            unwrap(o.parameter_sums(id, fingerprint, squares, elements, formats, shard));
           },
           nb::arg("parameter"), nb::arg("fingerprint"), nb::arg("squares"), nb::arg("elements"),
           nb::arg("formats"), nb::arg("shard"))
       .def(
           "state",
           [](Moments& o, ParameterId id, std::uint64_t fingerprint) {
-            unwrap(o.moments.state(id, fingerprint));
+            unwrap(o.state(id, fingerprint));
           },
           nb::arg("parameter"), nb::arg("fingerprint"))
       .def("state_at", &state_at, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
            nb::arg("element_bytes"))
-      .def("packet", [](Moments& o) { return to_bytes(o.moments.packet(*o.steps)); });
+      .def("packet", [](Moments& o) { return to_bytes(o.packet()); });
 }
 
 }  // namespace presum::python

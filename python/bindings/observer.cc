@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "presum/observer.h"
-
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -48,24 +46,20 @@ Steps make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std
            const std::vector<Named>& parameters, const std::vector<Named>& buffers,
            std::uint64_t every, std::uint64_t reduced_every, bool knows_optimizer,
            bool one_optimizer, bool on_host) {
-  ObserverOptions options{.identity = {module, replica, shard, rank, replicas},
-                          .sketch_size = sketch_size,
-                          .host = std::move(host),
-                          .facts = std::move(facts),
-                          .buffers = to_parameters(buffers)};
+  step::WorkerOptions options{.identity = {module, replica, shard, rank, replicas},
+                              .sketch_size = sketch_size,
+                              .host = std::move(host),
+                              .facts = std::move(facts),
+                              .buffers = to_parameters(buffers)};
   step::Settings settings{every, reduced_every, knows_optimizer, one_optimizer, on_host, {}};
   if (on_host) settings.clocks = {step::read_clock, base::thread_times};
   return unwrap(Steps::create(std::move(options), to_parameters(parameters), std::move(settings)));
 }
 
+template <bool kReduced>
 void gradient(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count, Dtype dtype) {
   const auto* data = memory_at<const void>(address, count);
-  unwrap(without_gil([&] { return o.gradients().read(id, data, count, dtype); }));
-}
-
-void reduced(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count, Dtype dtype) {
-  const auto* data = memory_at<const void>(address, count);
-  unwrap(without_gil([&] { return o.gradients().read_reduced(id, data, count, dtype); }));
+  unwrap(without_gil([&] { return o.gradients().read(id, data, count, dtype, kReduced); }));
 }
 
 void gradient_part(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count, Dtype dtype,
@@ -110,7 +104,7 @@ step::Read pass_begins(Steps& steps, bool reduces, bool more_follow, bool readab
 
 void pass_ends(Steps& steps, Number scale, std::optional<Number> root, double share_factor,
                double gradient_factor, bool part) {
-  steps.pass_ends({scale, root, share_factor, gradient_factor, part});
+  steps.pass_ends({{}, root, scale, share_factor, gradient_factor}, part);
 }
 
 std::vector<std::uint64_t> hash_rows_of(const RowsOf& x, const std::optional<RowsOf>& mask) {
@@ -153,12 +147,17 @@ nb::bytes end_step(Steps& o, std::uint64_t optimizer_step, std::uint32_t micro_b
 
 nb::bytes goodbye(const Steps& o, std::uint64_t optimizer_steps,
                   const std::vector<std::pair<FingerprintKind, std::uint64_t>>& fingerprints,
-                  std::string_view text) {
+                  std::string text) {
   std::vector<FingerprintValue> values;
   for (const auto& [kind, value] : fingerprints) {
     values.push_back({static_cast<std::uint32_t>(kind), value});
   }
-  return to_bytes(o.goodbye(optimizer_steps, std::move(values), text));
+  return to_bytes(o.goodbye(optimizer_steps, std::move(values), std::move(text)));
+}
+
+template <bool kBroken>
+nb::bytes note(const Steps& o, std::string text) {
+  return to_bytes(o.worker().note({.broken = kBroken, .text = std::move(text), .state = {}}));
 }
 
 nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segment,
@@ -223,10 +222,8 @@ void bind_contents(Class& bound) {
 }
 
 void bind_events(nb::class_<Steps>& steps) {
-  steps
-      .def(
-          "forward", [](Steps& s, Number left) { s.forward(left); }, nb::arg("left") = Number(kNaN))
-      .def("evaluates", [](Steps& s) { s.timing().evaluates(s.machine()); })
+  steps.def("forward", &Steps::forward, nb::arg("left") = Number(kNaN))
+      .def("evaluates", [](Steps& s) { s.timing().on(step::Mark::kEvaluates, s.machine()); })
       .def(
           "backward", [](Steps& s, bool certain) { s.timing().backward(s.machine(), certain); },
           nb::arg("certain"))
@@ -294,16 +291,8 @@ void bind_ended_step(nb::module_& m) {
                               "A step that has ended, until its packet is made (see "
                               "src/step/ended_step.h). One thread at a time.");
   bind_contents(ended);
-  ended
-      .def(
-          "numbers", [](EndedStep& e, const std::vector<double>& come) { e.numbers(come); },
-          nb::arg("come"))
-      .def(
-          "rows",
-          [](EndedStep& e, const std::vector<std::uint64_t>& hashes, std::uint64_t others) {
-            e.rows(hashes, others);
-          },
-          nb::arg("hashes"), nb::arg("others"))
+  ended.def("numbers", &EndedStep::numbers, nb::arg("come"))
+      .def("rows", &EndedStep::rows, nb::arg("hashes"), nb::arg("others"))
       .def(
           "times",
           [](EndedStep& e, const std::vector<std::pair<step::Mark, double>>& marks) {
@@ -356,10 +345,10 @@ void bind_observer(nb::module_& m) {
           "watch", [](Steps& o, std::string_view name) { o.worker().watch(name); }, nb::arg("name"))
       .def("hello", [](const Steps& o) { return to_bytes(o.hello()); })
       .def("begin_step", &Steps::begin_step, nb::arg("step"))
-      .def("gradient", &gradient, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
+      .def("gradient", &gradient<false>, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
            nb::arg("dtype"))
-      .def("reduced_gradient", &reduced, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
-           nb::arg("dtype"))
+      .def("reduced_gradient", &gradient<true>, nb::arg("parameter"), nb::arg("address"),
+           nb::arg("count"), nb::arg("dtype"))
       .def("gradient_part", &gradient_part, nb::arg("parameter"), nb::arg("address"),
            nb::arg("count"), nb::arg("dtype"), nb::arg("first"), nb::arg("shard"), nb::arg("scale"),
            nb::arg("reduced"), nb::arg("added") = false)
@@ -367,22 +356,11 @@ void bind_observer(nb::module_& m) {
       .def(
           "layer_unknown", [](Steps& o, ParameterId id) { o.gradients().layer_unknown(id); },
           nb::arg("parameter"))
-      .def(
-          "loss",
-          [](Steps& o, Number value, double weight, std::uint64_t tokens) {
-            o.loss(value, weight, tokens);
-          },
-          nb::arg("value"), nb::arg("weight"), nb::arg("tokens"))
+      .def("loss", &Steps::loss, nb::arg("value"), nb::arg("weight"), nb::arg("tokens"))
       .def("end_step", &end_step, nb::arg("optimizer_step"), nb::arg("micro_batches"),
            nb::arg("skipped_parameters"), nb::arg("gradient_scale"))
-      .def(
-          "broken",
-          [](const Steps& o, std::string_view text) { return to_bytes(o.worker().broken(text)); },
-          nb::arg("text"))
-      .def(
-          "note",
-          [](const Steps& o, std::string_view text) { return to_bytes(o.worker().note(text)); },
-          nb::arg("text"))
+      .def("broken", &note<true>, nb::arg("text"))
+      .def("note", &note<false>, nb::arg("text"))
       .def("goodbye", &goodbye, nb::arg("optimizer_steps"), nb::arg("fingerprints") = nb::list(),
            nb::arg("text") = "");
   m.def("hash_rows", &hash_rows_of, nb::arg("rows").noconvert(),

@@ -199,9 +199,7 @@ std::optional<Block> plain_block(nb::handle tensor) {
 
 void read_block(Steps& steps, ParameterId id, const Block& block, bool reduced) {
   const auto read = [&] {
-    step::Gradients& gradients = steps.gradients();
-    return reduced ? gradients.read_reduced(id, block.data, block.count, block.dtype)
-                   : gradients.read(id, block.data, block.count, block.dtype);
+    return steps.gradients().read(id, block.data, block.count, block.dtype, reduced);
   };
   const bool is_long = block.count * element_bytes(block.dtype) > kLongRead;
   unwrap(is_long ? without_gil(read) : read());

@@ -6,7 +6,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <map>
 #include <tuple>
 
 #include "bindings.h"
@@ -19,18 +18,11 @@ using step::RowMatcher;
 using Hashes = std::vector<std::uint64_t>;
 using Origin = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>;  // batch, place, row
 
-std::uint64_t offer(RowMatcher& matcher, std::uint64_t batch,
-                    const std::map<std::uint32_t, Hashes>& rows, bool trains) {
-  std::vector<step::TensorRows> tensors;
-  for (const auto& [place, hashes] : rows) tensors.push_back({place, hashes});
-  return matcher.offer(batch, tensors, trains);
-}
-
 std::vector<std::optional<Origin>> take(RowMatcher& matcher, const Hashes& hashes,
                                         std::uint64_t offered, bool trains) {
   std::vector<std::optional<Origin>> out;
   for (const std::uint64_t hash : hashes) {
-    const auto row = matcher.take(hash, {.offered = offered, .trains = trains});
+    const auto row = matcher.take(hash, offered, trains);
     out.push_back(row ? std::optional(Origin(row->batch, row->place, row->row)) : std::nullopt);
   }
   return out;
@@ -43,7 +35,7 @@ void bind_rows(nb::module_& m) {
                          "Which of the batches that loaders handed out a forward pass was given, "
                          "by hashes of rows. Whole calls do not overlap.")
       .def(nb::init<>())
-      .def("offer", &offer, nb::arg("batch"), nb::arg("rows"), nb::arg("trains"),
+      .def("offer", &RowMatcher::offer, nb::arg("batch"), nb::arg("rows"), nb::arg("trains"),
            "A batch, by the places of its tensors; returns the oldest that is still known.")
       .def("take", &take, nb::arg("hashes"), nb::arg("offered"), nb::arg("trains"),
            "For each hash batch, place and row, or None.");

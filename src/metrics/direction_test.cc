@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "metrics/testing.h"
-#include "presum/observer.h"
 
 namespace presum::metrics {
 namespace {
@@ -153,31 +152,6 @@ Gradients make_gradients(Data data, std::uint64_t seed) {
   return out;
 }
 
-class Workers {
- public:
-  Workers() {
-    for (std::uint32_t i = 0; i < kWorkers; ++i) {
-      auto observer = Observer::create(
-          {.identity = {.replica = i, .rank = i, .replicas = kWorkers}, .sketch_size = kSketch},
-          {{"w", kElements, ""}});
-      observers_.push_back(std::move(*observer));
-    }
-  }
-
-  std::vector<packet::Step> observe(const Gradients& gradients, std::uint64_t step) {
-    std::vector<packet::Step> out;
-    for (std::uint32_t i = 0; i < kWorkers; ++i) {
-      observers_[i].begin_step(step);
-      EXPECT_TRUE(observers_[i].gradient(0, gradients[i].data(), kElements, Dtype::kF32));
-      out.push_back(std::get<packet::Step>(*packet::decode(observers_[i].end_step({}).bytes)));
-    }
-    return out;
-  }
-
- private:
-  std::vector<Observer> observers_;
-};
-
 // Root mean square of errors, and how often an interval held the truth.
 class Score {
  public:
@@ -237,12 +211,11 @@ struct Measured {
 
 Measured measure_all(Data data) {
   Measured out;
-  Workers workers;
   for (int d = 0; d < kDataSets; ++d) {
     const Gradients gradients = make_gradients(data, 1000 + static_cast<std::uint64_t>(d));
     const Truth truth(gradients);
     for (int s = 0; s < kSteps; ++s) {
-      auto steps = workers.observe(gradients, static_cast<std::uint64_t>(d * kSteps + s));
+      auto steps = testing::sent(gradients, static_cast<std::uint64_t>(d * kSteps + s), kSketch);
       out.raw.add(testing::measure(steps), truth);
       testing::set_reduced(steps, truth.reduced_norm());
       const StepRecord total = testing::measure(steps);

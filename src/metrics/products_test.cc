@@ -11,7 +11,6 @@
 
 #include "metrics/step_metrics.h"
 #include "metrics/testing.h"
-#include "presum/observer.h"
 
 namespace presum::metrics {
 namespace {
@@ -19,6 +18,7 @@ namespace {
 using testing::Gradient;
 using testing::Gradients;
 using testing::measure;
+using testing::sent;
 using testing::set_reduced;
 using testing::Truth;
 using Steps = std::vector<packet::Step>;
@@ -49,20 +49,12 @@ struct Observed {
   double scale = 1;
 };
 
-// Through real observers and packets, with the products that a reduction by presum adds.
+// Through real workers and packets, with the products that a reduction by presum adds.
 Steps observe(const Gradients& g, const Observed& how = {}) {
-  const auto workers = static_cast<std::uint32_t>(g.size());
-  Steps steps;
-  for (std::uint32_t i = 0; i < workers; ++i) {
-    auto observer = Observer::create(
-        {.identity = {.replica = i, .replicas = workers}, .sketch_size = how.sketch_size},
-        {{"w", kElements, ""}});
-    observer->begin_step(3);
-    EXPECT_TRUE(observer->gradient(0, g[i].data(), kElements, Dtype::kF32));
-    const Packet packet = observer->end_step({.gradient_scale = how.scale});
-    auto& step = steps.emplace_back(std::get<packet::Step>(*packet::decode(packet.bytes)));
-    step.gram = share_of(g, i);
-    for (double& product : step.gram) product /= how.scale * how.scale;
+  Steps steps = sent(g, 3, how.sketch_size, how.scale);
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    steps[i].gram = share_of(g, i);
+    for (double& product : steps[i].gram) product /= how.scale * how.scale;
   }
   return steps;
 }

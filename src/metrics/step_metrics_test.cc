@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "metrics/testing.h"
-#include "presum/observer.h"
 
 namespace presum::metrics {
 namespace {
@@ -20,6 +19,7 @@ using testing::Gradient;
 using testing::Gradients;
 using testing::measure;
 using testing::random_gradients;
+using testing::sent;
 using testing::set_reduced;
 using testing::step_of;
 using testing::steps_of;
@@ -524,16 +524,6 @@ TEST(MeanNorm, IsUnknownWhereAWorkerIsNotCounted) {
   expect_unknown(steps_of({gradients[0], zero}), 2);
 }
 
-packet::Step sketched(const Gradient& gradient, std::uint64_t step, std::uint32_t replica,
-                      std::uint32_t replicas) {
-  auto observer =
-      Observer::create({.identity = {.replica = replica, .replicas = replicas}, .sketch_size = 512},
-                       {{"w", gradient.size(), ""}});
-  observer->begin_step(step);
-  EXPECT_TRUE(observer->gradient(0, gradient.data(), gradient.size(), Dtype::kF32));
-  return std::get<packet::Step>(*packet::decode(observer->end_step({}).bytes));
-}
-
 class MeanNormOfSketches : public ::testing::TestWithParam<std::tuple<std::size_t, double>> {};
 
 TEST_P(MeanNormOfSketches, IsWithinItsError) {
@@ -543,12 +533,7 @@ TEST_P(MeanNormOfSketches, IsWithinItsError) {
   double within = 0;
   for (std::uint64_t trial = 0; trial < kTrials; ++trial) {
     const Gradients gradients = random_gradients(workers, 1000 + trial, common, 4096);
-    std::vector<packet::Step> steps;
-    for (const Gradient& g : gradients) {
-      steps.push_back(sketched(g, trial, static_cast<std::uint32_t>(steps.size()),
-                               static_cast<std::uint32_t>(workers)));
-    }
-    const StepRecord record = measure(steps);
+    const StepRecord record = measure(sent(gradients, trial, 512));
     const double z = (record.mean_norm - Truth(gradients).reduced_norm()) / record.mean_norm_error;
     squares += z * z / kTrials;
     within += std::abs(z) <= 1.96 ? 1.0 / kTrials : 0;

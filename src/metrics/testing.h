@@ -2,6 +2,8 @@
 // Shared by this room's tests: gradients, what is true of them in float64, and their packets.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include "base/hash.h"
 #include "metrics/step_metrics.h"
 #include "packet/packet.h"
+#include "step/steps.h"
 
 namespace presum::metrics::testing {
 
@@ -169,6 +172,24 @@ inline StepRecord measure(const std::vector<packet::Step>& steps, std::uint32_t 
 
 inline StepRecord measure(const std::vector<packet::Step>& steps) {
   return measure(steps, static_cast<std::uint32_t>(steps.size()));
+}
+
+// What workers with these gradients send of a step.
+inline std::vector<packet::Step> sent(const Gradients& gradients, std::uint64_t number,
+                                      std::uint32_t sketch_size, double scale = 1) {
+  const auto workers = static_cast<std::uint32_t>(gradients.size());
+  std::vector<packet::Step> out;
+  for (std::uint32_t i = 0; i < workers; ++i) {
+    const Gradient& own = gradients[i];
+    auto steps = step::Steps::create(
+        {.identity = {.replica = i, .rank = i, .replicas = workers}, .sketch_size = sketch_size},
+        {{"w", own.size(), ""}}, {});
+    steps->begin_step(number);
+    EXPECT_TRUE(steps->gradients().read(0, own.data(), own.size(), Dtype::kF32, false));
+    const Packet packet = step::end_step(*steps, {.gradient_scale = scale});
+    out.push_back(std::get<packet::Step>(*packet::decode(packet.bytes)));
+  }
+  return out;
 }
 
 }  // namespace presum::metrics::testing

@@ -72,31 +72,6 @@ TEST_F(MpiSession, RecordsEveryStepOfEveryRank) {
   EXPECT_EQ(log->segments()->front().incomplete, "");
 }
 
-TEST_F(MpiSession, Rank0WaitsItsPatienceForARankThatNeverCloses) {
-  auto session = Session::create(MPI_COMM_WORLD, {.run = folder_ / "run"}, parameters_);
-  train(session, 3);
-  const auto begin = std::chrono::steady_clock::now();
-  if (rank() == 0) {
-    EXPECT_FALSE(session.close(Seconds(0.3)));
-    const Seconds took = std::chrono::steady_clock::now() - begin;
-    EXPECT_GE(took, Seconds(0.3));
-    EXPECT_LT(took, Seconds(5));
-    const auto log = RunLog::open(folder_ / "run");
-    EXPECT_EQ(log->steps()->size(), 3U);
-    EXPECT_NE(log->segments()->front().incomplete, "");
-  } else if (rank() != 3) {
-    EXPECT_TRUE(session.close(kLong));
-  }
-}
-
-TEST_F(MpiSession, IsInactiveOnAllRanksWhereRank0CannotRecord) {
-  auto session = Session::create(MPI_COMM_WORLD, {.run = "/dev/null/run"}, parameters_);
-  EXPECT_FALSE(session.active());
-  EXPECT_EQ(static_cast<bool>(session.status()), rank() != 0);
-  train(session);
-  EXPECT_TRUE(session.close(kLong));
-}
-
 TEST_F(MpiSession, AGoodbyeFindsRoomWhereRank0IsLate) {
   auto session = Session::create(MPI_COMM_WORLD, {.run = folder_ / "run"}, parameters_);
   if (rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));

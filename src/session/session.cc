@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "step/steps.h"
 
 namespace presum {
 namespace {
@@ -62,7 +63,7 @@ std::optional<Announcement> announcement_of(std::string_view text) {
   return announced;
 }
 
-ObserverOptions observer_options(SessionOptions options) {
+step::WorkerOptions worker_options(SessionOptions options) {
   return {
       .identity = {.replica = options.rank, .rank = options.rank, .replicas = options.world_size},
       .sketch_size = options.sketch_size,
@@ -78,7 +79,7 @@ struct Session::State {
   std::uint32_t world_size = 1;
   std::uint64_t reduced_every = 0;
   std::unique_ptr<Transport> transport;  // null: none, or it failed
-  std::optional<Observer> observer;
+  std::optional<step::Steps> steps;
   std::optional<Aggregator> aggregator;
   std::optional<Announcement> announced;  // none: inactive
   SendCounts counts;
@@ -91,7 +92,7 @@ struct Session::State {
   Status untold;
 
   bool records() const { return rank == kRecords; }
-  bool active() const { return announced && observer; }
+  bool active() const { return announced && steps; }
 
   void note(const Status& error) {
     if (!first) return;
@@ -149,13 +150,13 @@ struct Session::State {
       if (!announced) end(fail(ErrorCode::kIo, "the transport brought another announcement"));
     }
     end(opened);
-    if (active()) end(send(observer->hello()));
+    if (active()) end(send(steps->hello()));
   }
 
   Status open_own(SessionOptions options, const std::vector<Parameter>& parameters) {
     PRESUM_TRY(check(options, transport != nullptr));
     const std::filesystem::path run = options.run;
-    PRESUM_ASSIGN(observer, Observer::create(observer_options(std::move(options)), parameters));
+    PRESUM_ASSIGN(steps, step::Steps::create(worker_options(std::move(options)), parameters, {}));
     if (!records()) return {};
     PRESUM_ASSIGN(aggregator, Aggregator::open({.run = run, .world_size = world_size}));
     return {};
@@ -171,7 +172,7 @@ struct Session::State {
     if (!step) optimizer_steps = next;
     step = next;
     in_step = true;
-    observer->begin_step(next);
+    steps->begin_step(next);
   }
 
   Status check_gradient(ParameterId parameter, std::size_t count, Dtype dtype) const {
@@ -213,8 +214,8 @@ struct Session::State {
 
   Status end_step(const StepEnd& given) {
     optimizer_steps = given.optimizer_steps(*step);
-    if (std::exchange(has_facts, false)) PRESUM_TRY(send(observer->hello()));
-    PRESUM_TRY(send(observer->end_step(given)));
+    if (std::exchange(has_facts, false)) PRESUM_TRY(send(steps->hello()));
+    PRESUM_TRY(send(step::end_step(*steps, given)));
     return records() ? take_what_came() : Status();
   }
 
@@ -223,7 +224,7 @@ struct Session::State {
   }
 
   Status record_the_end(Steady::time_point deadline) {
-    PRESUM_TRY(send(observer->goodbye(optimizer_steps)));
+    PRESUM_TRY(send(steps->goodbye(optimizer_steps)));
     PRESUM_TRY(take_what_came(deadline));
     while (!everyone_left() && Steady::now() < deadline) {
       std::this_thread::sleep_for(kPause);
@@ -247,7 +248,7 @@ struct Session::State {
   Status leave(Steady::time_point deadline) {
     const auto now = Steady::now();
     flush_until(now + (deadline - now) / 2);
-    if (active()) PRESUM_TRY(send(observer->goodbye(optimizer_steps)));
+    if (active()) PRESUM_TRY(send(steps->goodbye(optimizer_steps)));
     flush_until(deadline);
     return {};
   }
@@ -287,7 +288,7 @@ void Session::begin_step(std::uint64_t step) {
 Status Session::gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype) {
   if (!active()) return {};
   PRESUM_TRY(state_->check_gradient(parameter, count, dtype));
-  return state_->observer->gradient(parameter, data, count, dtype);
+  return state_->steps->gradients().read(parameter, data, count, dtype, false);
 }
 
 Status Session::loss(double value, double weight, std::uint64_t tokens) {
@@ -296,7 +297,7 @@ Status Session::loss(double value, double weight, std::uint64_t tokens) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("the weight of a loss must be finite and at least 0, not {}", weight));
   }
-  state_->observer->loss(value, weight, tokens);
+  state_->steps->loss(value, weight, tokens);
   return {};
 }
 
@@ -309,34 +310,35 @@ Status Session::reduced_gradient(ParameterId parameter, const void* data, std::s
                                  Dtype dtype) {
   if (!active()) return {};
   PRESUM_TRY(state_->check_gradient(parameter, count, dtype));
-  return state_->observer->reduced_gradient(parameter, data, count, dtype);
+  return state_->steps->gradients().read(parameter, data, count, dtype, true);
 }
 
 void Session::fingerprint(std::uint32_t kind, std::uint64_t value) {
-  if (active()) state_->observer->fingerprint(kind, value);
+  if (active()) state_->steps->contents().fingerprint(kind, value);
 }
 
 void Session::samples(std::span<const std::uint64_t> hashes) {
-  if (active()) state_->observer->samples(hashes);
+  if (active()) state_->steps->contents().samples(hashes);
 }
 
 void Session::indices(std::span<const std::uint64_t> indices) {
-  if (active()) state_->observer->indices(indices);
+  if (active()) state_->steps->contents().indices(indices);
 }
 
 void Session::begin_states() {
-  if (active()) state_->observer->begin_states();
+  if (active()) state_->steps->contents().begin_states();
 }
 
 Status Session::state(StateHash::Kind kind, std::uint32_t index, const void* data,
                       std::size_t count, std::uint32_t element_bytes, std::uint32_t shard) {
   if (!active()) return {};
-  return state_->observer->state(kind, index, data, count, element_bytes, shard);
+  step::Steps& steps = *state_->steps;
+  return steps.contents().state(steps.layout(), kind, index, data, count, element_bytes, shard);
 }
 
 void Session::fact(std::string_view key, std::string_view value) {
   if (!active()) return;
-  state_->observer->fact(key, value);
+  state_->steps->worker().fact(key, value);
   state_->has_facts = true;
 }
 

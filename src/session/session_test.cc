@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -19,6 +20,7 @@
 
 #include "presum/run_log.h"
 #include "session/testing.h"
+#include "step/steps.h"
 
 namespace presum {
 namespace {
@@ -66,6 +68,13 @@ class SessionTest : public ::testing::Test {
     return {.run = run_, .rank = rank, .world_size = ranks, .host = "here", .sketch_size = 64};
   }
   Session alone() const { return Session::create(options(), parameters(), nullptr); }
+  // Two ranks in one thread.
+  std::array<Session, 2> both(std::size_t room = 4096) const {
+    Transports ways = thread_transports(2, room);
+    Session first = Session::create(options(0, 2), parameters(), std::move(ways[0]));
+    Session second = Session::create(options(1, 2), parameters(), std::move(ways[1]));
+    return {std::move(first), std::move(second)};
+  }
   static std::vector<Parameter> parameters() { return {{.name = "w", .elements = kElements}}; }
 
   static void step(Session& session, std::uint64_t step, float own) {
@@ -121,12 +130,7 @@ TEST_F(SessionTest, RecordsRanksThatAreThreads) {
 }
 
 TEST_F(SessionTest, CountsWhatTheTransportDrops) {
-  Transports ways = thread_transports(2, 2);
-  const auto session_of = [&](std::uint32_t rank) {
-    return Session::create(options(rank, 2), parameters(), std::move(ways[rank]));
-  };
-  Session first = session_of(0);
-  Session second = session_of(1);
+  auto [first, second] = both(2);
   train(second, 1, 5);  // the hello and a step find room
   train(first, 1, 5);
   for (Session* session : {&second, &first}) {
@@ -165,9 +169,7 @@ TEST_F(SessionTest, ATransportThatThrowsEndsTheOthersAndRank0GoesOn) {
 // ---- the end
 
 TEST_F(SessionTest, ARankThatNeverSaysGoodbyeIsTold) {
-  Transports ways = thread_transports(2);
-  Session first = Session::create(options(0, 2), parameters(), std::move(ways[0]));
-  Session second = Session::create(options(1, 2), parameters(), std::move(ways[1]));
+  auto [first, second] = both();
   train(second, 1, 5);
   train(first, 1, 5);
   const Status closed = first.close(Seconds(0.2));
@@ -180,9 +182,7 @@ TEST_F(SessionTest, ARankThatNeverSaysGoodbyeIsTold) {
 }
 
 TEST_F(SessionTest, AGoodbyeFindsRoomWhereNoStepDoes) {
-  Transports ways = thread_transports(2, 3);
-  Session first = Session::create(options(0, 2), parameters(), std::move(ways[0]));
-  Session second = Session::create(options(1, 2), parameters(), std::move(ways[1]));
+  auto [first, second] = both(3);
   train(second, 1, 10);
   EXPECT_TRUE(second.close());
   train(first, 1, 10);
@@ -193,14 +193,12 @@ TEST_F(SessionTest, AGoodbyeFindsRoomWhereNoStepDoes) {
 TEST_F(SessionTest, AnyPatienceIsAPatience) {
   for (const double patience :
        {1e300, static_cast<double>(INFINITY), 0.0, -1.0, static_cast<double>(NAN)}) {
-    Transports ways = thread_transports(2);
-    Session first = Session::create(options(0, 2), parameters(), std::move(ways[0]));
-    Session second = Session::create(options(1, 2), parameters(), std::move(ways[1]));
-    std::jthread late([&second] {
+    auto ranks = both();
+    std::jthread late([&second = ranks[1]] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       EXPECT_TRUE(second.close());
     });
-    EXPECT_EQ(static_cast<bool>(first.close(Seconds(patience))), patience > 0) << patience;
+    EXPECT_EQ(static_cast<bool>(ranks[0].close(Seconds(patience))), patience > 0) << patience;
     late.join();
     std::filesystem::remove_all(run_);
   }
@@ -219,7 +217,8 @@ class EndlessTransport : public Transport {
 };
 
 TEST_F(SessionTest, RanksThatSendWithoutEndDoNotKeepRank0) {
-  const auto other = Observer::create({.identity = {.replica = 1, .rank = 1, .replicas = 2}}, {});
+  const auto other =
+      step::Steps::create({.identity = {.replica = 1, .rank = 1, .replicas = 2}}, {}, {});
   Session session = Session::create(options(0, 2), parameters(),
                                     std::make_unique<EndlessTransport>(other->hello()));
   train(session, 1, 5);

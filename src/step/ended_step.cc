@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/try.h"
 #include "presum/fingerprint.h"
 
 namespace presum::step {
@@ -34,6 +35,26 @@ std::uint32_t kind_of(FingerprintKind kind) { return static_cast<std::uint32_t>(
 bool is_zero(const Number& number, Numbers numbers) { return known(number, numbers) == 0; }
 
 }  // namespace
+
+Result<std::uint64_t> hash_state(const void* data, std::size_t count, std::uint32_t element_bytes) {
+  if (data == nullptr && count > 0) {
+    return fail(ErrorCode::kInvalidArgument, "a state without data");
+  }
+  const auto of = [&](Dtype dtype) {
+    return observe::gradient_pass(data, count, dtype, {}).fingerprint;
+  };
+  switch (element_bytes) {
+    case 2:
+      return of(Dtype::kBF16);
+    case 4:
+      return of(Dtype::kF32);
+    case 8:
+      return of(Dtype::kF64);
+    default:
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("a state of {} bytes an element", element_bytes));
+  }
+}
 
 void Contents::ends(const Ended& step, std::uint64_t optimizer_steps) {
   report.number = step.number;
@@ -88,18 +109,8 @@ void Contents::indices(std::span<const std::uint64_t> indices) {
 Status Contents::state(const Layout& layout, StateHash::Kind kind, std::uint32_t index,
                        const void* data, std::size_t count, std::uint32_t element_bytes,
                        std::uint32_t shard) {
-  const auto dtype = element_bytes == 2   ? Dtype::kBF16
-                     : element_bytes == 4 ? Dtype::kF32
-                                          : Dtype::kF64;
-  if (data == nullptr && count > 0) {
-    return fail(ErrorCode::kInvalidArgument, "a state without data");
-  }
-  if (element_bytes != 2 && element_bytes != 4 && element_bytes != 8) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("a state of {} bytes an element", element_bytes));
-  }
-  const auto sums = observe::gradient_pass(data, count, dtype, {});
-  return state_sum(layout, kind, index, sums.fingerprint, shard);
+  PRESUM_ASSIGN(const std::uint64_t fingerprint, hash_state(data, count, element_bytes));
+  return state_sum(layout, kind, index, fingerprint, shard);
 }
 
 Status Contents::state_sum(const Layout& layout, StateHash::Kind kind, std::uint32_t index,
@@ -138,8 +149,7 @@ EndedStep::EndedStep(std::shared_ptr<const Layout> layout, packet::Header header
 }
 
 void EndedStep::put(Gradients& gradients) {
-  gradients.put_own(*layout_, out_);
-  gradients.put_reduced(out_);
+  gradients.put(out_);
   zero_share_ = gradients.zero_share();
 }
 
@@ -150,7 +160,7 @@ Gradients& EndedStep::gradients() {
 
 void EndedStep::times(std::span<const Marked> marks) { contents_.report.times = replay(marks); }
 
-void EndedStep::rows(std::span<const std::uint64_t> hashes, std::uint64_t others) {
+void EndedStep::rows(const std::vector<std::uint64_t>& hashes, std::uint64_t others) {
   contents_.rows_known = contents_.rows_known && !hashes.empty();
   contents_.samples(hashes);
   std::uint64_t sum = contents_.row_sum.value_or(0) + others;

@@ -6,16 +6,20 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "packet/packet.h"
-#include "presum/observer.h"
 #include "step/gradients.h"
 #include "step/machine.h"
 #include "step/passes.h"
 #include "step/phases.h"
 
 namespace presum::step {
+
+// Of `count` elements of `element_bytes` (2, 4 or 8). Errors (kInvalidArgument): no data, another
+// width.
+Result<std::uint64_t> hash_state(const void* data, std::size_t count, std::uint32_t element_bytes);
 
 // What a step brought besides its gradients. Numbers may still be on a device.
 struct Contents {
@@ -31,11 +35,6 @@ struct Contents {
   bool rows_known = true;
   std::optional<std::uint64_t> row_sum;  // of their hashes, and of what lies beside them
 
-  // The first pass does. `held`: as `over`; `stepped`: as `after_step`.
-  void begins(const Number& held, bool stepped) {
-    over = held;
-    after_step = stepped;
-  }
   // They are those of this step, whole.
   void ends(const Ended& step, std::uint64_t optimizer_steps);
   // `wrapped`: its forward passes went through the wrapper.
@@ -57,7 +56,7 @@ struct Contents {
   // and Inf are sent. A second report replaces the first. Error (kInvalidArgument): not W (W + 1) /
   // 2 values, or more than 64 workers.
   Status set_gram(std::span<const double> share, std::uint32_t workers);
-  // See Observer::state and Observer::state_sum.
+  // See Session::state; `fingerprint`: of what was hashed elsewhere.
   void begin_states() { report.states.clear(); }
   Status state(const Layout& layout, StateHash::Kind kind, std::uint32_t index, const void* data,
                std::size_t count, std::uint32_t element_bytes, std::uint32_t shard);
@@ -84,13 +83,13 @@ class EndedStep {
   void put(Gradients& gradients);
   // Those of a device go here, and the numbers that were late, by place.
   Gradients& gradients();
-  void numbers(Numbers come) { numbers_.assign(come.begin(), come.end()); }
+  void numbers(std::vector<double> come) { numbers_ = std::move(come); }
   // Where the device's clock tells what it took, from the end of the step before to its own.
   void times(std::span<const Marked> marks);
 
   // The row hashes of one of its micro-batches, and one hash of what lies beside them. A step of
   // which one has none has no batch hash.
-  void rows(std::span<const std::uint64_t> hashes, std::uint64_t others);
+  void rows(const std::vector<std::uint64_t>& hashes, std::uint64_t others);
 
   Packet packet();
 

@@ -31,12 +31,10 @@ std::uint64_t sketch_seed(std::uint64_t parameter, const StepNumber& step) {
 }
 
 Gradients::Gradients(const Layout& layout, std::uint32_t sketch_size)
-    : slots_(layout.parameters().size()), sketch_(sketch_size), layers_(layout) {
-  ids_.reserve(slots_.size());
-  for (const Layout::Tensor& p : layout.parameters()) {
-    ids_.push_back(p.id);
-    groups_.push_back(layout.groups()[p.group].id);
-  }
+    : layout_(&layout), slots_(layout.parameters().size()), sketch_(sketch_size), layers_(layout) {}
+
+void Gradients::arrives(ParameterId id) const {
+  activity().gradient(layout_->group_id(parameter(id)));
 }
 
 void Gradients::begin(const StepNumber& step, bool layers) {
@@ -71,18 +69,13 @@ Status Gradients::check(ParameterId id, bool has_data) const {
               fmt::format("gradient of unknown parameter {} or without data", id));
 }
 
-Status Gradients::read(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
+Status Gradients::read(ParameterId id, const void* data, std::size_t count, Dtype dtype,
+                       bool reduced) {
   PRESUM_TRY(check(id, data != nullptr || count == 0));
-  activity().gradient(groups_[id]);
-  put(id, observe::gradient_pass(data, count, dtype, sketch_of(id)), count, false);
-  layers_.read(id, data, count, dtype, seed(id), false);
-  return {};
-}
-
-Status Gradients::read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
-  PRESUM_TRY(check(id, data != nullptr || count == 0));
-  put(id, observe::gradient_pass(data, count, dtype, {}), count, true);
-  layers_.read(id, data, count, dtype, seed(id), true);
+  if (!reduced) arrives(id);
+  const auto sketch = reduced ? observe::SketchSpan{} : sketch_of(id);
+  keep(id, observe::gradient_pass(data, count, dtype, sketch), count, reduced);
+  layers_.read(id, data, count, dtype, seed(id), reduced);
   return {};
 }
 
@@ -96,19 +89,19 @@ Status Gradients::read_part(ParameterId id, const void* data, std::size_t count,
 Status Gradients::take(ParameterId id, const GradientSums& sums, std::uint64_t elements,
                        bool reduced) {
   PRESUM_TRY(check(id, true));
-  put(id, sums, elements, reduced);
+  keep(id, sums, elements, reduced);
   layers_.read_elsewhere(id);
   return {};
 }
 
 void Gradients::mark_seen(ParameterId id) {
   slots_[id].marked = true;
-  activity().gradient(groups_[id]);
+  arrives(id);
   layers_.read_elsewhere(id);
 }
 
-void Gradients::put(ParameterId id, const GradientSums& sums, std::uint64_t elements,
-                    bool reduced) {
+void Gradients::keep(ParameterId id, const GradientSums& sums, std::uint64_t elements,
+                     bool reduced) {
   Slot& slot = slots_[id];
   if (!reduced && !slot.seen) {
     elements_ += elements;
@@ -125,8 +118,8 @@ void Gradients::add_sketch(std::span<const float> values) {
 
 std::vector<ParameterId> Gradients::unseen() const {
   std::vector<ParameterId> out;
-  for (std::size_t id = 0; id < slots_.size(); ++id) {
-    if (!seen(static_cast<ParameterId>(id))) out.push_back(static_cast<ParameterId>(id));
+  for (ParameterId id = 0; id < slots_.size(); ++id) {
+    if (!seen(id)) out.push_back(id);
   }
   return out;
 }
@@ -140,30 +133,28 @@ std::vector<float> Gradients::finished_sketch() {
   return sketch_;
 }
 
-void Gradients::put_own(const Layout& layout, packet::Step& out) {
+void Gradients::put(packet::Step& out) {
   out.elements = elements_;
   out.sketch = finished_sketch();
-  for (std::size_t id = 0; id < slots_.size(); ++id) {
+  for (ParameterId id = 0; id < slots_.size(); ++id) {
     const Slot& slot = slots_[id];
-    if (!slot.seen) continue;
-    add(out.total, slot.sums, ids_[id]);
-    add(out.groups[layout.parameters()[id].group].sums, slot.sums, ids_[id]);
+    const Layout::Tensor& of = parameter(id);
+    if (slot.seen) {
+      add(out.total, slot.sums, of.id);
+      add(out.groups[of.group].sums, slot.sums, of.id);
+    }
+    if (slot.reduced_seen) {
+      if (!out.reduced) out.reduced.emplace();
+      add(*out.reduced, slot.reduced, of.id);
+    }
   }
+  out.layers = layers_.told();
 }
 
 double Gradients::zero_share() const {
   std::uint64_t zeros = 0;
   for (const Slot& slot : slots_) zeros += slot.seen ? slot.sums.zeros : 0;
   return looked_at_ == 0 ? kNaN : static_cast<double>(zeros) / static_cast<double>(looked_at_);
-}
-
-void Gradients::put_reduced(packet::Step& out) const {
-  for (std::size_t id = 0; id < slots_.size(); ++id) {
-    if (!slots_[id].reduced_seen) continue;
-    if (!out.reduced) out.reduced.emplace();
-    add(*out.reduced, slots_[id].reduced, ids_[id]);
-  }
-  layers_.put(out.layers);
 }
 
 }  // namespace presum::step

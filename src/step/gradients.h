@@ -8,7 +8,6 @@
 
 #include "observe/gradient_pass.h"
 #include "packet/packet.h"
-#include "presum/observer.h"
 #include "step/layer_sketches.h"
 #include "step/layout.h"
 
@@ -20,13 +19,13 @@ std::uint64_t sketch_seed(std::uint64_t parameter, const StepNumber& step);
 // What was read of the gradients of one step. Nothing allocates per gradient.
 class Gradients {
  public:
+  // The layout outlives it.
   Gradients(const Layout& layout, std::uint32_t sketch_size);
 
   // `layers`: whether own and reduced gradients are compared group by group.
   void begin(const StepNumber& step, bool layers);
   // A second report replaces the first. Errors (kInvalidArgument): an unknown id, no data.
-  Status read(ParameterId id, const void* data, std::size_t count, Dtype dtype);
-  Status read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype);
+  Status read(ParameterId id, const void* data, std::size_t count, Dtype dtype, bool reduced);
   // Of a pass that was computed elsewhere.
   Status take(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
   // Where layers_due(), of a sharded model.
@@ -42,11 +41,11 @@ class Gradients {
   bool seen(ParameterId id) const { return slots_[id].seen || slots_[id].marked; }
   std::vector<ParameterId> unseen() const;
   // REQUIRES: a known id.
-  std::uint64_t seed(ParameterId id) const { return sketch_seed(ids_[id], step_); }
+  std::uint64_t seed(ParameterId id) const { return sketch_seed(parameter(id).id, step_); }
 
-  // Sums by group and in total, elements, sketch and reduced gradient; nothing is unscaled.
-  void put_own(const Layout& layout, packet::Step& out);
-  void put_reduced(packet::Step& out) const;  // and own and reduced ones by group
+  // Sums by group and in total, elements, sketch, reduced gradient, and own and reduced ones by
+  // group; nothing is unscaled.
+  void put(packet::Step& out);
   // Of the elements that were looked at the share that was zero; NaN where none was.
   double zero_share() const;
 
@@ -59,14 +58,15 @@ class Gradients {
     GradientSums reduced;
     std::vector<float> own_sketch;  // only of parameters that were once reported twice in a step
   };
+  const Layout::Tensor& parameter(ParameterId id) const { return layout_->parameters()[id]; }
+  void arrives(ParameterId id) const;
   Status check(ParameterId id, bool has_data) const;
-  void put(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
+  void keep(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
   observe::SketchSpan sketch_of(ParameterId id);
   std::vector<float> finished_sketch();
 
+  const Layout* layout_;
   StepNumber step_;
-  std::vector<std::uint64_t> ids_;
-  std::vector<std::uint64_t> groups_;  // of each parameter
   std::vector<Slot> slots_;
   std::uint64_t elements_ = 0;
   std::uint64_t looked_at_ = 0;  // of them, for zeros

@@ -28,19 +28,12 @@ void count(std::uint8_t& times) { times = static_cast<std::uint8_t>(std::min(tim
 
 }  // namespace
 
-LayerSketches::LayerSketches(const Layout& layout) : times_(layout.parameters().size()) {
-  for (const Layout::Tensor& p : layout.parameters()) {
-    group_.push_back(p.group);
-    parameters_.push_back(p.id);
-  }
-  for (std::size_t g = 0; g < layout.gradient_groups(); ++g) ids_.push_back(layout.groups()[g].id);
-}
-
 void LayerSketches::begin(bool due) {
-  due_ = due && ids_.size() <= packet::kLayersMax;
+  const std::size_t groups = layout_->gradient_groups();
+  due_ = due && groups <= packet::kLayersMax;
   if (!due_) return;
-  layers_.assign(ids_.size(), {});
-  for (std::size_t g = 0; g < ids_.size(); ++g) layers_[g].id = ids_[g];
+  layers_.assign(groups, {});
+  for (std::size_t g = 0; g < groups; ++g) layers_[g].id = layout_->groups()[g].id;
   own_parts_.clear();
   std::fill(times_.begin(), times_.end(), Times{});
 }
@@ -48,7 +41,7 @@ void LayerSketches::begin(bool due) {
 void LayerSketches::read(ParameterId id, const void* data, std::size_t elements, Dtype dtype,
                          std::uint64_t seed, bool reduced) {
   if (!due_) return;
-  packet::Layer& layer = layers_[group_[id]];
+  packet::Layer& layer = layers_[parameter(id).group];
   auto& sketch = reduced ? layer.reduced : layer.own;
   const GradientSums sums = observe::gradient_pass(
       data, elements, dtype, {.values = sketch.data(), .size = packet::kLayerSketch, .seed = seed});
@@ -64,7 +57,7 @@ void LayerSketches::read_part(ParameterId id, const void* data, std::size_t elem
   Sketch sketch{};
   observe::sketch_part(data, elements, dtype, part.first,
                        {.values = sketch.data(), .size = packet::kLayerSketch, .seed = seed});
-  const std::uint32_t group = group_[id];
+  const std::uint32_t group = parameter(id).group;
   Sketch& into = part.reduced ? layers_[group].reduced : own_parts_[group];
   for (std::size_t i = 0; i < into.size(); ++i) {
     into[i] += static_cast<float>(static_cast<double>(sketch[i]) * part.scale);
@@ -76,9 +69,9 @@ void LayerSketches::read_part(ParameterId id, const void* data, std::size_t elem
 
 void LayerSketches::add_reduced(ParameterId id, const GradientSums& sums, std::uint64_t elements,
                                 const GradientPart& part) {
-  packet::Layer& layer = layers_[group_[id]];
+  packet::Layer& layer = layers_[parameter(id).group];
   layer.shard = layer.fingerprint == 0 ? part.shard : joined_shards(layer.shard, part.shard);
-  layer.fingerprint += mix64(sums.fingerprint ^ parameters_[id]);
+  layer.fingerprint += mix64(sums.fingerprint ^ parameter(id).id);
   layer.part += elements;
   layer.squares += part.added ? kNaN : sums.sum_squares * part.scale * part.scale;
   count(times_[id].reduced);
@@ -88,19 +81,21 @@ void LayerSketches::read_elsewhere(ParameterId id) {
   if (due_) times_[id].elsewhere = true;
 }
 
-void LayerSketches::put(std::vector<packet::Layer>& out) const {
-  if (!due_) return;
-  std::vector<bool> told(layers_.size(), true);
+std::vector<packet::Layer> LayerSketches::told() const {
+  if (!due_) return {};
+  std::vector<packet::Layer> out;
+  std::vector<bool> whole(layers_.size(), true);
   std::vector<bool> reduced(layers_.size(), false);
-  for (std::size_t id = 0; id < times_.size(); ++id) {
-    if (!times_[id].told()) told[group_[id]] = false;
-    if (times_[id].reduced > 0) reduced[group_[id]] = true;
+  for (ParameterId id = 0; id < times_.size(); ++id) {
+    if (!times_[id].told()) whole[parameter(id).group] = false;
+    if (times_[id].reduced > 0) reduced[parameter(id).group] = true;
   }
   for (std::size_t g = 0; g < layers_.size(); ++g) {
-    if (!told[g] || !reduced[g]) continue;
+    if (!whole[g] || !reduced[g]) continue;
     out.push_back(layers_[g]);
     out.back().kept = same(own_parts_.empty() ? layers_[g].own : own_parts_[g], layers_[g].reduced);
   }
+  return out;
 }
 
 }  // namespace presum::step

@@ -27,7 +27,9 @@ struct GradientPart {
 // gradient was read once, by `read`, and reduced too. Not synchronised.
 class LayerSketches {
  public:
-  explicit LayerSketches(const Layout& layout);
+  // The layout outlives it.
+  explicit LayerSketches(const Layout& layout)
+      : layout_(&layout), times_(layout.parameters().size()) {}
 
   // Of steps that are not due nothing is kept.
   void begin(bool due);
@@ -41,7 +43,7 @@ class LayerSketches {
                  std::uint64_t seed, const GradientPart& part);
   // Its own or its reduced gradient was read elsewhere, or cannot be read: its group is not told.
   void read_elsewhere(ParameterId id);
-  void put(std::vector<packet::Layer>& out) const;
+  std::vector<packet::Layer> told() const;
 
  private:
   struct Times {
@@ -58,9 +60,9 @@ class LayerSketches {
   void add_reduced(ParameterId id, const GradientSums& sums, std::uint64_t elements,
                    const GradientPart& part);
 
-  std::vector<std::uint32_t> group_;       // of each parameter
-  std::vector<std::uint64_t> parameters_;  // their ids
-  std::vector<std::uint64_t> ids_;         // of the groups
+  const Layout::Tensor& parameter(ParameterId id) const { return layout_->parameters()[id]; }
+
+  const Layout* layout_;
   bool due_ = false;
   std::vector<Times> times_;
   std::vector<packet::Layer> layers_;  // empty until a first step is due

@@ -38,11 +38,7 @@ class Read {
     sketches_.read_elsewhere(id);
     return *this;
   }
-  std::vector<packet::Layer> told() const {
-    std::vector<packet::Layer> out;
-    sketches_.put(out);
-    return out;
-  }
+  std::vector<packet::Layer> told() const { return sketches_.told(); }
   std::vector<std::uint64_t> ids() const {
     std::vector<std::uint64_t> out;
     for (const packet::Layer& layer : told()) out.push_back(layer.id);
@@ -109,9 +105,7 @@ std::vector<packet::Layer> of_part(const Layout& of, std::uint32_t worker, doubl
                          {first, worker + 1, reduced ? scale : 1, reduced});
     }
   }
-  std::vector<packet::Layer> out;
-  sketches.put(out);
-  return out;
+  return sketches.told();
 }
 
 TEST(LayerSketches, PartsAddUpToTheWhole) {
@@ -151,8 +145,7 @@ TEST(LayerSketches, AnEmptyPartIsNotKept) {
   for (const bool reduced : {false, true}) {
     sketches.read_part(2, nullptr, 0, Dtype::kF32, kSeed, {300, 7, 1, reduced});
   }
-  std::vector<packet::Layer> told;
-  sketches.put(told);
+  const auto told = sketches.told();
   ASSERT_EQ(told.size(), 1U);
   EXPECT_FALSE(told.front().kept);
   EXPECT_EQ(told.front().shard, 7U);
@@ -167,8 +160,7 @@ TEST(LayerSketches, AStepForgetsTheOneBefore) {
     for (const bool reduced : {false, true}) {
       sketches.read(2, data.data(), data.size(), Dtype::kF32, kSeed, reduced);
     }
-    std::vector<packet::Layer> told;
-    sketches.put(told);
+    const auto told = sketches.told();
     ASSERT_EQ(told.size(), due ? 1U : 0U);
     if (due) {
       EXPECT_EQ(told.front().own, told.front().reduced);

@@ -7,8 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "presum/observer.h"
 #include "presum/records.h"
+#include "presum/status.h"
+#include "presum/training.h"
 
 namespace presum::step {
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step/machine.h"
 
+#include <array>
+
 namespace presum::step {
 namespace {
 
 using enum State;
 
-using Row = std::array<Transition, kEvents.size()>;
+using Row = std::array<Transition, 9>;
 // By state; each row by event, in the order of their enumerators.
-constexpr std::array<Row, kStates.size()> kTable = {{
+constexpr std::array<Row, 5> kTable = {{
     // kEmpty
     {{{kEmpty, kNothing},
       {kPass, kNothing},

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
 
 #include "presum/records.h"
 
@@ -19,8 +17,6 @@ enum class State : std::uint8_t {
   kWindow,    // passes have ended, and were not reduced
   kReduced,   // its reducing pass has ended: the step is open
 };
-inline constexpr std::array<std::string_view, 5> kStates = {"empty", "pass", "reducing", "window",
-                                                            "reduced"};
 
 enum class Event : std::uint8_t {
   kForward,        // a forward pass outside of any backward pass
@@ -33,9 +29,6 @@ enum class Event : std::uint8_t {
   kOptimizerStep,  // of the model's optimiser
   kClosed,         // the recording ends
 };
-inline constexpr std::array<std::string_view, 9> kEvents = {
-    "forward",   "pass",   "reducing pass",  "pass end", "part end",
-    "reduction", "zeroed", "optimiser step", "closed"};
 
 // What an event does, in this order.
 enum Action : std::uint8_t {
@@ -48,8 +41,6 @@ enum Action : std::uint8_t {
   kTakeBack = 32,  // the reduction that was counted last is not
   kCount = 64,     // the pass is counted in its window
 };
-inline constexpr std::array<std::string_view, 7> kActions = {
-    "fail", "end", "unreduced", "drop", "number", "take back", "count"};
 
 struct Transition {
   State to;

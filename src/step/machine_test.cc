@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -11,10 +12,20 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace presum::step {
 namespace {
+
+// By their enumerators; actions by their bits.
+constexpr std::array<std::string_view, 5> kStates = {"empty", "pass", "reducing", "window",
+                                                     "reduced"};
+constexpr std::array<std::string_view, 9> kEvents = {"forward",  "pass",           "reducing pass",
+                                                     "pass end", "part end",       "reduction",
+                                                     "zeroed",   "optimiser step", "closed"};
+constexpr std::array<std::string_view, 7> kActions = {"fail",   "end",       "unreduced", "drop",
+                                                      "number", "take back", "count"};
 
 std::string trimmed(const std::string& text) {
   const auto begin = text.find_first_not_of(' ');

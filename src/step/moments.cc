@@ -10,7 +10,6 @@
 #include "base/try.h"
 #include "observe/gradient_pass.h"
 #include "packet/packet.h"
-#include "step/steps.h"
 
 namespace presum::step {
 namespace {
@@ -21,7 +20,7 @@ constexpr std::uint64_t kMomentSeed = 0x70726573756D6D6FULL;
 
 void Moments::begin(Moment::Kind kind, double optimizer_steps, double learning_rate) {
   moment_ = {.kind = kind, .optimizer_steps = optimizer_steps, .learning_rate = learning_rate};
-  groups_.assign(layout_->gradient_groups(), {});
+  groups_.assign(layout().gradient_groups(), {});
 }
 
 void Moments::generator(std::uint32_t kind, std::uint64_t value) {
@@ -29,11 +28,11 @@ void Moments::generator(std::uint32_t kind, std::uint64_t value) {
 }
 
 Result<Moments::Group*> Moments::group_of(ParameterId id, bool has_data) {
-  if (id >= layout_->parameters().size() || !has_data || groups_.empty()) {
+  if (id >= layout().parameters().size() || !has_data || groups_.empty()) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("a moment of unknown parameter {} or without data", id));
   }
-  Group& group = groups_[layout_->parameters()[id].group];
+  Group& group = groups_[layout().parameters()[id].group];
   group.told = true;
   return &group;
 }
@@ -44,7 +43,7 @@ Status Moments::parameter(ParameterId id, const void* data, std::size_t count, D
   std::array<float, packet::kLayerSketch> sketch{};
   const observe::SketchSpan into{.values = sketch.data(),
                                  .size = packet::kLayerSketch,
-                                 .seed = splitmix64(kMomentSeed ^ layout_->parameters()[id].id)};
+                                 .seed = splitmix64(kMomentSeed ^ layout().parameters()[id].id)};
   const bool whole = first == 0;
   const GradientSums sums =
       observe::gradient_pass(data, count, dtype, whole ? into : observe::SketchSpan{});
@@ -62,7 +61,7 @@ Status Moments::parameter_sums(ParameterId id, std::uint64_t fingerprint, double
   PRESUM_ASSIGN(Group * group, group_of(id, true));
   MomentGroup& of = group->of;
   of.shard = of.parameters == 0 ? shard : joined_shards(of.shard, shard);
-  of.parameters += mix64(fingerprint ^ layout_->parameters()[id].id);
+  of.parameters += mix64(fingerprint ^ layout().parameters()[id].id);
   of.formats |= formats;
   of.squares += squares;
   of.elements += elements;
@@ -73,40 +72,29 @@ Status Moments::state(ParameterId id, std::uint64_t fingerprint) {
   PRESUM_ASSIGN(Group * group, group_of(id, true));
   if (std::exchange(group->last, id) != id) group->states = 0;
   group->of.optimizer +=
-      mix64(fingerprint ^ layout_->parameters()[id].id ^ splitmix64(group->states++));
+      mix64(fingerprint ^ layout().parameters()[id].id ^ splitmix64(group->states++));
   return {};
 }
 
 Status Moments::state(ParameterId id, const void* data, std::size_t count,
                       std::uint32_t element_bytes) {
-  const bool known = element_bytes == 2 || element_bytes == 4 || element_bytes == 8;
-  if (!known || (data == nullptr && count > 0)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("a state of {} bytes an element, or without data", element_bytes));
-  }
-  const auto dtype = element_bytes == 2   ? Dtype::kBF16
-                     : element_bytes == 4 ? Dtype::kF32
-                                          : Dtype::kF64;
-  return state(id, observe::gradient_pass(data, count, dtype, {}).fingerprint);
+  PRESUM_ASSIGN(const std::uint64_t fingerprint, hash_state(data, count, element_bytes));
+  return state(id, fingerprint);
 }
 
-Moment Moments::take(std::uint64_t step) {
+Packet Moments::packet() {
   Moment out = std::exchange(moment_, {});
-  out.step = step;
+  out.step = steps_->machine().next().reductions;
   for (std::size_t g = 0; g < groups_.size() && out.groups.size() < packet::kLayersMax; ++g) {
     Group& group = groups_[g];
     if (!group.told) continue;
     if (!group.whole) group.of.sketch.clear();
-    group.of.id = layout_->groups()[g].id;
+    group.of.id = layout().groups()[g].id;
     out.groups.push_back(std::move(group.of));
   }
   groups_.clear();
-  return out;
-}
-
-Packet Moments::packet(const Steps& of) {
-  return packet::encode(packet::MomentOf{.header = {.identity = of.identity()},
-                                         .moment = take(of.machine().next().reductions)});
+  return packet::encode(
+      packet::MomentOf{.header = {.identity = steps_->identity()}, .moment = std::move(out)});
 }
 
 }  // namespace presum::step

@@ -9,17 +9,16 @@
 #include "presum/packet.h"
 #include "presum/records.h"
 #include "presum/status.h"
-#include "step/layout.h"
+#include "step/steps.h"
 
 namespace presum::step {
-
-class Steps;
 
 // Where one worker's training stands: its model and what the optimiser keeps of it, group by group
 // (presum::Moment). Not synchronised; memory is borrowed for the call.
 class Moments {
  public:
-  explicit Moments(const Layout& layout) : layout_(&layout) {}
+  // Of the worker whose steps these are; they outlive it.
+  explicit Moments(const Steps& steps) : steps_(&steps) {}
 
   // Forgets what was told of the one before.
   void begin(Moment::Kind kind, double optimizer_steps, double learning_rate);
@@ -36,10 +35,8 @@ class Moments {
   // bytes in host memory (kInvalidArgument for others).
   Status state(ParameterId id, std::uint64_t fingerprint);
   Status state(ParameterId id, const void* data, std::size_t count, std::uint32_t element_bytes);
-  // The groups of which anything was told. `step`: the one to come.
-  Moment take(std::uint64_t step);
-  // Likewise, as the packet of a worker whose next step it stands before.
-  Packet packet(const Steps& of);
+  // The groups of which anything was told, before the step to come.
+  Packet packet();
 
  private:
   struct Group {
@@ -49,9 +46,10 @@ class Moments {
     bool told = false;
     bool whole = true;  // its sketch holds all of it
   };
+  const Layout& layout() const { return steps_->layout(); }
   Result<Group*> group_of(ParameterId id, bool has_data);
 
-  const Layout* layout_;
+  const Steps* steps_;
   Moment moment_;
   std::vector<Group> groups_;
 };

@@ -12,8 +12,12 @@
 namespace presum::step {
 namespace {
 
-Layout layout() {
-  return *Layout::of({{"a.0.w", 300, ""}, {"a.0.b", 3, ""}, {"a.1.w", 300, ""}}, {});
+Steps model() {
+  return *Steps::create({}, {{"a.0.w", 300, ""}, {"a.0.b", 3, ""}, {"a.1.w", 300, ""}}, {});
+}
+
+Moment told(Moments& moments) {
+  return std::get<packet::MomentOf>(*packet::decode(moments.packet().bytes)).moment;
 }
 
 std::vector<float> values(std::size_t count, float first) {
@@ -29,16 +33,17 @@ Status tell(Moments& moments, ParameterId id, const std::vector<float>& data, st
 }
 
 TEST(Moments, HoldSumsAndFingerprintsOfGroups) {
-  const Layout of = layout();
+  Steps of = model();
+  of.begin_step(11);
   Moments moments(of);
   moments.begin(Moment::Kind::kSaved, 7, 0.5);
   moments.generator(1, 99);
   ASSERT_TRUE(tell(moments, 0, values(300, 1)));
   ASSERT_TRUE(tell(moments, 1, values(3, 2)));
   ASSERT_TRUE(moments.state(1, 5));
-  const Moment got = moments.take(12);
+  const Moment got = told(moments);
   EXPECT_EQ(got.kind, Moment::Kind::kSaved);
-  EXPECT_EQ(got.step, 12U);
+  EXPECT_EQ(got.step, 12U) << "the one to come";
   EXPECT_EQ(got.optimizer_steps, 7);
   ASSERT_EQ(got.generators.size(), 1U);
   ASSERT_EQ(got.groups.size(), 1U) << "of the other group nothing was told";
@@ -57,12 +62,12 @@ TEST(Moments, HoldSumsAndFingerprintsOfGroups) {
 }
 
 TEST(Moments, SketchesOfShardsAddUp) {
-  const Layout of = layout();
+  const Steps of = model();
   const auto sketch = [&](std::size_t first, std::size_t count) {
     Moments moments(of);
     moments.begin(Moment::Kind::kBegun, kNaN, kNaN);
     EXPECT_TRUE(tell(moments, 2, values(300, 1), first, count, first == 0 ? 1 : 2));
-    return moments.take(0).groups.front().sketch;
+    return told(moments).groups.front().sketch;
   };
   const auto whole = sketch(0, 300);
   const auto low = sketch(0, 100);
@@ -71,13 +76,13 @@ TEST(Moments, SketchesOfShardsAddUp) {
 }
 
 TEST(Moments, WithoutOrderThereIsNoSketch) {
-  const Layout of = layout();
+  const Steps of = model();
   Moments moments(of);
   moments.begin(Moment::Kind::kBegun, 0, 0);
   const auto data = values(300, 1);
   ASSERT_TRUE(moments.parameter(0, data.data(), 300, Dtype::kF32, 0, 1, false));
   ASSERT_TRUE(moments.parameter_sums(2, 9, 16, 4, 4, 0));
-  const Moment got = moments.take(0);
+  const Moment got = told(moments);
   ASSERT_EQ(got.groups.size(), 2U);
   EXPECT_TRUE(got.groups[0].sketch.empty());
   EXPECT_TRUE(got.groups[1].sketch.empty()) << "sums that were computed elsewhere";
@@ -87,21 +92,21 @@ TEST(Moments, WithoutOrderThereIsNoSketch) {
 }
 
 TEST(Moments, StatesInEachOthersPlaceAreOthers) {
-  const Layout of = layout();
+  const Steps of = model();
   const auto hash = [&](std::uint64_t first, std::uint64_t second) {
     Moments moments(of);
     moments.begin(Moment::Kind::kSaved, 7, 0.5);
     EXPECT_TRUE(moments.state(0, first));
     EXPECT_TRUE(moments.state(0, second));
     EXPECT_TRUE(moments.state(1, 1));
-    return moments.take(0).groups.front().optimizer;
+    return told(moments).groups.front().optimizer;
   };
   EXPECT_EQ(hash(5, 6), hash(5, 6));
   EXPECT_NE(hash(5, 6), hash(6, 5));
 }
 
 TEST(Moments, UnknownParametersAreRefused) {
-  const Layout of = layout();
+  const Steps of = model();
   Moments moments(of);
   EXPECT_FALSE(moments.state(0, 1)) << "none has begun";
   moments.begin(Moment::Kind::kBegun, 0, 0);

@@ -38,8 +38,7 @@ bool is_number(std::string_view part) {
 std::string canonical_name(std::string_view name) {
   auto parts = split_path(name);
   const auto is_wrapper = [](std::string_view part) {
-    return std::find(std::begin(kWrapperParts), std::end(kWrapperParts), part) !=
-           std::end(kWrapperParts);
+    return std::ranges::find(kWrapperParts, part) != std::end(kWrapperParts);
   };
   // The last part is the parameter's own name, whatever it is called.
   const auto last = parts.back();
@@ -49,8 +48,7 @@ std::string canonical_name(std::string_view name) {
   return join_path(parts);
 }
 
-std::string default_group(std::string_view name) {
-  const std::string canonical = canonical_name(name);
+std::string default_group(std::string_view canonical) {
   const auto parts = split_path(canonical);
   const auto number = std::find_if(parts.begin(), parts.end(), is_number);
   const auto kept = number != parts.end() ? static_cast<std::size_t>(number - parts.begin()) + 1

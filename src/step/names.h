@@ -12,8 +12,8 @@ namespace presum::step {
 // when the model is wrapped.
 std::string canonical_name(std::string_view name);
 
-// The layer of a parameter: its canonical path up to and with the first number, such as
-// "model.layers.3", else its first two parts.
-std::string default_group(std::string_view name);
+// The layer of a parameter of that canonical name: its path up to and with the first number, such
+// as "model.layers.3", else its first two parts.
+std::string default_group(std::string_view canonical);
 
 }  // namespace presum::step

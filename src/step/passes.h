@@ -58,7 +58,7 @@ struct Pass {
   // What backward() was called on, with the factors on it. It is the loss where the forward passes
   // do not have just one.
   std::optional<Number> root;
-  Number root_scale = 1.0;
+  Number root_scale = 1.0;  // that a loss scaler put on its loss
   double share_factor = 1;  // on a loss that is a share of all tokens
   // How many times larger than that of the mean over all tokens a gradient is, where shares are.
   double gradient_factor = 1;

@@ -135,20 +135,6 @@ TEST(Passes, NumbersThatComeLateMakeTheSame) {
   }
 }
 
-TEST(Passes, ManyAreTheirWeightedMean) {
-  Passes passes;
-  double sum = 0;
-  for (int i = 0; i < 5000; ++i) {
-    passes.add(of_loss(i % 7, 2));
-    sum += i % 7;
-  }
-  const auto told = passes.micro_batches({});
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_NEAR(told[0].loss, sum / 5000, 1e-12);
-  EXPECT_EQ(told[0].weight, 5000);
-  EXPECT_EQ(told[0].tokens, 10'000U);
-}
-
 TEST(Passes, OfTooManyThatComeLateNoLossIsKnown) {
   Passes passes;
   for (std::size_t i = 0; i <= Passes::kLatePassesMax; ++i) {

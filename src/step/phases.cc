@@ -31,60 +31,50 @@ void Phases::add(Phase phase, double seconds) {
 }
 
 // Gives the time since the last event to what was under way. A gap is what `gap` says.
-void Phases::leave(const Reading& at, Phase gap) {
+void Phases::enter(std::optional<Phase> phase, const Reading& at, Phase gap) {
   const double passed = std::max(0.0, at.now - since_.now);
   const double waited = std::clamp(at.waited - since_.waited, 0.0, passed);
-  const double own = passed - waited;
   since_ = at;
-  if (!begun_) return;
-  times_.of(Phase::kReduction) += waited;
-  switch (state_) {
-    case State::kGap:
-      return add(gap, own);
-    case State::kForward:
-      return add(Phase::kForward, own);
-    case State::kBackward:
-      return add(Phase::kBackward, own);
-    case State::kOptimizer:
-      return add(Phase::kOptimizer, own);
+  if (begun_) {
+    times_.of(Phase::kReduction) += waited;
+    add(under_way_.value_or(gap), passed - waited);
   }
+  under_way_ = phase;
 }
 
 void Phases::forward(const Reading& at) {
-  if (state_ == State::kGap) {
+  if (!under_way_) {
     if (begun_ && new_micro_ && micro_.size() <= kMicroTimesMax) micro_.push_back({0, 0, 0});
     new_micro_ = false;
-    leave(at, evaluated_ ? Phase::kRest : Phase::kData);
-  } else {
-    leave(at, Phase::kRest);
   }
+  enter(Phase::kForward, at, evaluated_ ? Phase::kRest : Phase::kData);
   evaluated_ = false;
-  state_ = State::kForward;
 }
 
-void Phases::backward(const Reading& at) {
-  leave(at, Phase::kRest);
-  state_ = State::kBackward;
-}
-
-void Phases::pass_ends(const Reading& at) {
-  leave(at, Phase::kRest);
-  state_ = State::kGap;
-  new_micro_ = true;
-}
-
-void Phases::optimizer_begins(const Reading& at) {
-  leave(at, Phase::kRest);
-  state_ = State::kOptimizer;
-}
-
-void Phases::optimizer_ends(const Reading& at) {
-  leave(at, Phase::kRest);
-  state_ = State::kGap;
+void Phases::on(Mark mark, const Reading& at) {
+  switch (mark) {
+    case Mark::kEvaluates:
+      evaluated_ = true;
+      return;
+    case Mark::kForward:
+      return forward(at);
+    case Mark::kBackward:
+      return enter(Phase::kBackward, at);
+    case Mark::kPassEnds:
+      new_micro_ = true;
+      return enter(std::nullopt, at);
+    case Mark::kOptimizerBegins:
+      return enter(Phase::kOptimizer, at);
+    case Mark::kOptimizerEnds:
+      return enter(std::nullopt, at);
+    case Mark::kReduced:
+    case Mark::kStepEnds:
+      return;
+  }
 }
 
 StepTimes Phases::end(const Reading& at) {
-  leave(at, Phase::kRest);
+  enter(under_way_, at);
   StepTimes out = std::exchange(times_, {});
   if (micro_.size() > kMicroTimesMax) micro_.pop_back();
   if (micro_.size() > 1) out.micro = micro_;
@@ -93,30 +83,6 @@ StepTimes Phases::end(const Reading& at) {
   begun_ = new_micro_ = true;
   return out;
 }
-
-namespace {
-
-void play(Phases& phases, Mark mark, const Reading& at) {
-  switch (mark) {
-    case Mark::kEvaluates:
-      return phases.evaluates();
-    case Mark::kForward:
-      return phases.forward(at);
-    case Mark::kBackward:
-      return phases.backward(at);
-    case Mark::kPassEnds:
-      return phases.pass_ends(at);
-    case Mark::kOptimizerBegins:
-      return phases.optimizer_begins(at);
-    case Mark::kOptimizerEnds:
-      return phases.optimizer_ends(at);
-    case Mark::kReduced:
-    case Mark::kStepEnds:
-      return;
-  }
-}
-
-}  // namespace
 
 StepTimes replay(std::span<const Marked> marks) {
   const auto is_end = [](const Marked& m) { return m.mark == Mark::kStepEnds; };
@@ -132,7 +98,7 @@ StepTimes replay(std::span<const Marked> marks) {
   for (const Marked& m : marks.subspan(1, marks.size() - 2)) {
     if (m.mark == Mark::kPassEnds) passed = m.at;
     if (m.mark == Mark::kReduced) waited += m.at - std::exchange(passed, m.at);
-    play(phases, m.mark, {m.at, waited});
+    phases.on(m.mark, {m.at, waited});
   }
   StepTimes out = phases.end({marks.back().at, waited});
   out.on_device = true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,31 +16,37 @@ struct Reading {
   double waited = 0;  // of `now`, how much it has waited for other workers so far
 };
 
+// What happens in a step.
+enum class Mark : std::uint8_t {
+  kStepEnds = 0,
+  kEvaluates = 1,  // a forward pass that does not train
+  kForward = 2,    // a training forward pass begins
+  kBackward = 3,   // a backward pass begins
+  kPassEnds = 4,   // all its own gradients are there
+  kReduced = 5,    // on a device: what was waited for after kPassEnds is there
+  kOptimizerBegins = 6,
+  kOptimizerEnds = 7,
+};
+
 // The time of one worker's steps, phase by phase. It has no clock: every event brings its reading.
 // Events may come in any order and be left out; time that no event has named is kRest. Not
 // synchronised.
 class Phases {
  public:
-  // A forward pass that does not train.
-  void evaluates() { evaluated_ = true; }
-  void forward(const Reading& at);   // a training forward pass begins
-  void backward(const Reading& at);  // a backward pass begins
-  bool in_forward() const { return state_ == State::kForward; }
-  void pass_ends(const Reading& at);  // all its own gradients are there
-  void optimizer_begins(const Reading& at);
-  void optimizer_ends(const Reading& at);
+  // REQUIRES: not kStepEnds. kReduced says nothing by itself: the reading has the wait.
+  void on(Mark mark, const Reading& at);
+  bool in_forward() const { return under_way_ == Phase::kForward; }
   // What the step that ends now took; what comes belongs to the next one. Unknown for the first
   // one, whose beginning nobody saw.
   StepTimes end(const Reading& at);
 
  private:
-  // kGap: what it is depends on what comes next.
-  enum class State : std::uint8_t { kGap, kForward, kBackward, kOptimizer };
-  void leave(const Reading& at, Phase gap);
+  void enter(std::optional<Phase> phase, const Reading& at, Phase gap = Phase::kRest);
+  void forward(const Reading& at);
   void add(Phase phase, double seconds);
 
   StepTimes times_;
-  State state_ = State::kGap;
+  std::optional<Phase> under_way_;  // none: a gap, and what it is depends on what comes next
   Reading since_;
   bool begun_ = false;  // the step's beginning was seen
   bool evaluated_ = false;
@@ -47,17 +54,8 @@ class Phases {
   std::vector<MicroBatchTimes> micro_;
 };
 
-// What happened on a device, in order, in seconds of its clock from any start.
-enum class Mark : std::uint8_t {
-  kStepEnds = 0,  // the first and the last of a step's marks
-  kEvaluates = 1,
-  kForward = 2,
-  kBackward = 3,
-  kPassEnds = 4,
-  kReduced = 5,  // what was waited for after kPassEnds is there
-  kOptimizerBegins = 6,
-  kOptimizerEnds = 7,
-};
+// What happened on a device, in order, in seconds of its clock from any start. kStepEnds is the
+// first and the last of a step's marks.
 struct Marked {
   Mark mark = Mark::kStepEnds;
   double at = 0;

@@ -38,11 +38,11 @@ Phases begun(Told& told) {
 TEST(Phases, AStepIsSplitAtItsEvents) {
   Told told;
   Phases phases = begun(told);
-  phases.forward(told.own(1));
-  phases.backward(told.own(2));
-  phases.pass_ends(told.own(4));
-  phases.optimizer_begins(told.waiting(8));
-  phases.optimizer_ends(told.own(16));
+  phases.on(Mark::kForward, told.own(1));
+  phases.on(Mark::kBackward, told.own(2));
+  phases.on(Mark::kPassEnds, told.own(4));
+  phases.on(Mark::kOptimizerBegins, told.waiting(8));
+  phases.on(Mark::kOptimizerEnds, told.own(16));
   const StepTimes t = phases.end(told.at);
   EXPECT_EQ(t.of(Phase::kData), 1);
   EXPECT_EQ(t.of(Phase::kForward), 2);
@@ -58,8 +58,8 @@ TEST(Phases, AStepIsSplitAtItsEvents) {
 TEST(Phases, TheFirstStepIsNotKnown) {
   Told told;
   Phases phases;
-  phases.forward(told.own(1));
-  phases.pass_ends(told.own(1));
+  phases.on(Mark::kForward, told.own(1));
+  phases.on(Mark::kPassEnds, told.own(1));
   const StepTimes t = phases.end(told.own(1));
   EXPECT_FALSE(t.known());
   EXPECT_TRUE(std::isnan(t.own()));
@@ -68,10 +68,10 @@ TEST(Phases, TheFirstStepIsNotKnown) {
 TEST(Phases, WaitsAreTakenOutOfThePhaseInWhichTheyLie) {
   Told told;
   Phases phases = begun(told);
-  phases.forward(told.waiting(3));  // a barrier before the batch
-  told.waiting(5);                  // synchronised batch normalisation
-  phases.backward(told.own(2));
-  phases.pass_ends(told.own(1));
+  phases.on(Mark::kForward, told.waiting(3));  // a barrier before the batch
+  told.waiting(5);                             // synchronised batch normalisation
+  phases.on(Mark::kBackward, told.own(2));
+  phases.on(Mark::kPassEnds, told.own(1));
   const StepTimes t = phases.end(told.at);
   EXPECT_EQ(t.of(Phase::kData), 0);
   EXPECT_EQ(t.of(Phase::kForward), 2);
@@ -82,13 +82,13 @@ TEST(Phases, MicroBatchesAreKeptApart) {
   Told told;
   Phases phases = begun(told);
   for (const double k : {1.0, 2.0, 4.0}) {
-    phases.forward(told.own(k));
-    phases.forward(told.own(k));  // two towers
-    phases.backward(told.own(k));
-    phases.pass_ends(told.own(10 * k));
+    phases.on(Mark::kForward, told.own(k));
+    phases.on(Mark::kForward, told.own(k));  // two towers
+    phases.on(Mark::kBackward, told.own(k));
+    phases.on(Mark::kPassEnds, told.own(10 * k));
   }
-  phases.optimizer_begins(told.own(0.5));
-  phases.optimizer_ends(told.own(0.25));
+  phases.on(Mark::kOptimizerBegins, told.own(0.5));
+  phases.on(Mark::kOptimizerEnds, told.own(0.25));
   const StepTimes t = phases.end(told.at);
   ASSERT_EQ(t.micro.size(), 3U);
   EXPECT_EQ(t.micro[1], (MicroBatchTimes{2, 4, 20}));
@@ -102,9 +102,9 @@ TEST(Phases, OfManyMicroBatchesTheFirstAreKeptApart) {
   Told told;
   Phases phases = begun(told);
   for (int k = 0; k < 100; ++k) {
-    phases.forward(told.own(1));
-    phases.backward(told.own(1));
-    phases.pass_ends(told.own(1));
+    phases.on(Mark::kForward, told.own(1));
+    phases.on(Mark::kBackward, told.own(1));
+    phases.on(Mark::kPassEnds, told.own(1));
   }
   const StepTimes t = phases.end(told.at);
   ASSERT_EQ(t.micro.size(), kMicroTimesMax);
@@ -115,12 +115,12 @@ TEST(Phases, OfManyMicroBatchesTheFirstAreKeptApart) {
 TEST(Phases, TimeThatNobodyNamesIsRest) {
   Told told;
   Phases phases = begun(told);
-  phases.evaluates();
-  phases.forward(told.own(9));  // it evaluated before
-  phases.backward(told.own(1));
-  phases.pass_ends(told.own(1));
-  phases.optimizer_begins(told.own(3));  // clipping
-  phases.optimizer_ends(told.own(1));
+  phases.on(Mark::kEvaluates, told.at);
+  phases.on(Mark::kForward, told.own(9));  // it evaluated before
+  phases.on(Mark::kBackward, told.own(1));
+  phases.on(Mark::kPassEnds, told.own(1));
+  phases.on(Mark::kOptimizerBegins, told.own(3));  // clipping
+  phases.on(Mark::kOptimizerEnds, told.own(1));
   const StepTimes t = phases.end(told.own(2));
   EXPECT_EQ(t.of(Phase::kData), 0);
   EXPECT_EQ(t.of(Phase::kRest), 14);
@@ -135,32 +135,15 @@ TEST(Phases, AddUpForAnyEvents) {
   for (int i = 0; i < 20'000; ++i) {
     const auto passed = static_cast<double>(random() % 5);
     random() % 3 == 0 ? told.waiting(passed) : told.own(passed);
-    switch (random() % 7) {
-      case 0:
-        phases.evaluates();
-        break;
-      case 1:
-        phases.forward(told.at);
-        break;
-      case 2:
-        phases.backward(told.at);
-        break;
-      case 3:
-        phases.pass_ends(told.at);
-        break;
-      case 4:
-        phases.optimizer_begins(told.at);
-        break;
-      case 5:
-        phases.optimizer_ends(told.at);
-        break;
-      default: {
-        const StepTimes t = phases.end(told.at);
-        ASSERT_NEAR(t.total(), told.at.now - began, 1e-9);
-        for (const double s : t.seconds) ASSERT_GE(s, 0);
-        began = told.at.now;
-      }
+    const auto mark = static_cast<Mark>(random() % 8);
+    if (mark != Mark::kStepEnds) {
+      phases.on(mark, told.at);
+      continue;
     }
+    const StepTimes t = phases.end(told.at);
+    ASSERT_NEAR(t.total(), told.at.now - began, 1e-9);
+    for (const double s : t.seconds) ASSERT_GE(s, 0);
+    began = told.at.now;
   }
 }
 

@@ -6,13 +6,14 @@
 
 namespace presum::step {
 
-std::uint64_t RowMatcher::offer(std::uint64_t batch, std::span<const TensorRows> tensors,
+std::uint64_t RowMatcher::offer(std::uint64_t batch,
+                                const std::map<std::uint32_t, std::vector<std::uint64_t>>& tensors,
                                 bool trains) {
   Batch kept{batch, {}};
-  for (const TensorRows& tensor : tensors) {
-    for (std::uint32_t row = 0; row < tensor.hashes.size(); ++row) {
-      rows_[tensor.hashes[row]].push_back({batch, tensor.place, row, trains});
-      kept.hashes.push_back(tensor.hashes[row]);
+  for (const auto& [place, hashes] : tensors) {
+    for (std::uint32_t row = 0; row < hashes.size(); ++row) {
+      rows_[hashes[row]].push_back({batch, place, row, trains});
+      kept.hashes.push_back(hashes[row]);
     }
   }
   row_count_ += kept.hashes.size();
@@ -34,14 +35,14 @@ void RowMatcher::drop(const Batch& batch) {
   }
 }
 
-std::optional<RowOrigin> RowMatcher::take(std::uint64_t hash, const ForwardMoment& moment) {
+std::optional<RowOrigin> RowMatcher::take(std::uint64_t hash, std::uint64_t offered, bool trains) {
   const auto at = rows_.find(hash);
   if (at == rows_.end()) return std::nullopt;
   std::vector<RowOrigin>& rows = at->second;
   std::optional<RowOrigin> taken;
   for (const RowOrigin& row : rows) {
-    if (row.batch > moment.offered) continue;
-    const bool worse = taken && taken->trains == moment.trains && row.trains != moment.trains;
+    if (row.batch > offered) continue;
+    const bool worse = taken && taken->trains == trains && row.trains != trains;
     if (!worse) taken = row;
   }
   if (!taken) return std::nullopt;

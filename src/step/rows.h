@@ -4,18 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
 namespace presum::step {
-
-// The first rows of one tensor of a batch, by their hashes.
-struct TensorRows {
-  std::uint32_t place = 0;  // of the tensor in the batch
-  std::vector<std::uint64_t> hashes;
-};
 
 // Where a row of a forward pass came from.
 struct RowOrigin {
@@ -26,12 +20,6 @@ struct RowOrigin {
   auto operator<=>(const RowOrigin&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
-// A forward pass, as far as it decides which batches it may have been given.
-struct ForwardMoment {
-  std::uint64_t offered = 0;  // the newest batch by then
-  bool trains = false;        // the model's mode
-};
-
 // Which of the batches that loaders handed out a forward pass was given, by hashes of rows. Samples
 // that are also evaluated on are told apart by the mode in which the model was when they were
 // handed out. Memory: kRowsMax rows, or kBatchesMin batches. Not synchronised.
@@ -40,11 +28,14 @@ class RowMatcher {
   static constexpr std::size_t kRowsMax = 8192;
   static constexpr std::size_t kBatchesMin = 8;
 
-  // Batches have ascending numbers. Returns the oldest that is still known.
-  std::uint64_t offer(std::uint64_t batch, std::span<const TensorRows> tensors, bool trains);
-  // The latest row of that hash among those offered by then, in the same mode if there is one. It,
-  // and older ones, which were not used, are forgotten.
-  std::optional<RowOrigin> take(std::uint64_t hash, const ForwardMoment& moment);
+  // Of the first rows of each tensor their hashes, by its place in the batch; `trains`: the model's
+  // mode. Batches have ascending numbers. Returns the oldest that is still known.
+  std::uint64_t offer(std::uint64_t batch,
+                      const std::map<std::uint32_t, std::vector<std::uint64_t>>& tensors,
+                      bool trains);
+  // The latest row of that hash among those of batches up to `offered`, in the same mode if there
+  // is one. It, and older ones, which were not used, are forgotten.
+  std::optional<RowOrigin> take(std::uint64_t hash, std::uint64_t offered, bool trains);
 
  private:
   struct Batch {

@@ -12,35 +12,18 @@ namespace {
 using Hashes = std::vector<std::uint64_t>;
 
 std::uint64_t offer(RowMatcher& matcher, std::uint64_t batch, Hashes hashes, bool trains = true) {
-  const std::vector<TensorRows> tensors = {{0, std::move(hashes)}};
-  return matcher.offer(batch, tensors, trains);
+  return matcher.offer(batch, {{0, std::move(hashes)}}, trains);
 }
 
 TEST(RowMatcher, FindsEachRowOnceAndNothingThatWasNotOffered) {
   RowMatcher matcher;
-  EXPECT_FALSE(matcher.take(1, {.offered = 9, .trains = true}));
+  EXPECT_FALSE(matcher.take(1, 9, true));
   offer(matcher, 1, {10, 11, 11});
-  EXPECT_FALSE(matcher.take(12, {.offered = 1, .trains = true}));
-  EXPECT_EQ(matcher.take(10, {.offered = 1, .trains = true}), (RowOrigin{1, 0, 0, true}));
-  EXPECT_FALSE(matcher.take(10, {.offered = 1, .trains = true}));
-  EXPECT_EQ(matcher.take(11, {.offered = 1, .trains = true})->row, 2U);
-  EXPECT_EQ(matcher.take(11, {.offered = 1, .trains = true})->row, 1U);
-}
-
-TEST(RowMatcher, OlderBatchesOfTheSameRowWereNotUsed) {
-  RowMatcher matcher;
-  for (std::uint64_t batch = 1; batch < 5; ++batch) offer(matcher, batch, {7});
-  EXPECT_EQ(matcher.take(7, {.offered = 3, .trains = true})->batch, 3U);
-  EXPECT_FALSE(matcher.take(7, {.offered = 3, .trains = true}));
-  EXPECT_EQ(matcher.take(7, {.offered = 4, .trains = true})->batch, 4U);
-}
-
-TEST(RowMatcher, SamplesThatAreAlsoEvaluatedOnAreToldApartByTheMode) {
-  RowMatcher matcher;
-  offer(matcher, 1, {7}, true);
-  offer(matcher, 2, {7}, false);
-  EXPECT_EQ(matcher.take(7, {.offered = 2, .trains = true})->batch, 1U);
-  EXPECT_EQ(matcher.take(7, {.offered = 2, .trains = true})->batch, 2U);  // for want of another
+  EXPECT_FALSE(matcher.take(12, 1, true));
+  EXPECT_EQ(matcher.take(10, 1, true), (RowOrigin{1, 0, 0, true}));
+  EXPECT_FALSE(matcher.take(10, 1, true));
+  EXPECT_EQ(matcher.take(11, 1, true)->row, 2U);
+  EXPECT_EQ(matcher.take(11, 1, true)->row, 1U);
 }
 
 TEST(RowMatcher, ForgetsTheOldestOfManyRowsButKeepsAFewBatches) {
@@ -50,7 +33,7 @@ TEST(RowMatcher, ForgetsTheOldestOfManyRowsButKeepsAFewBatches) {
     EXPECT_EQ(offer(matcher, batch, Hashes(large, batch)), 1U);
   }
   EXPECT_EQ(offer(matcher, 9, {1}), 2U);
-  EXPECT_EQ(matcher.take(1, {.offered = 9, .trains = true})->batch, 9U);
+  EXPECT_EQ(matcher.take(1, 9, true)->batch, 9U);
 }
 
 // Against a plain list of all that is known.
@@ -67,16 +50,17 @@ TEST(RowMatcher, AgreesWithASearchThroughEverything) {
         all.emplace_back(hashes[row], RowOrigin{batch, 0, row, trains});
       }
       offer(matcher, batch, hashes, trains);
-      const ForwardMoment moment{.offered = batch - random() % batch, .trains = random() % 2 == 0};
+      const std::uint64_t offered = batch - random() % batch;
+      const bool trained = random() % 2 == 0;
       const std::uint64_t asked = random() % 6;
       std::vector<RowOrigin> alike;
       std::vector<RowOrigin> others;
       for (const auto& [hash, row] : all) {
-        if (hash != asked || row.batch > moment.offered) continue;
-        (row.trains == moment.trains ? alike : others).push_back(row);
+        if (hash != asked || row.batch > offered) continue;
+        (row.trains == trained ? alike : others).push_back(row);
       }
       const auto& best = alike.empty() ? others : alike;
-      const auto taken = matcher.take(asked, moment);
+      const auto taken = matcher.take(asked, offered, trained);
       ASSERT_EQ(taken.has_value(), !best.empty());
       if (best.empty()) continue;
       ASSERT_EQ(*taken, best.back());

@@ -23,7 +23,7 @@ bool is_zero(const Number& number) {
   return value != nullptr && *value == 0;
 }
 
-Status check_options(const ObserverOptions& options) {
+Status check_options(const WorkerOptions& options) {
   const std::uint32_t size = options.sketch_size;
   if (size != 0 &&
       (!std::has_single_bit(size) || size < packet::kSketchMin || size > packet::kSketchMax)) {
@@ -52,7 +52,7 @@ Read what_to_read(bool first_pass, const Number& over) {
 
 }  // namespace
 
-Result<Steps> Steps::create(ObserverOptions options, const std::vector<Parameter>& parameters,
+Result<Steps> Steps::create(WorkerOptions options, const std::vector<Parameter>& parameters,
                             Settings settings) {
   PRESUM_TRY(base::simd_target());
   PRESUM_TRY(check_options(options));
@@ -61,7 +61,7 @@ Result<Steps> Steps::create(ObserverOptions options, const std::vector<Parameter
                std::make_shared<const Layout>(std::move(layout)));
 }
 
-Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout)
+Steps::Steps(WorkerOptions options, Settings settings, std::shared_ptr<const Layout> layout)
     : worker_(std::move(options)),
       timing_(std::move(settings.clocks), worker_.identity().module),
       optimizers_(settings.knows_optimizer, settings.one_optimizer),
@@ -71,11 +71,12 @@ Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const L
       gradients_(*layout_, worker_.sketch_size()) {}
 
 Packet Steps::goodbye(std::uint64_t optimizer_steps, std::vector<FingerprintValue> fingerprints,
-                      std::string_view text) const {
-  return worker_.goodbye({.optimizer_steps = optimizer_steps,
-                          .states = contents_.report.states,
-                          .fingerprints = std::move(fingerprints)},
-                         text);
+                      std::string text) const {
+  return worker_.note({.final = true,
+                       .text = std::move(text),
+                       .state = {.optimizer_steps = optimizer_steps,
+                                 .states = contents_.report.states,
+                                 .fingerprints = std::move(fingerprints)}});
 }
 
 // ---- events
@@ -137,7 +138,7 @@ void Steps::forward(const Number& left) {
 }
 
 void Steps::enter_wrapper() {
-  timing_.forward(machine_);
+  timing_.on(Mark::kForward, machine_);
   reached_.clear();
   wrapped_ = entering_ = true;
 }
@@ -146,7 +147,7 @@ bool Steps::enter_module() {
   const bool entered = std::exchange(entering_, false);
   const bool changes = open() && optimizers_.known();  // the parameters, until then
   if (open() && !changes) forward();
-  timing_.forward(machine_);
+  timing_.on(Mark::kForward, machine_);
   if (changes) return false;
   const bool again = entered && machine_.passes() == 0;
   if ((begun_ && !again) || !next_is_recorded()) return false;
@@ -159,7 +160,10 @@ bool Steps::enter_module() {
 Read Steps::pass_begins(const PassBeginning& how) {
   if (open()) forward();
   on(how.reduces ? Event::kReducingPass : Event::kPass);
-  if (machine_.passes() == 0) contents_.begins(how.held, optimizers_.window_begins());
+  if (machine_.passes() == 0) {
+    contents_.over = how.held;
+    contents_.after_step = optimizers_.window_begins();
+  }
   // A pass that is not reduced is read where it may well be a step, at the cost of one that is.
   const bool may_be_a_step = how.reduces || machine_.unreduced() > 0 || !how.more_follow;
   const StepNumber number = machine_.number();
@@ -178,16 +182,12 @@ void Steps::begin_reading(const StepNumber& number) {
   contents_.begin_reading();
 }
 
-void Steps::pass_ends(const PassEnding& how) {
-  timing_.pass_ends(machine_);
-  on(how.part ? Event::kPartEnd : Event::kPassEnd);
+void Steps::pass_ends(Pass pass, bool part) {
+  timing_.on(Mark::kPassEnds, machine_);
+  on(part ? Event::kPartEnd : Event::kPassEnd);
   optimizers_.pass_ended();
-  contents_.scale = how.scale;
-  Pass pass{.forwards = reached_.take(),
-            .root = how.root,
-            .root_scale = how.scale,
-            .share_factor = how.share_factor,
-            .gradient_factor = how.gradient_factor};
+  contents_.scale = pass.root_scale;
+  pass.forwards = reached_.take();
   if (collects()) contents_.passes.add(std::move(pass));
 }
 
@@ -231,12 +231,12 @@ void Steps::zeroed(bool changed) {
 }
 
 void Steps::optimizer_begins() {
-  timing_.optimizer_begins(machine_);
+  timing_.on(Mark::kOptimizerBegins, machine_);
   optimizers_.begin();
 }
 
 void Steps::optimizer_steps(std::uint64_t which) {
-  timing_.optimizer_ends(machine_);
+  timing_.on(Mark::kOptimizerEnds, machine_);
   optimizers_.end(which);
   if (machine_.state() != State::kEmpty) contents_.report.use = StepUse::kUsed;
   on(Event::kOptimizerStep);

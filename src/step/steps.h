@@ -5,10 +5,10 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <string_view>
+#include <string>
 #include <vector>
 
-#include "presum/observer.h"
+#include "presum/training.h"
 #include "step/cadence.h"
 #include "step/ended_step.h"
 #include "step/gradients.h"
@@ -43,28 +43,21 @@ struct PassBeginning {
   Number held = 0.0;  // how large what `.grad` holds is at most; NaN: not known
 };
 
-struct PassEnding {
-  Number scale = 1.0;          // that a loss scaler put on its loss
-  std::optional<Number> root;  // what backward() was called on
-  double share_factor = 1;
-  double gradient_factor = 1;
-  bool part = false;  // what reduces waits for gradients of another pass
-};
-
 // The steps of one model on one worker: a framework's events come in, ended steps go out. It knows
 // no framework, no thread and no clock but the one it is given. Not synchronised; borrowed pointers
 // are only read during the call. docs/step.md defines what each event does.
 class Steps {
  public:
-  static Result<Steps> create(ObserverOptions options, const std::vector<Parameter>& parameters,
+  static Result<Steps> create(WorkerOptions options, const std::vector<Parameter>& parameters,
                               Settings settings);
 
   Worker& worker() { return worker_; }
   const Worker& worker() const { return worker_; }
   const Identity& identity() const { return worker_.identity(); }
   Packet hello() const { return worker_.hello(layout_->groups()); }
+  // No step will follow. `text`: how the program ended, where that is worth a line; may be empty.
   Packet goodbye(std::uint64_t optimizer_steps, std::vector<FingerprintValue> fingerprints = {},
-                 std::string_view text = {}) const;
+                 std::string text = {}) const;
 
   // ---- forward passes
 
@@ -103,7 +96,9 @@ class Steps {
     const bool reduces = machine_.state() == State::kReducing || open();
     return reduces ? records_ : next_is_recorded();
   }
-  void pass_ends(const PassEnding& how);
+  // Its forward passes are those that were reached. `part`: what reduces waits for gradients of
+  // another pass.
+  void pass_ends(Pass pass, bool part = false);
   bool records() const { return records_; }  // the step under way, or open
   bool open() const { return machine_.state() == State::kReduced; }
   // Whether the open step's reduced gradient is to be read.
@@ -150,7 +145,7 @@ class Steps {
   void begin_step(std::uint64_t step);
 
  private:
-  Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout);
+  Steps(WorkerOptions options, Settings settings, std::shared_ptr<const Layout> layout);
 
   void on(Event event);
   void end(const Ended& step);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "packet/packet.h"
@@ -45,13 +46,13 @@ class Trained {
   void read(float value) {
     const float gradient[] = {value, value};
     for (const ParameterId id : {0U, 1U}) {
-      EXPECT_TRUE(steps_.gradients().read(id, gradient, 2, kType));
+      EXPECT_TRUE(steps_.gradients().read(id, gradient, 2, kType, false));
     }
   }
   void read_reduced(float value) {
     const float gradient[] = {value, value};
     for (const ParameterId id : {0U, 1U}) {
-      EXPECT_TRUE(steps_.gradients().read_reduced(id, gradient, 2, kType));
+      EXPECT_TRUE(steps_.gradients().read(id, gradient, 2, kType, true));
     }
   }
   void optimizer(std::uint64_t which = 0) {
@@ -72,6 +73,20 @@ class Trained {
 };
 
 double norm(const packet::Step& step) { return std::sqrt(step.total.sum_squares); }
+
+TEST(Steps, RefuseBadSketchSizesAndAReplicaOutsideTheWorld) {
+  const auto created = [](std::uint32_t size, std::uint32_t replica = 0) {
+    return Steps::create({.identity = {.replica = replica}, .sketch_size = size}, {}, {});
+  };
+  for (const std::uint32_t size : {1U, 32U, 63U, 65U, 1000U, 131'072U}) {
+    const auto refused = created(size);
+    ASSERT_FALSE(refused) << size;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(refused.error().message.find(std::to_string(size)), std::string::npos);
+  }
+  for (const std::uint32_t size : {0U, 64U, 65'536U}) EXPECT_TRUE(created(size)) << size;
+  EXPECT_EQ(created(64, 1).error().code, ErrorCode::kInvalidArgument);
+}
 
 TEST(Steps, AReducedStepEndsAtTheOptimiser) {
   Trained model;
@@ -171,7 +186,7 @@ TEST(Steps, TwoArrivalsAtOneParameterAreNotKnown) {
   const float gradient[2] = {1, 1};
   for (int i = 0; i < 2; ++i) {
     model->arrives(0);
-    ASSERT_TRUE(model->gradients().read(0, gradient, 2, kType));
+    ASSERT_TRUE(model->gradients().read(0, gradient, 2, kType, false));
   }
   model->pass_ends({});
   model.optimizer();
@@ -253,7 +268,7 @@ TEST(Steps, WithAScaleThatIsNotKnownNeitherAreTheGradients) {
     model.forward();
     model->pass_begins({.reduces = true});
     model.read(6);
-    model->pass_ends({.scale = scale, .root = 5.0});
+    model->pass_ends({.root = 5.0, .root_scale = scale});
     model.read_reduced(3);
     model.optimizer();
     const auto step = model.ended();
@@ -310,8 +325,8 @@ TEST(Steps, WhatReducesInPartGoesOnInTheNextPass) {
   const std::vector<float> gradient(2, 3);
   for (ParameterId id = 0; id < 2; ++id) {
     ASSERT_EQ(model->pass_begins({.reduces = true, .held = static_cast<double>(id)}), Read::kSums);
-    ASSERT_TRUE(model->gradients().read(id, gradient.data(), 2, kType));
-    model->pass_ends({.root = 3.0, .part = id == 0});
+    ASSERT_TRUE(model->gradients().read(id, gradient.data(), 2, kType, false));
+    model->pass_ends({.root = 3.0}, id == 0);
     EXPECT_EQ(model->machine().in_window(), id == 0);
   }
   model.optimizer();
@@ -443,7 +458,7 @@ TEST(Steps, WhatComesLateDecidesToo) {
     model.ended();
     EXPECT_EQ(model->pass_begins({.reduces = true, .held = Late{0}}), Read::kArrivals);
     model.read(4);
-    model->pass_ends({.scale = Late{1}});
+    model->pass_ends({.root_scale = Late{1}});
     EXPECT_TRUE(model->reduced_is_due());
     model.read_reduced(4);
     model.optimizer();

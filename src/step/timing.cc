@@ -9,42 +9,34 @@
 
 namespace presum::step {
 
-void Timing::tell(const Machine& machine, Phase phase) const {
-  activity().event(module_, machine.number().reductions, machine.passes(), phase);
+namespace {
+
+// What follows a mark, as far as anybody knows by then.
+Phase after(Mark mark, const Machine& machine) {
+  switch (mark) {
+    case Mark::kForward:
+      return Phase::kForward;
+    case Mark::kBackward:
+      return Phase::kBackward;
+    case Mark::kPassEnds:
+      return machine.state() == State::kReducing ? Phase::kReduction : Phase::kData;
+    case Mark::kOptimizerBegins:
+      return Phase::kOptimizer;
+    case Mark::kOptimizerEnds:
+      return Phase::kData;
+    default:
+      return Phase::kRest;
+  }
 }
 
-void Timing::evaluates(const Machine& machine) {
-  phases_.evaluates();
-  tell(machine, Phase::kRest);
-}
+}  // namespace
 
-// Whoever begins a forward pass waits for nobody.
-void Timing::forward(const Machine& machine) {
+void Timing::on(Mark mark, const Machine& machine) {
   const Reading at = now();
-  if (clocks_.reading) waits().abandon(at.now);
-  phases_.forward(at);
-  tell(machine, Phase::kForward);
-}
-
-void Timing::backward(const Machine& machine, bool certain) {
-  if (!certain && !phases_.in_forward()) return;
-  phases_.backward(now());
-  tell(machine, Phase::kBackward);
-}
-
-void Timing::pass_ends(const Machine& machine) {
-  phases_.pass_ends(now());
-  tell(machine, machine.state() == State::kReducing ? Phase::kReduction : Phase::kData);
-}
-
-void Timing::optimizer_begins(const Machine& machine) {
-  phases_.optimizer_begins(now());
-  tell(machine, Phase::kOptimizer);
-}
-
-void Timing::optimizer_ends(const Machine& machine) {
-  phases_.optimizer_ends(now());
-  tell(machine, Phase::kData);
+  // Whoever begins a forward pass waits for nobody.
+  if (mark == Mark::kForward && clocks_.reading) waits().abandon(at.now);
+  phases_.on(mark, at);
+  activity().event(module_, machine.number().reductions, machine.passes(), after(mark, machine));
 }
 
 StepTimes Timing::end(bool matters) {

@@ -23,22 +23,19 @@ class Timing {
  public:
   Timing(Clocks clocks, std::uint32_t module) : clocks_(std::move(clocks)), module_(module) {}
 
-  // As of Phases; the machine as the event finds it.
-  void evaluates(const Machine& machine);  // a forward pass that does not train
-  void forward(const Machine& machine);
+  // REQUIRES: not kStepEnds; the machine as the event finds it.
+  void on(Mark mark, const Machine& machine);
   // A run of the engine begins; `certain`: it is a pass of this model. Else it is taken for one
   // where a forward pass came before.
-  void backward(const Machine& machine, bool certain);
-  void pass_ends(const Machine& machine);
-  void optimizer_begins(const Machine& machine);
-  void optimizer_ends(const Machine& machine);
+  void backward(const Machine& machine, bool certain) {
+    if (certain || phases_.in_forward()) on(Mark::kBackward, machine);
+  }
   // `matters`: the step that ends is recorded, or the next one may be. Else the thread's own
   // clocks, which cost a file, are left alone.
   StepTimes end(bool matters);
 
  private:
   Reading now() const { return clocks_.reading ? clocks_.reading() : Reading{}; }
-  void tell(const Machine& machine, Phase phase) const;
 
   Clocks clocks_;
   std::uint32_t module_;

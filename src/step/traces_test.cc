@@ -68,7 +68,7 @@ const std::map<std::string, Event> kReplayed = {
      }},
     {"pass_ends",
      [](Steps& s, const Words& w) {
-       s.pass_ends({number(w, 1), maybe(w, 2), number(w, 3), number(w, 4), count(w, 5) != 0});
+       s.pass_ends({{}, maybe(w, 2), number(w, 1), number(w, 3), number(w, 4)}, count(w, 5) != 0);
      }},
     {"reduction", [](Steps& s, const Words&) { s.reduction(); }},
     {"shadow", [](Steps& s, const Words&) { s.shadow(); }},

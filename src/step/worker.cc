@@ -8,15 +8,14 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "packet/packet.h"
 
 namespace presum::step {
 namespace {
 
 // The beginning, the length and the hash of a fact that is too long to read.
 std::string shortened(std::string_view text) {
-  if (text.size() <= Observer::kFactBytesMax) return std::string(text);
-  auto kept = Observer::kFactBytesMax - 64;
+  if (text.size() <= Worker::kFactBytesMax) return std::string(text);
+  auto kept = Worker::kFactBytesMax - 64;
   while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0U) == 0x80U) --kept;  // UTF-8
   return fmt::format("{}... ({} bytes, hash {:016x})", text.substr(0, kept), text.size(),
                      name_hash(text));
@@ -24,7 +23,7 @@ std::string shortened(std::string_view text) {
 
 }  // namespace
 
-Worker::Worker(ObserverOptions options) : options_(std::move(options)) {
+Worker::Worker(WorkerOptions options) : options_(std::move(options)) {
   for (auto& [key, value] : options_.facts) value = shortened(value);
 }
 
@@ -52,23 +51,9 @@ void Worker::watch(std::string_view name) {
   watched_.push_back({.id = id, .elements = 0, .name = std::string(name)});
 }
 
-Packet Worker::note(std::string_view text) const {
-  return packet::encode(packet::Note{
-      .header = {.identity = options_.identity}, .text = std::string(text), .state = {}});
-}
-
-Packet Worker::goodbye(FinalState state, std::string_view text) const {
-  return packet::encode(packet::Note{.header = {.identity = options_.identity},
-                                     .final = true,
-                                     .text = std::string(text),
-                                     .state = std::move(state)});
-}
-
-Packet Worker::broken(std::string_view text) const {
-  return packet::encode(packet::Note{.header = {.identity = options_.identity},
-                                     .broken = true,
-                                     .text = std::string(text),
-                                     .state = {}});
+Packet Worker::note(packet::Note what) const {
+  what.header.identity = options_.identity;
+  return packet::encode(what);
 }
 
 }  // namespace presum::step

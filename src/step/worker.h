@@ -1,36 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "presum/observer.h"
+#include "packet/packet.h"
+#include "presum/packet.h"
+#include "presum/records.h"
+#include "presum/training.h"
 
 namespace presum::step {
+
+// As SessionOptions has them.
+struct WorkerOptions {
+  Identity identity;
+  std::uint32_t sketch_size = 4096;
+  std::string host;
+  std::vector<std::pair<std::string, std::string>> facts;
+  std::vector<Parameter> buffers;
+};
 
 // What one worker says of itself, and of its recording. Not synchronised.
 class Worker {
  public:
-  explicit Worker(ObserverOptions options);
+  explicit Worker(WorkerOptions options);
 
   const Identity& identity() const { return options_.identity; }
   std::uint32_t sketch_size() const { return options_.sketch_size; }
+  // Values longer than this, in the options too, are cut and end in their length and hash.
+  static constexpr std::size_t kFactBytesMax = 1024;
+  // Adds a fact, or replaces the one of that name.
   void fact(std::string_view key, std::string_view value);
   // Something that must be equal on all workers, by a name that no group of parameters has; the
   // next hello tells it. Contents::watched reports its tensors.
   void watch(std::string_view name);
 
   Packet hello(const std::vector<GroupName>& groups) const;
-  Packet note(std::string_view text) const;  // a line for the run log
-  // See Observer::goodbye. `text`: how the program ended, where that is worth a line; may be empty.
-  Packet goodbye(FinalState state, std::string_view text = {}) const;
-  // That the recording on this worker has failed: no step follows, and the run is not called
-  // consistent. `text` says how.
-  Packet broken(std::string_view text) const;
+  // A line for the run log, the end of the recording, or that it has failed.
+  Packet note(packet::Note what) const;
 
  private:
-  ObserverOptions options_;
+  WorkerOptions options_;
   std::vector<GroupName> watched_;
 };
 
