@@ -64,6 +64,7 @@ std::uint64_t updates_after(const std::vector<FinalStateRecord>& end, const Step
   return all > w.optimizer_step ? all - w.optimizer_step : 0;
 }
 
+// The states that workers ended with, as those of a step.
 void give_states(const std::vector<FinalStateRecord>& end, StepRecord& roster) {
   for (WorkerRecord& w : roster.workers) {
     const auto own = std::ranges::find(end, w.replica, &FinalStateRecord::replica);
@@ -263,18 +264,17 @@ const ModelComparison* Comparison::first() const {
 
 Result<Comparison> compare(const RunLog& a, const RunLog& b) {
   PRESUM_ASSIGN(const auto of_a, read_run(a));
-  const auto of_b = read_run(b);
-  if (!of_b) return of_b.error();
+  PRESUM_ASSIGN(const auto of_b, read_run(b));
   Comparison out{.a = a.name(), .b = b.name()};
   for (const auto& [key, segments] : of_a.models) {
-    if (!of_b->models.contains(key)) continue;
-    ModelComparer comparer(of_a, *of_b, key);
+    if (!of_b.models.contains(key)) continue;
+    ModelComparer comparer(of_a, of_b, key);
     PRESUM_TRY(comparer.compare());
     comparer.move_to(out);
   }
-  list_models_of_one_run(Side::kA, of_a, *of_b, out);
-  list_models_of_one_run(Side::kB, *of_b, of_a, out);
-  judge(of_a, *of_b, out);
+  list_models_of_one_run(Side::kA, of_a, of_b, out);
+  list_models_of_one_run(Side::kB, of_b, of_a, out);
+  judge(of_a, of_b, out);
   return out;
 }
 

@@ -223,7 +223,7 @@ What other_samples(const StepPair& pair) {
   const auto b = all_samples(pair.b);
   const std::size_t other = left_over(a, b);
   if (other == 0 && a.size() == b.size()) {
-    return SamplesDealtOtherwise{};
+    return OtherThing::kDealing;
   }
   return OtherSamples{std::max(other, left_over(b, a)), std::max(a.size(), b.size())};
 }
@@ -241,7 +241,7 @@ StageResult compare_rows(const StepPair& pair) {
         difference.add_evidence({w.first->rank}, std::move(detail));
       });
   if (!known) return not_recorded(pair, has_rows);
-  return std::move(difference).finish(rows_equal ? What(OtherLabels{}) : other_samples(pair));
+  return std::move(difference).finish(rows_equal ? What(OtherThing::kLabels) : other_samples(pair));
 }
 
 // Other numbers of workers: all rows of the step together.
@@ -271,7 +271,7 @@ StageResult compare_positions(const StepPair& pair) {
         const auto first = first_position(*w.first, *w.second);
         difference.add_evidence({w.first->rank}, first ? Detail(*first) : Detail(MorePositions{}));
       });
-  return known ? std::move(difference).finish(OtherPositions{}) : not_compared(true, true);
+  return known ? std::move(difference).finish(OtherThing::kPositions) : not_compared(true, true);
 }
 
 }  // namespace

@@ -189,7 +189,7 @@ StageResult compare_losses(const StepPair& pair) {
       difference.compare(pair.workers, has_loss, losses_equal, [&](const WorkerPair& w) {
         difference.add_evidence({w.first->rank}, losses_of(*w.first, *w.second));
       });
-  return known ? std::move(difference).finish(OtherLoss{}) : not_recorded(pair, has_loss);
+  return known ? std::move(difference).finish(OtherThing::kLoss) : not_recorded(pair, has_loss);
 }
 
 StageResult compare_gradients(const StepPair& pair) {
@@ -220,7 +220,7 @@ StageResult compare_reduction(const StepPair& pair) {
         difference.add_evidence({}, ReducedNorms{w.first->reduced_norm, w.second->reduced_norm});
         add_audits(w, difference);
       });
-  return known ? std::move(difference).finish(OtherReducedGradient{})
+  return known ? std::move(difference).finish(OtherThing::kReducedGradient)
                : not_recorded(pair, has_reduced);
 }
 

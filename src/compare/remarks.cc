@@ -23,28 +23,15 @@ Why why_not_comparable(Stage stage, const UncomparedSteps& uncompared) {
   }
 }
 
-Why why(Stage stage, State state, const UncomparedSteps& uncompared) {
-  switch (state) {
-    case State::kNotInA:
-      return Why::kNotInA;
-    case State::kNotInB:
-      return Why::kNotInB;
-    case State::kNotInEither:
-      return Why::kNotInEither;
-    case State::kOtherWorkerCounts:
-      return Why::kOtherWorkerCounts;
-    default:
-      return why_not_comparable(stage, uncompared);
-  }
-}
-
 void list_stage(Stage stage, const UncomparedSteps& uncompared, ModelComparison& model) {
-  for (const State state : {State::kNotInA, State::kNotInB, State::kNotInEither,
-                            State::kNotComparable, State::kOtherWorkerCounts}) {
-    const auto steps =
-        uncompared.states[static_cast<std::size_t>(stage)][static_cast<std::size_t>(state)];
-    if (steps == 0) continue;
-    model.not_compared.emplace_back(UncomparedStage{stage, steps, why(stage, state, uncompared)});
+  const auto& states = uncompared.states[static_cast<std::size_t>(stage)];
+  for (const auto& [state, why] :
+       {std::pair(State::kNotInA, Why::kNotInA), std::pair(State::kNotInB, Why::kNotInB),
+        std::pair(State::kNotInEither, Why::kNotInEither),
+        std::pair(State::kNotComparable, why_not_comparable(stage, uncompared)),
+        std::pair(State::kOtherWorkerCounts, Why::kOtherWorkerCounts)}) {
+    const auto steps = states[static_cast<std::size_t>(state)];
+    if (steps > 0) model.not_compared.emplace_back(UncomparedStage{stage, steps, why});
   }
 }
 

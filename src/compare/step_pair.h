@@ -2,6 +2,8 @@
 // One step of both runs, side by side.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -22,7 +24,20 @@ class GroupOrder {
   void add(const GroupInfo& group) { groups_.try_emplace(group.id, group.position, group.name); }
   std::size_t size() const { return groups_.size(); }
   // Names of the groups, the last of the model first; one without a name by its number.
-  std::vector<std::string> names_backward(const std::vector<std::uint64_t>& ids) const;
+  std::vector<std::string> names_backward(const std::vector<std::uint64_t>& ids) const {
+    std::vector<std::pair<std::uint32_t, std::string>> known;
+    for (const std::uint64_t id : ids) {
+      const auto group = groups_.find(id);
+      known.push_back(group != groups_.end() ? group->second
+                                             : std::pair(0U, fmt::format("group {:016x}", id)));
+    }
+    std::ranges::sort(known, std::greater<>());
+    known.erase(std::unique(known.begin(), known.end()), known.end());
+    std::vector<std::string> out;
+    out.reserve(known.size());
+    for (auto& [position, name] : known) out.push_back(std::move(name));
+    return out;
+  }
 
  private:
   std::map<std::uint64_t, std::pair<std::uint32_t, std::string>> groups_;
