@@ -82,25 +82,6 @@ TEST(Check, FindingsOutweighARunThatCouldNotBeJudged) {
   EXPECT_EQ(run({"check", absent, empty, (folder / "bad").string()}).code, 1);
 }
 
-TEST(Check, OneWorkerIsTooLittleEvidence) {
-  auto steps = steps_of(40, 1);
-  for (StepRecord& s : steps) {
-    s.workers_expected = 1;
-    s.workers.resize(1);
-  }
-  const CommandResult ran = run_on("check", steps);
-  EXPECT_EQ(ran.code, 2);
-  EXPECT_EQ(ran.out,
-            "run: insufficient evidence: one worker: there is nothing to compare; 40 steps, 1 of 1 "
-            "worker; 0 findings, 0 at or above warning\n");
-}
-
-TEST(Check, ARunWithoutChecksIsNotConsistent) {
-  const CommandResult ran = run_on("check", steps_of(40, 1), {.checks = {}});
-  EXPECT_EQ(ran.code, 2);
-  EXPECT_NE(ran.out.find("no check was made"), std::string::npos) << ran.out;
-}
-
 // A run that is still written, or whose writer was killed.
 void leave_open(const Path& folder, const std::vector<StepRecord>& records) {
   FakeClock clock;

@@ -70,14 +70,9 @@ struct ComparedRuns {
 };
 
 Result<ComparedRuns> read(const CompareOptions& options) {
-  ComparedRuns out;
-  for (const std::string& run : {options.a, options.b}) {
-    PRESUM_ASSIGN(auto log, RunLog::open(run));
-    out.runs.push_back(std::move(log));
-  }
-  PRESUM_ASSIGN(auto comparison, compare::compare(out.runs[0], out.runs[1]));
-  out.comparison = std::move(comparison);
-  return out;
+  PRESUM_ASSIGN(auto runs, open_runs({options.a, options.b}));
+  PRESUM_ASSIGN(auto comparison, compare::compare(runs[0], runs[1]));
+  return ComparedRuns{std::move(runs), std::move(comparison)};
 }
 
 std::string words(Stage stage) {

@@ -81,14 +81,5 @@ TEST(Compare, TellsHowLongItTookAndCallsTheRunsIdentical) {
   EXPECT_NE(ran.out.find("own time   10.00  12.00  +2.00  +2.00 to +2.00"), std::string::npos);
 }
 
-TEST(Compare, NamesCannotSteerTheTerminal) {
-  const TempFolder folder;
-  make_run(folder / "a", steps_of(3, 1));
-  make_run(folder / "b\x1b[31m", steps_of(3, 1));
-  const CommandResult ran =
-      run({"compare", (folder / "a").string(), (folder / "b\x1b[31m").string()});
-  EXPECT_EQ(ran.out.find('\x1b'), std::string::npos);
-}
-
 }  // namespace
 }  // namespace presum::cli

@@ -159,8 +159,6 @@ TEST(Findings, SayWhatAPreflightEndedWith) {
   EXPECT_NE(ran.out.find("preflight of segment 2: ended with exit code 2 (could not judge)\n"),
             std::string::npos)
       << ran.out;
-  const auto json = nlohmann::json::parse(run({"findings", file, "--format", "json"}).out);
-  EXPECT_EQ(json["segments"][1]["preflight_exit_code"], 2);
 }
 
 TEST(Findings, SayWhichModelAndSegment) {

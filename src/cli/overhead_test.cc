@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/overhead.h"
+#include "cli/times.h"
 
 #include <gtest/gtest.h>
 

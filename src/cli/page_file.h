@@ -2,8 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
-#include <ostream>
 #include <string>
 
 #include "presum/status.h"
@@ -14,10 +12,5 @@ namespace presum::cli {
 // Error (kIo): nothing was changed. A file that is no page (such as a run log), a folder or a
 // device is not replaced.
 Status write_page_file(const std::filesystem::path& file, const std::string& text);
-
-// Likewise what `write` writes, for what is not held in memory as a whole: a JSON object. A file
-// that is none is not replaced. Error: that of `write` too.
-using WriteTo = std::function<Status(std::ostream&)>;
-Status write_json_file(const std::filesystem::path& file, const WriteTo& write);
 
 }  // namespace presum::cli

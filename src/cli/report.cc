@@ -28,11 +28,7 @@ struct ReportOptions {
 };
 
 Result<std::string> draw(const std::vector<std::string>& runs) {
-  std::vector<RunLog> logs;
-  for (const std::string& run : runs) {
-    PRESUM_ASSIGN(auto log, RunLog::open(run));
-    logs.push_back(std::move(log));
-  }
+  PRESUM_ASSIGN(const auto logs, open_runs(runs));
   return report::page(logs);
 }
 

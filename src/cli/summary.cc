@@ -6,7 +6,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -14,7 +13,6 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
-#include "cli/overhead.h"
 #include "cli/rows.h"
 #include "cli/text.h"
 #include "cli/times.h"
@@ -251,28 +249,10 @@ struct SummaryArguments {
   std::string format = "text";
 };
 
-template <class Key, class Value>
-std::optional<Value> found(const std::map<Key, Value>& in, const Key& key) {
-  const auto place = in.find(key);
-  return place == in.end() ? std::nullopt : std::optional(place->second);
-}
-
-// By model.
-struct Times {
-  std::map<ModuleShard, TimeTable> of_ranks;
-  std::map<std::uint32_t, Overhead> of_presum;
-};
-
-Row row_of(const std::string& name, const Steps& steps, const Times& times,
-           std::span<const Continuation> continuations) {
-  Row out{.cells = cells_of(name, steps, continuations), .times = {}, .overhead = {}};
-  if (steps.empty()) return out;
-  const ModelKey& model = steps.front().model;
-  out.times = found(times.of_ranks, {model.module, model.shard});
-  return out;
-}
-
-std::vector<Row> rows_of(const std::string& name, Steps steps, const Times& times,
+// `overheads` by module.
+std::vector<Row> rows_of(const std::string& name, Steps steps,
+                         const std::map<ModuleShard, TimeTable>& times,
+                         std::map<std::uint32_t, Overhead> overheads,
                          std::span<const Continuation> continuations) {
   std::vector<Row> out;
   const auto parts = by_module(std::move(steps));
@@ -281,15 +261,18 @@ std::vector<Row> rows_of(const std::string& name, Steps steps, const Times& time
   });
   const bool shards = std::ranges::any_of(
       parts, [](const Steps& part) { return !part.empty() && part.front().model.shard > 0; });
-  std::set<std::uint32_t> seen;
   for (const Steps& part : parts) {
     std::string of = name;
     if (models) of += fmt::format(" module {}", part.front().model.module);
     if (shards) of += fmt::format(" shard {}", part.front().model.shard);
-    out.push_back(row_of(of, part, times, continuations));
+    Row& row = out.emplace_back();
+    row.cells = cells_of(of, part, continuations);
     if (part.empty()) continue;
-    const std::uint32_t module = part.front().model.module;  // its ranks' facts name no shard
-    if (seen.insert(module).second) out.back().overhead = found(times.of_presum, module);
+    const ModelKey& model = part.front().model;
+    const auto table = times.find({model.module, model.shard});
+    if (table != times.end()) row.times = table->second;
+    // In the module's first row: its ranks' facts name no shard.
+    if (auto overhead = overheads.extract(model.module)) row.overhead = overhead.mapped();
   }
   return out;
 }
@@ -298,12 +281,11 @@ Result<RunRows> read(const RunLog& log) {
   RunRows out{.name = log.name(), .rows = {}, .continuations = {}, .stalls = {}};
   PRESUM_ASSIGN(auto steps, log.steps());
   PRESUM_ASSIGN(const auto facts, log.facts());
-  PRESUM_ASSIGN(auto of_ranks, time_tables(log));
-  const Times times{std::move(of_ranks), overheads(facts)};
+  PRESUM_ASSIGN(const auto times, time_tables(log));
   PRESUM_ASSIGN(out.stalls, log.stalls());
   std::erase_if(out.stalls, [](const StallRecord& stall) { return stall.harmless; });
   PRESUM_ASSIGN(out.continuations, log.continuations());
-  out.rows = rows_of(out.name, std::move(steps), times, out.continuations);
+  out.rows = rows_of(out.name, std::move(steps), times, overheads(facts), out.continuations);
   return out;
 }
 

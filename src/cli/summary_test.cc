@@ -58,15 +58,6 @@ TEST(Summary, KeepsModelsApart) {
   EXPECT_EQ(lines(run_on("summary", steps).out).at(2).find("run module 1  "), 0U);
 }
 
-TEST(Summary, NamesCannotSteerTheTerminal) {
-  const TempFolder folder;
-  make_run(folder / "run\x1b[31m", steps_of(1, 1));
-  const CommandResult ran = run({"summary", (folder / "run\x1b[31m").string()});
-  EXPECT_EQ(ran.code, 0);
-  EXPECT_EQ(ran.out.find('\x1b'), std::string::npos);
-  EXPECT_NE(ran.out.find("run?[31m"), std::string::npos) << ran.out;
-}
-
 std::vector<StepRecord> timed_steps() {
   auto steps = steps_of(3, 1);
   for (std::size_t s = 1; s < steps.size(); ++s) {

@@ -71,4 +71,21 @@ std::optional<SlowRank> slow_rank(std::span<const WorkerRecord> workers);
 // "the job stood still for 72 s at step 40, and went on: rank 1 is in ...". Printable.
 std::string stall_text(const Stall& stall);
 
+// What presum itself took of a rank's time, as its facts `overhead_ms` and `step_ms` tell: of the
+// rank where it is the largest share.
+struct Overhead {
+  std::uint32_t rank = 0;
+  double overhead_ms = 0;  // on the training's threads, a step
+  double step_ms = 0;      // all of that step
+  double share() const { return overhead_ms / step_ms; }
+};
+
+// By module, of its last segment that was long enough to tell. Facts that are no such numbers are
+// left out.
+std::map<std::uint32_t, Overhead> overheads(std::span<const Fact> facts);
+
+// "presum took 2.4 ms of a step of 111 ms on rank 0: 2.2 %, ...".
+std::string overhead_text(const Overhead& time);
+nlohmann::ordered_json overhead_json(const Overhead& time);
+
 }  // namespace presum::cli

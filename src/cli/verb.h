@@ -10,12 +10,15 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "presum/run_log.h"
 #include "presum/status.h"
 
 namespace presum::cli {
 
 // Writes `presum VERB: MESSAGE` in one line; returns kNoVerdict.
 int complain(const Streams& io, std::string_view verb, const Error& error);
+
+Result<std::vector<RunLog>> open_runs(const std::vector<std::string>& paths);
 
 // --format, one of `formats`. `help` lists them.
 void add_format(CLI::App* command, std::string& format, const std::string& help,

@@ -201,6 +201,9 @@ struct ModelComparison {
 
   // Whether anything was compared that is computed.
   bool compares_numbers() const;
+  // Whether the first difference of `stage` comes before that of `than` (none: it does); of two at
+  // one step the earlier stage counts.
+  bool differs_earlier(Stage stage, const std::optional<Stage>& than) const;
   const StageSummary& at(Stage stage) const { return stages[static_cast<std::size_t>(stage)]; }
   StageSummary& at(Stage stage) { return stages[static_cast<std::size_t>(stage)]; }
 };

@@ -28,18 +28,11 @@ struct OtherSettings {
   std::vector<std::uint32_t> kinds = {};  // of fingerprints, or kMicroBatches; ascending
 };
 
-// All workers together were given the same samples, but not each of them its own.
-struct SamplesDealtOtherwise {};
-struct OtherLabels {};  // the same rows at the same places
-
 // Samples, over all workers, that one run has more of than the other.
 struct OtherSamples {
   std::size_t differing = 0;
   std::size_t of = 0;
 };
-
-// Positions in the data set that samplers drew.
-struct OtherPositions {};
 
 // Parameters, and buffers or frozen parameters.
 struct OtherStates {
@@ -49,19 +42,22 @@ struct OtherStates {
   std::size_t compared = 0;             // hashes of one worker, at most
 };
 
-struct OtherLoss {};
-
 // Gradients of workers; which layers they are of says Difference::layers.
 struct OtherGradient {
   std::size_t layers = 0;  // that differ; 0: no layer shows it
   std::size_t of = 0;      // layers of run A
 };
 
-struct OtherReducedGradient {};
+// What there is nothing more to say of.
+enum class OtherThing : std::uint8_t {
+  kDealing,    // all workers together were given the same samples, but not each of them its own
+  kLabels,     // the same rows at the same places
+  kPositions,  // in the data set, that samplers drew
+  kLoss,
+  kReducedGradient
+};
 
-using What =
-    std::variant<OtherSettings, SamplesDealtOtherwise, OtherLabels, OtherSamples, OtherPositions,
-                 OtherStates, OtherLoss, OtherGradient, OtherReducedGradient>;
+using What = std::variant<OtherSettings, OtherThing, OtherSamples, OtherStates, OtherGradient>;
 
 // ---- evidence: what was seen of a difference
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compare/first_difference.h"
+#include "compare/compare.h"
 
 #include <gtest/gtest.h>
 

@@ -59,9 +59,10 @@ bool same_value(std::uint32_t kind, std::uint64_t a, std::uint64_t b) {
          (real && std::isnan(std::bit_cast<double>(a)) && std::isnan(std::bit_cast<double>(b)));
 }
 
-// Kinds of which some worker has different values, and who has the same ones.
+// Kinds of which some worker has different values and, unless they are of all, who has the same.
 class Settings {
  public:
+  explicit Settings(bool of_all = false) : of_all_(of_all) {}
   void add(const WorkerPair& workers, std::uint32_t kind, std::uint64_t a, std::uint64_t b) {
     auto& all = values_[kind];
     const auto same = [&](const Values& v) {
@@ -69,7 +70,7 @@ class Settings {
     };
     auto values = std::ranges::find_if(all, same);
     if (values == all.end()) values = all.insert(all.end(), {.a = a, .b = b});
-    values->ranks.push_back(workers.first->rank);
+    if (!of_all_) values->ranks.push_back(workers.first->rank);
   }
   // A hash says nothing more than its kind, which kinds() says, but for whom it differs.
   void report(std::size_t workers, DifferenceBuilder& difference) const {
@@ -77,17 +78,9 @@ class Settings {
       for (const Values& v : all) {
         if (!is_hash(kind)) {
           difference.add_evidence(v.ranks, SettingValues{kind, v.a, v.b});
-        } else if (v.ranks.size() != workers) {
+        } else if (!of_all_ && v.ranks.size() != workers) {
           difference.add_evidence(v.ranks, SettingHash{kind});
         }
-      }
-    }
-  }
-  // Whoever they differ for.
-  void report(DifferenceBuilder& difference) const {
-    for (const auto& [kind, all] : values_) {
-      for (const Values& v : all) {
-        if (!is_hash(kind)) difference.add_evidence({}, SettingValues{kind, v.a, v.b});
       }
     }
   }
@@ -104,6 +97,7 @@ class Settings {
     std::uint64_t b = 0;
     std::vector<std::uint32_t> ranks = {};
   };
+  bool of_all_;
   std::map<std::uint32_t, std::vector<Values>> values_;
 };
 
@@ -120,13 +114,6 @@ bool add_differing(const WorkerPair& workers, Wanted&& wanted, Settings& setting
   return known;
 }
 
-template <class Wanted>
-bool has_any(const StepRecord& step, Wanted&& wanted) {
-  return std::ranges::any_of(step.workers, [&](const WorkerRecord& w) {
-    return std::ranges::any_of(w.fingerprints, wanted, &FingerprintValue::kind);
-  });
-}
-
 // Whether they differ.
 bool add_micro_batches(const WorkerPair& workers, Settings& settings) {
   const auto [a, b] = std::pair(workers.first->micro_batches, workers.second->micro_batches);
@@ -136,23 +123,30 @@ bool add_micro_batches(const WorkerPair& workers, Settings& settings) {
 
 // ---- settings and generators
 
-// `add` adds what differs between a pair's kinds that `wanted` takes.
+// `add` adds what differs between a pair's kinds that `wanted` takes, and says whether any is
+// known.
 template <class Wanted, class Add>
 StageResult compare_kinds(const StepPair& pair, Wanted&& wanted, Add&& add) {
   Settings settings;
   DifferenceBuilder difference(pair);
   bool known = false;
   std::size_t differing = 0;
-  for (const WorkerPair& w : pair.workers) {
-    Settings own;
-    known = add(w, own) || known;
-    if (own.empty()) continue;
-    ++differing;
-    difference.add_rank(w);
-    add(w, settings);
+  difference.compare(
+      pair.workers, [](const WorkerRecord&) { return true; },
+      [&](const WorkerPair& w) {
+        Settings own;
+        known = add(w, own) || known;
+        return own.empty();
+      },
+      [&](const WorkerPair& w) {
+        ++differing;
+        add(w, settings);
+      });
+  if (!known) {
+    return not_recorded(pair, [&](const WorkerRecord& w) {
+      return std::ranges::any_of(w.fingerprints, wanted, &FingerprintValue::kind);
+    });
   }
-  if (!known) return not_compared(has_any(pair.a, wanted), has_any(pair.b, wanted));
-  if (settings.empty()) return {};
   settings.report(differing, difference);
   return std::move(difference).finish(OtherSettings{.kinds = settings.kinds()});
 }
@@ -168,9 +162,7 @@ std::size_t left_over(std::vector<std::uint64_t> a, std::vector<std::uint64_t> b
   return only.size();
 }
 
-bool rows_known(const WorkerPair& w) {
-  return w.first->samples.rows > 0 && w.second->samples.rows > 0;
-}
+bool has_rows(const WorkerRecord& w) { return w.samples.rows > 0; }
 
 // Micro-batches with a row that differs, where rows fill them evenly.
 std::vector<std::size_t> micro_batches(const WorkerRecord& a, const WorkerRecord& b) {
@@ -231,33 +223,25 @@ What other_samples(const StepPair& pair) {
   const auto b = all_samples(pair.b);
   const std::size_t other = left_over(a, b);
   if (other == 0 && a.size() == b.size()) {
-    return SamplesDealtOtherwise{};
+    return OtherThing::kDealing;
   }
   return OtherSamples{std::max(other, left_over(b, a)), std::max(a.size(), b.size())};
 }
 
 StageResult compare_rows(const StepPair& pair) {
   DifferenceBuilder difference(pair);
-  bool known = false;
-  bool differ = false;
   bool rows_equal = true;
-  for (const WorkerPair& w : pair.workers) {
-    if (!rows_known(w)) continue;
-    known = true;
-    auto detail = difference_of_rows(*w.first, *w.second);
-    if (!detail) continue;
-    differ = true;
-    const auto* tensors = std::get_if<OtherTensors>(&*detail);
-    rows_equal = rows_equal && tensors != nullptr && tensors->rows_equal;
-    difference.add_rank(w);
-    difference.add_evidence({w.first->rank}, std::move(*detail));
-  }
-  const auto has = [](const StepRecord& s) {
-    return std::ranges::any_of(s.workers, [](const WorkerRecord& w) { return w.samples.rows > 0; });
-  };
-  if (!known) return not_compared(has(pair.a), has(pair.b));
-  if (!differ) return {};
-  return std::move(difference).finish(rows_equal ? What(OtherLabels{}) : other_samples(pair));
+  const bool known = difference.compare(
+      pair.workers, has_rows,
+      [](const WorkerPair& w) { return !difference_of_rows(*w.first, *w.second); },
+      [&](const WorkerPair& w) {
+        auto detail = *difference_of_rows(*w.first, *w.second);
+        const auto* tensors = std::get_if<OtherTensors>(&detail);
+        rows_equal = rows_equal && tensors != nullptr && tensors->rows_equal;
+        difference.add_evidence({w.first->rank}, std::move(detail));
+      });
+  if (!known) return not_recorded(pair, has_rows);
+  return std::move(difference).finish(rows_equal ? What(OtherThing::kLabels) : other_samples(pair));
 }
 
 // Other numbers of workers: all rows of the step together.
@@ -265,7 +249,7 @@ StageResult compare_all_rows(const StepPair& pair) {
   const auto whole = [](const StepRecord& s) {
     return s.workers.size() == s.workers_expected &&
            std::ranges::all_of(s.workers, [](const WorkerRecord& w) {
-             return w.samples.rows > 0 && w.samples.hashes.size() == w.samples.rows;
+             return has_rows(w) && w.samples.hashes.size() == w.samples.rows;
            });
   };
   if (!whole(pair.a) || !whole(pair.b)) return not_compared(whole(pair.a), whole(pair.b));
@@ -280,20 +264,14 @@ StageResult compare_all_rows(const StepPair& pair) {
 // Without a common salt.
 StageResult compare_positions(const StepPair& pair) {
   DifferenceBuilder difference(pair);
-  bool known = false;
-  bool differ = false;
-  for (const WorkerPair& w : pair.workers) {
-    const auto& [a, b] = w;
-    if (a->indices.empty() || b->indices.empty()) continue;
-    known = true;
-    if (a->indices == b->indices) continue;
-    differ = true;
-    difference.add_rank(w);
-    const auto first = first_position(*a, *b);
-    difference.add_evidence({a->rank}, first ? Detail(*first) : Detail(MorePositions{}));
-  }
-  if (!known) return {.state = StageResult::State::kNotComparable};
-  return differ ? std::move(difference).finish(OtherPositions{}) : StageResult{};
+  const bool known = difference.compare(
+      pair.workers, [](const WorkerRecord& w) { return !w.indices.empty(); },
+      [](const WorkerPair& w) { return w.first->indices == w.second->indices; },
+      [&](const WorkerPair& w) {
+        const auto first = first_position(*w.first, *w.second);
+        difference.add_evidence({w.first->rank}, first ? Detail(*first) : Detail(MorePositions{}));
+      });
+  return known ? std::move(difference).finish(OtherThing::kPositions) : not_compared(true, true);
 }
 
 }  // namespace
@@ -306,13 +284,13 @@ StageResult compare_configuration(const StepPair& pair) {
     });
   }
   DifferenceBuilder difference(pair);
-  Settings settings;
+  Settings settings(true);
   difference.add_evidence({}, WorkerCounts{pair.a.workers_expected, pair.b.workers_expected});
   const auto tells = [](const WorkerRecord& w) { return !w.fingerprints.empty(); };
   for (const WorkerPair& w : pairs_across_runs(pair.a, pair.b, tells)) {
     add_differing(w, is_setting_of_all, settings);
   }
-  settings.report(difference);
+  settings.report(0, difference);
   return std::move(difference).finish(OtherSettings{.workers = true, .kinds = settings.kinds()});
 }
 
@@ -333,12 +311,8 @@ StageResult compare_random_generators(const StepPair& pair, const FingerprintKin
 FingerprintKinds unseeded_generators(const StepPair& pair) {
   FingerprintKinds out;
   for (const Kind kind : {Kind::kRngNumpy, Kind::kRngPython}) {
-    for (const auto& [a, b] : pair.workers) {
-      const std::uint64_t* of_a = a->fingerprint_of(kind);
-      const std::uint64_t* of_b = b->fingerprint_of(kind);
-      const bool differ = of_a != nullptr && of_b != nullptr && *of_a != *of_b;
-      if (differ) out.insert(static_cast<std::uint32_t>(kind));
-    }
+    const auto differ = [&](const WorkerPair& w) { return differs(*w.first, *w.second, kind); };
+    if (std::ranges::any_of(pair.workers, differ)) out.insert(static_cast<std::uint32_t>(kind));
   }
   return out;
 }

@@ -78,19 +78,13 @@ TEST(Inputs, TellsAnotherShardingFromOtherSamples) {
   EXPECT_EQ(what_text(first(c)), "the same samples over all workers, dealt to them in another way");
 }
 
-TEST(Inputs, FindsLabelsBehindEqualRows) {
-  const auto c =
-      changed_at(4, [](StepRecord& s) { set(s.workers[0], Kind::kBatch, std::uint64_t{1}); });
-  expect_first(c, Stage::kData, 4, {10});
-  EXPECT_TRUE(contains(texts(first(c)), "labels"));
-  EXPECT_EQ(what_text(first(c)), "other tensors of the same samples (labels, targets, masks)");
-}
-
-TEST(Inputs, FindsLabelsThatNoForwardPassIsGiven) {
-  const auto c =
-      changed_at(4, [](StepRecord& s) { set(s.workers[0], Kind::kLabels, std::uint64_t{1}); });
-  expect_first(c, Stage::kData, 4, {10});
-  EXPECT_EQ(what_text(first(c)), "other tensors of the same samples (labels, targets, masks)");
+TEST(Inputs, FindsLabelsBehindEqualRowsAndThoseThatNoForwardPassIsGiven) {
+  for (const Kind kind : {Kind::kBatch, Kind::kLabels}) {
+    const auto c = changed_at(4, [&](StepRecord& s) { set(s.workers[0], kind, std::uint64_t{1}); });
+    expect_first(c, Stage::kData, 4, {10});
+    EXPECT_TRUE(contains(texts(first(c)), "labels"));
+    EXPECT_EQ(what_text(first(c)), "other tensors of the same samples (labels, targets, masks)");
+  }
 }
 
 TEST(Inputs, RowsAndLabelsAreTwoFacts) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compare/remarks.h"
 
-#include "compare/first_difference.h"
-
 namespace presum::compare {
 namespace {
 
@@ -25,28 +23,15 @@ Why why_not_comparable(Stage stage, const UncomparedSteps& uncompared) {
   }
 }
 
-Why why(Stage stage, State state, const UncomparedSteps& uncompared) {
-  switch (state) {
-    case State::kNotInA:
-      return Why::kNotInA;
-    case State::kNotInB:
-      return Why::kNotInB;
-    case State::kNotInEither:
-      return Why::kNotInEither;
-    case State::kOtherWorkerCounts:
-      return Why::kOtherWorkerCounts;
-    default:
-      return why_not_comparable(stage, uncompared);
-  }
-}
-
 void list_stage(Stage stage, const UncomparedSteps& uncompared, ModelComparison& model) {
-  for (const State state : {State::kNotInA, State::kNotInB, State::kNotInEither,
-                            State::kNotComparable, State::kOtherWorkerCounts}) {
-    const auto steps =
-        uncompared.states[static_cast<std::size_t>(stage)][static_cast<std::size_t>(state)];
-    if (steps == 0) continue;
-    model.not_compared.emplace_back(UncomparedStage{stage, steps, why(stage, state, uncompared)});
+  const auto& states = uncompared.states[static_cast<std::size_t>(stage)];
+  for (const auto& [state, why] :
+       {std::pair(State::kNotInA, Why::kNotInA), std::pair(State::kNotInB, Why::kNotInB),
+        std::pair(State::kNotInEither, Why::kNotInEither),
+        std::pair(State::kNotComparable, why_not_comparable(stage, uncompared)),
+        std::pair(State::kOtherWorkerCounts, Why::kOtherWorkerCounts)}) {
+    const auto steps = states[static_cast<std::size_t>(state)];
+    if (steps > 0) model.not_compared.emplace_back(UncomparedStage{stage, steps, why});
   }
 }
 
@@ -55,7 +40,39 @@ void list_steps(Side run, const RecordedSteps& side, ModelComparison& model) {
   if (alone > 0) model.not_compared.emplace_back(StepsOfOneRun{run, alone});
 }
 
+std::map<std::uint32_t, std::int64_t> ahead_of(const StepPair& pair) {
+  std::map<std::uint32_t, std::int64_t> out;
+  for (const auto& [a, b] : pair.workers) {
+    if (a->optimizer_step == 0 || b->optimizer_step == 0) continue;  // no optimiser is known
+    const std::uint64_t lag_a = pair.a.step - a->optimizer_step;
+    const std::uint64_t lag_b = pair.b.step - b->optimizer_step;
+    out[a->rank] = static_cast<std::int64_t>(lag_b - lag_a);
+  }
+  return out;
+}
+
 }  // namespace
+
+void OptimizerSteps::add(const StepPair& pair, const Segments& segments) {
+  auto ahead = ahead_of(pair);
+  if (segments_ != segments) ahead_.clear();
+  segments_ = segments;
+  for (const auto& [rank, now] : ahead) {
+    const auto before = ahead_.find(rank);
+    if (before == ahead_.end() || before->second == now) continue;
+    if (first_ && *first_ != pair.step) continue;
+    first_ = pair.step;
+    (now > before->second ? fewer_in_b_ : fewer_in_a_).push_back(rank);
+  }
+  ahead_ = std::move(ahead);
+}
+
+void OptimizerSteps::remark(ModelComparison& model) const {
+  if (!fewer_in_a_.empty())
+    model.remarks.emplace_back(FewerUpdates{Side::kA, *first_, fewer_in_a_});
+  if (!fewer_in_b_.empty())
+    model.remarks.emplace_back(FewerUpdates{Side::kB, *first_, fewer_in_b_});
+}
 
 void list_not_compared(const UncomparedSteps& uncompared, ModelComparison& model) {
   for (std::size_t s = 0; s < kStages; ++s) list_stage(static_cast<Stage>(s), uncompared, model);
@@ -81,7 +98,7 @@ void remark_random_generators(const std::optional<std::uint64_t>& equal_after,
   const auto& kinds = std::get<OtherSettings>(random->what).kinds;
   if (!model.first) {
     model.remarks.emplace_back(IdleGenerators{kinds, random->step, std::nullopt});
-  } else if (equal_after && differs_earlier(model, Stage::kRandom, model.first)) {
+  } else if (equal_after && model.differs_earlier(Stage::kRandom, model.first)) {
     model.remarks.emplace_back(IdleGenerators{kinds, random->step, equal_after});
   }
 }

@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "compare/inputs.h"
@@ -26,6 +28,21 @@ struct UncomparedSteps {
   void count(Stage stage, StageResult::State state) {
     ++states[static_cast<std::size_t>(stage)][static_cast<std::size_t>(state)];
   }
+};
+
+// Optimiser steps that a worker made in one run and not in the other.
+class OptimizerSteps {
+ public:
+  using Segments = std::pair<std::uint32_t, std::uint32_t>;  // of A and B
+  // The next common step. Counts begin anew where other segments meet.
+  void add(const StepPair& pair, const Segments& segments);
+  void remark(ModelComparison& model) const;
+
+ private:
+  std::optional<Segments> segments_;
+  std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimiser steps of A's ranks
+  std::optional<std::uint64_t> first_;           // step at which some worker's numbers went apart
+  std::vector<std::uint32_t> fewer_in_a_, fewer_in_b_;
 };
 
 void list_not_compared(const UncomparedSteps& uncompared, ModelComparison& model);

@@ -5,18 +5,9 @@
 #include <cstdlib>
 #include <iterator>
 
+#include "base/try.h"
+
 namespace presum::compare {
-namespace {
-
-template <class T>
-Status take(Result<T> from, T& to) {
-  if (!from) return from.error();
-  to = std::move(*from);
-  return {};
-}
-
-}  // namespace
-
 std::string Run::salt(std::uint32_t segment) const {
   const auto found = std::ranges::find(segments, segment, &SegmentInfo::segment);
   return found == segments.end() ? "" : found->salt;
@@ -46,13 +37,11 @@ std::vector<FinalStateRecord> Run::final_states_of(std::uint32_t segment, Module
 
 Result<Run> read_run(const RunLog& log) {
   Run run{.log = log};
-  std::vector<StepRecord> steps;
-  for (const Status& done :
-       {take(log.facts(), run.facts), take(log.segments(), run.segments),
-        take(log.groups(), run.groups), take(log.final_states(), run.final_states),
-        take(log.steps(), steps)}) {
-    if (!done) return done.error();
-  }
+  PRESUM_ASSIGN(run.facts, log.facts());
+  PRESUM_ASSIGN(run.segments, log.segments());
+  PRESUM_ASSIGN(run.groups, log.groups());
+  PRESUM_ASSIGN(run.final_states, log.final_states());
+  PRESUM_ASSIGN(const auto steps, log.steps());
   for (const StepRecord& s : steps) {
     auto& segments = run.models[{s.model.module, s.model.shard}];
     if (segments.empty() || segments.back() != s.model.segment) segments.push_back(s.model.segment);

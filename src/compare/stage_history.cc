@@ -47,27 +47,9 @@ void StageHistory::add_step(StageResults results, const StepPair& pair) {
   previous_ = pair.step;
 }
 
-void StageHistory::add_final(StageResult result, const StepPair& last) {
-  if (result.difference) {
-    contexts_[index_of(Stage::kFinal)] = {{}, previous_};
-  }
+void StageHistory::add_final(const StageResult& result, const StepPair& last) {
+  if (result.difference) contexts_[index_of(Stage::kFinal)] = {{}, previous_};
   add(Stage::kFinal, result, last.step);
-}
-
-void StageHistory::add_facts(const SegmentPair& segments) {
-  const auto& since = segments.defining_since();
-  facts_differ_ = since.has_value();
-  if (!since) return;
-  StageSummary& summary = model_.at(Stage::kConfiguration);
-  if (!summary.first || summary.first->step > *since) {
-    summary.first.emplace();
-    summary.first->step = *since;
-    contexts_[index_of(Stage::kConfiguration)].previous = last_equal_before(*since);
-    summary.last_equal = last_equal_before(*since);
-  }
-  summary.differing = std::max(summary.differing, segments.defining_steps());
-  summary.compared = std::max(summary.compared, model_.common_steps);
-  segments.add_defining_facts(*summary.first);
 }
 
 void StageHistory::add(Stage stage, const StageResult& result, std::uint64_t step) {
@@ -112,24 +94,32 @@ void StageHistory::note_outcome(const StageResults& results, const StepPair& pai
   if (drawn_otherwise && as_before && !equal_after_random_) equal_after_random_ = pair.step;
 }
 
-// The last common step before one at which another pair of segments begins.
-std::optional<std::uint64_t> StageHistory::last_equal_before(std::uint64_t step) const {
-  const auto& last = model_.at(Stage::kGradient).last_equal;
-  return last && *last < step ? last : std::nullopt;
+void StageHistory::finish(const SegmentPair& segments, bool hashed) {
+  add_facts(segments);
+  for (const auto& [of_a, of_b] : worlds_) model_.worlds.push_back({of_a, of_b});
+  model_.other_worlds = only_worlds_differ(hashed);
+  if (!model_.other_worlds) choose_first();
 }
 
-std::optional<std::uint64_t> StageHistory::equal_before(Stage stage) const {
-  const auto previous = context_of(stage).previous;
-  if (stage < Stage::kParameters) return previous;
-  return std::min(previous, model_.at(stage).first->last_seen);
+void StageHistory::add_facts(const SegmentPair& segments) {
+  const auto& since = segments.defining_since();
+  facts_differ_ = since.has_value();
+  if (!since) return;
+  StageSummary& summary = model_.at(Stage::kConfiguration);
+  if (!summary.first || summary.first->step > *since) {
+    summary.first.emplace();
+    summary.first->step = *since;
+    // The last common step before, where another pair of segments begins.
+    summary.last_equal = model_.at(Stage::kGradient).last_equal;
+    if (summary.last_equal >= *since) summary.last_equal.reset();
+    contexts_[index_of(Stage::kConfiguration)].previous = summary.last_equal;
+  }
+  summary.differing = std::max(summary.differing, segments.defining_steps());
+  summary.compared = std::max(summary.compared, model_.common_steps);
+  segments.add_defining_facts(*summary.first);
 }
 
-std::vector<WorkerCounts> StageHistory::numbers_of_workers() const {
-  std::vector<WorkerCounts> out;
-  for (const auto& [of_a, of_b] : worlds_) out.push_back({of_a, of_b});
-  return out;
-}
-
+// What updates came to was compared: all parameters, or a sum after them.
 bool StageHistory::only_worlds_differ(bool hashed) const {
   if (worlds_.empty() || settings_differ_ || facts_differ_) return false;
   for (std::size_t s = index_of(Stage::kData); s < kStages; ++s) {
@@ -137,6 +127,45 @@ bool StageHistory::only_worlds_differ(bool hashed) const {
   }
   return model_.at(Stage::kFinal).compared > 0 || hashed ||
          model_.at(Stage::kReduction).last_equal > 0;
+}
+
+// Random generators alone are no difference of the runs: nothing may have been drawn from them.
+// Neither are they one if a step came out equal all the same.
+void StageHistory::choose_first() {
+  for (std::size_t s = 0; s < kStages; ++s) {
+    const auto stage = static_cast<Stage>(s);
+    if (!model_.at(stage).first || stage == Stage::kRandom) continue;
+    if (model_.differs_earlier(stage, model_.first)) model_.first = stage;
+    if (stage >= Stage::kParameters && model_.differs_earlier(stage, model_.first_number)) {
+      model_.first_number = stage;
+    }
+  }
+  if (!model_.first) return;
+  const bool without_effect =
+      equal_after_random_ && *equal_after_random_ <= model_.at(*model_.first).first->step;
+  if (model_.at(Stage::kRandom).first && !without_effect &&
+      model_.differs_earlier(Stage::kRandom, model_.first)) {
+    model_.first = Stage::kRandom;
+  }
+  const Context& context = contexts_[index_of(*model_.first)];
+  model_.unseen = context.unseen;
+  model_.any_before = context.previous.has_value();
+  model_.last_identical = context.previous;
+  if (*model_.first >= Stage::kParameters) {
+    const auto& seen = model_.at(*model_.first).first->last_seen;
+    model_.last_identical = std::min(context.previous, seen);
+  }
+  model_.bracket = bracket();
+}
+
+// Since when the first difference is there; none where that is the step at which it was found.
+std::optional<Bracket> StageHistory::bracket() const {
+  if (!model_.any_before) return std::nullopt;
+  const std::uint64_t last = *model_.first == Stage::kFinal ? 1 + model_.unrecorded : 0;
+  const std::uint64_t end = model_.at(*model_.first).first->step + last;
+  if (!model_.last_identical) return Bracket{.end = end};
+  const std::uint64_t since = *model_.last_identical + 1;
+  return since < end ? std::optional(Bracket{since, end}) : std::nullopt;
 }
 
 }  // namespace presum::compare

@@ -16,6 +16,17 @@ namespace {
 
 using Kind = FingerprintKind;
 
+TEST(LastEqualByRank, IsThatOfTheWorkerThatWasSeenTheLongestTimeAgo) {
+  LastEqualByRank equal;
+  EXPECT_EQ(equal.of({}), std::nullopt);
+  equal.equal(3, {1, 2});
+  equal.equal(5, {2});
+  EXPECT_EQ(equal.of({1, 2}), 3U);
+  EXPECT_EQ(equal.of({2}), 5U);
+  EXPECT_EQ(equal.of({2, 4}), std::nullopt);
+  EXPECT_EQ(equal.of({}), 5U);
+}
+
 TEST(OtherWorlds, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
   const auto c = compare_steps(steps_sharing_rows(2), steps_sharing_rows(3));
   EXPECT_EQ(c.outcome, Outcome::kIdentical);

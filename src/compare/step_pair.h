@@ -2,6 +2,8 @@
 // One step of both runs, side by side.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -12,7 +14,6 @@
 #include <vector>
 
 #include "compare/compare.h"
-#include "compare/last_equal.h"
 #include "presum/step_record.h"
 
 namespace presum::compare {
@@ -23,7 +24,20 @@ class GroupOrder {
   void add(const GroupInfo& group) { groups_.try_emplace(group.id, group.position, group.name); }
   std::size_t size() const { return groups_.size(); }
   // Names of the groups, the last of the model first; one without a name by its number.
-  std::vector<std::string> names_backward(const std::vector<std::uint64_t>& ids) const;
+  std::vector<std::string> names_backward(const std::vector<std::uint64_t>& ids) const {
+    std::vector<std::pair<std::uint32_t, std::string>> known;
+    for (const std::uint64_t id : ids) {
+      const auto group = groups_.find(id);
+      known.push_back(group != groups_.end() ? group->second
+                                             : std::pair(0U, fmt::format("group {:016x}", id)));
+    }
+    std::ranges::sort(known, std::greater<>());
+    known.erase(std::unique(known.begin(), known.end()), known.end());
+    std::vector<std::string> out;
+    out.reserve(known.size());
+    for (auto& [position, name] : known) out.push_back(std::move(name));
+    return out;
+  }
 
  private:
   std::map<std::uint64_t, std::pair<std::uint32_t, std::string>> groups_;
@@ -49,6 +63,15 @@ std::vector<WorkerPair> pairs_across_runs(const StepRecord& a, const StepRecord&
   }
   return out;
 }
+
+inline constexpr std::size_t kSlices = 25;  // of the parameters, one hashed at each step
+
+// Which of a model's parameters the hashes of a step are of.
+struct HashCoverage {
+  bool same_tensors = false;         // in both runs
+  bool whole = false;                // all of them
+  std::optional<std::size_t> slice;  // else; none: not known
+};
 
 struct StepPair {
   const StepRecord& a;
@@ -99,17 +122,40 @@ inline StageResult not_compared(bool in_a, bool in_b) {
   return {.state = in_a ? State::kNotInB : in_b ? State::kNotInA : State::kNotInEither};
 }
 
+// Where no pair of workers could be compared: whether either run has what `has` takes.
+template <class Has>
+StageResult not_recorded(const StepPair& pair, Has&& has) {
+  return not_compared(std::ranges::any_of(pair.a.workers, has),
+                      std::ranges::any_of(pair.b.workers, has));
+}
+
 inline constexpr std::size_t kEvidenceMax = 8;
 
 // Collects workers that differ.
 class DifferenceBuilder {
  public:
   explicit DifferenceBuilder(const StepPair& pair) : pair_(pair) { difference_.step = pair.step; }
-  void add_rank(const WorkerPair& workers) { difference_.ranks.push_back(workers.first->rank); }
-  void add_equal(const WorkerPair& workers) { equal_.push_back(workers.first->rank); }
-  // Nothing differs.
-  StageResult none() && { return {.equal = std::move(equal_)}; }
+
+  // Compares the pairs of workers that `has` takes both of. Where they are not `equal`, `add` adds
+  // evidence. Whether there are any. Other numbers of workers: tells who differs although the first
+  // workers of both runs are equal.
+  template <class Has, class Equal, class Add>
+  bool compare(const std::vector<WorkerPair>& pairs, Has&& has, Equal&& equal, Add&& add) {
+    bool compared = false;
+    for (const WorkerPair& w : pairs) {
+      if (!has(*w.first) || !has(*w.second)) continue;
+      compared = true;
+      if (equal(w)) {
+        equal_.push_back(w.first->rank);
+        continue;
+      }
+      add_worker(w, pairs.front());
+      add(w);
+    }
+    return compared;
+  }
   void add_evidence(std::vector<std::uint32_t> ranks, Detail detail) {
+    differs_ = true;
     if (difference_.evidence.size() < kEvidenceMax) {
       difference_.evidence.push_back({std::move(ranks), std::move(detail)});
     }
@@ -117,7 +163,9 @@ class DifferenceBuilder {
   void set_layers(const std::vector<std::uint64_t>& ids) {
     difference_.layers = pair_.groups.names_backward(ids);
   }
+  // `what` differs, if anything does.
   StageResult finish(What what) && {
+    if (!differs_) return {.equal = std::move(equal_)};
     auto& ranks = difference_.ranks;
     std::ranges::sort(ranks);
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
@@ -127,9 +175,24 @@ class DifferenceBuilder {
   }
 
  private:
+  void add_worker(const WorkerPair& workers, const WorkerPair& first) {
+    differs_ = true;
+    if (pair_.same_world()) {
+      difference_.ranks.push_back(workers.first->rank);
+      return;
+    }
+    first_differs_ = first_differs_ || workers == first;
+    if (first_differs_) return;
+    const bool of_a = workers.first != first.first;
+    add_evidence({}, of_a ? DissentingWorker{workers.first->rank, Side::kA}
+                          : DissentingWorker{workers.second->rank, Side::kB});
+  }
+
   const StepPair& pair_;
   Difference difference_;
   std::vector<std::uint32_t> equal_;
+  bool differs_ = false;
+  bool first_differs_ = false;
 };
 
 }  // namespace presum::compare

@@ -14,8 +14,13 @@ void change_gradients(std::vector<StepRecord>& steps) {
   }
 }
 
-std::vector<SegmentSpan> spans_of(const std::filesystem::path& run) {
-  const auto log = RunLog::open(run);
+// Of a run of two segments.
+std::vector<SegmentSpan> spans_of(const std::vector<StepRecord>& first,
+                                  const std::vector<StepRecord>& second) {
+  const TempFolder folder;
+  record(folder / "run", first);
+  record(folder / "run", second);
+  const auto log = RunLog::open(folder / "run");
   EXPECT_TRUE(log);
   const auto spans = timeline(*log, 0, 0, {1, 2});
   EXPECT_TRUE(spans);
@@ -23,10 +28,7 @@ std::vector<SegmentSpan> spans_of(const std::filesystem::path& run) {
 }
 
 TEST(Timeline, GoesOnWhereASegmentRepeatsGradients) {
-  const TempFolder folder;
-  record(folder / "run", steps_of(9));
-  record(folder / "run", resumed(6, 12));
-  const auto spans = spans_of(folder / "run");
+  const auto spans = spans_of(steps_of(9), resumed(6, 12));
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(spans[0].end, 6U);
   EXPECT_EQ(spans[1].offset, 6U);
@@ -34,46 +36,34 @@ TEST(Timeline, GoesOnWhereASegmentRepeatsGradients) {
 }
 
 TEST(Timeline, GoesOnWhereASegmentRepeatsSamples) {
-  const TempFolder folder;
-  record(folder / "run", steps_of(9));
   auto again = resumed(6, 12);
   change_gradients(again);
-  record(folder / "run", again);
-  const auto spans = spans_of(folder / "run");
+  const auto spans = spans_of(steps_of(9), again);
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(spans[1].begin, 6U);
 }
 
 TEST(Timeline, GoesOnAfterTheLastStepWhereNothingIsRepeated) {
-  const TempFolder folder;
-  record(folder / "run", steps_of(6));
-  record(folder / "run", resumed(6, 12));
-  const auto spans = spans_of(folder / "run");
+  const auto spans = spans_of(steps_of(6), resumed(6, 12));
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(spans[1].begin, 6U);
   EXPECT_EQ(spans[1].alignment, Alignment::kAssumed);
 }
 
 TEST(Timeline, BeginsAnewWhereSamplesAndParametersAreThoseOfStepZero) {
-  const TempFolder folder;
-  record(folder / "run", steps_of(6));
   auto again = resumed(0, 4);
   change_gradients(again);
-  record(folder / "run", again);
-  const auto spans = spans_of(folder / "run");
+  const auto spans = spans_of(steps_of(6), again);
   ASSERT_EQ(spans.size(), 1U);
   EXPECT_EQ(spans[0].segment, 2U);
   EXPECT_EQ(spans[0].alignment, Alignment::kRestart);
 }
 
 TEST(Timeline, GoesOnWhereOnlyTheDataBeginAnew) {
-  const TempFolder folder;
-  record(folder / "run", steps_of(6));
   auto again = resumed(0, 4);
   change_gradients(again);
   for (WorkerRecord& w : again[0].workers) w.states[0].value ^= 1;
-  record(folder / "run", again);
-  const auto spans = spans_of(folder / "run");
+  const auto spans = spans_of(steps_of(6), again);
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(spans[1].begin, 6U);
 }
@@ -90,25 +80,19 @@ std::vector<StepRecord> unshuffled(std::uint64_t from, std::uint64_t to) {
 }
 
 TEST(Timeline, GoesOnAfterTheLastStepWhereSeveralHaveItsSamples) {
-  const TempFolder folder;
   auto before = unshuffled(0, 10);
   auto after = unshuffled(10, 14);
   for (auto* steps : {&before, &after}) {
     change_workers(*steps, [](WorkerRecord& w) { w.states.clear(); });
   }
-  record(folder / "run", before);
-  record(folder / "run", after);
-  const auto spans = spans_of(folder / "run");
+  const auto spans = spans_of(before, after);
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(spans[1].begin, 10U);
   EXPECT_EQ(spans[1].alignment, Alignment::kAssumed);
 }
 
 TEST(Timeline, GoesOnAfterTheLastStepWhereTheOneOfItsSamplesHasOtherParameters) {
-  const TempFolder folder;
-  record(folder / "run", unshuffled(0, 6));
-  record(folder / "run", unshuffled(6, 9));
-  const auto spans = spans_of(folder / "run");
+  const auto spans = spans_of(unshuffled(0, 6), unshuffled(6, 9));
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(spans[1].begin, 6U);
   EXPECT_EQ(spans[1].alignment, Alignment::kAssumed);
@@ -120,7 +104,7 @@ TEST(Timeline, WalksThroughItsPiecesWithoutTheStepsThatWereDoneAgain) {
   record(folder / "run", resumed(6, 12));
   const auto log = RunLog::open(folder / "run");
   ASSERT_TRUE(log);
-  const auto spans = spans_of(folder / "run");
+  const auto spans = spans_of(steps_of(9), resumed(6, 12));
   TimelineReader walk(*log, spans, 0, 0);
   for (std::uint64_t step = 0; step < 12; ++step) {
     const auto at = walk.next();

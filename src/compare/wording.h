@@ -27,15 +27,13 @@ std::string kinds_text(const std::vector<std::uint32_t>& kinds);
 // Values of workers: "Adam or SGD".
 std::string fact_text(const std::vector<std::string>& values);
 
-// ---- wording_between.cc
+// ---- wording.cc
 
 // Since when the first difference is there, where that is no single step.
 std::string bracket_text(const ModelComparison& model);
 // What lies between what was last seen equal and the first difference. Empty where it is an input
 // of the step.
 std::string between_text(const ModelComparison& model);
-
-// ---- wording.cc
 
 std::vector<std::string> remark_texts(const ModelComparison& model);
 std::vector<std::string> not_compared_texts(const ModelComparison& model);

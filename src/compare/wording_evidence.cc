@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <span>
@@ -54,17 +55,16 @@ struct WhatWords {
     if (!s.kinds.empty()) names.push_back(kinds_text(s.kinds));
     return fmt::format("{}", fmt::join(names, ", "));
   }
-  std::string operator()(const SamplesDealtOtherwise&) const {
-    return "the same samples over all workers, dealt to them in another way";
-  }
-  std::string operator()(const OtherLabels&) const {
-    return "other tensors of the same samples (labels, targets, masks)";
+  std::string operator()(OtherThing thing) const {
+    constexpr std::array kThings = {
+        "the same samples over all workers, dealt to them in another way",
+        "other tensors of the same samples (labels, targets, masks)",
+        "positions in the data set that samplers drew", "loss", "reduced gradient"};
+    static_assert(kThings.size() == static_cast<std::size_t>(OtherThing::kReducedGradient) + 1);
+    return kThings[static_cast<std::size_t>(thing)];
   }
   std::string operator()(const OtherSamples& s) const {
     return fmt::format("samples ({} of {} over all workers)", s.differing, s.of);
-  }
-  std::string operator()(const OtherPositions&) const {
-    return "positions in the data set that samplers drew";
   }
   std::string operator()(const OtherStates& s) const {
     std::vector<std::string> out;
@@ -76,13 +76,11 @@ struct WhatWords {
                        s.compared == 1 ? "hash" : "hashes",
                        s.differing == 1 ? "differs" : "differ");
   }
-  std::string operator()(const OtherLoss&) const { return "loss"; }
   std::string operator()(const OtherGradient& g) const {
     if (g.layers == 0 || difference.layers.empty()) return "gradient";
     return fmt::format("gradient of {} of {} layers, first in the backward pass {}", g.layers, g.of,
                        difference.layers.front());
   }
-  std::string operator()(const OtherReducedGradient&) const { return "reduced gradient"; }
 };
 
 // ---- evidence

@@ -10,6 +10,7 @@
 namespace presum::judge {
 namespace {
 
+using testing::Recorded;
 using testing::RunOnDisk;
 using testing::step_record;
 
@@ -32,14 +33,8 @@ Judgement judged(const RunLog& log) {
   return *out;
 }
 
-void add_steps(RunOnDisk& run, std::uint64_t count, std::uint32_t workers) {
-  for (std::uint64_t s = 0; s < count; ++s) run.add(step_record(run.segment(), s, workers));
-}
-
 TEST(Judge, ManyStepsThatPassedAreConsistent) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  add_steps(run, 60, 2);
+  Recorded run(2, 60);
   run.replace({}, kLooked);
   const auto j = judged(run.log());
   EXPECT_EQ(j.verdict, Verdict::kConsistent);
@@ -47,15 +42,12 @@ TEST(Judge, ManyStepsThatPassedAreConsistent) {
 }
 
 TEST(Judge, SaysWhyTheEvidenceIsInsufficient) {
-  TempFolder folder;
-  RunOnDisk none(folder / "none", "text", 2);
+  Recorded none(2);
   none.replace({}, kLooked);
-  RunOnDisk one(folder / "one", "text", 1);
-  add_steps(one, 60, 1);
+  Recorded one(1, 60);
   one.replace({}, kLooked);
-  RunOnDisk old(folder / "old", "text", 2);
-  add_steps(old, 60, 2);
-  for (auto& [run, why] : {std::pair<RunOnDisk*, const char*>{&none, "no step was recorded"},
+  Recorded old(2, 60);
+  for (auto& [run, why] : {std::pair<Recorded*, const char*>{&none, "no step was recorded"},
                            {&one, "one worker"},
                            {&old, "no check was made"}}) {
     const auto j = judged(run->log());
@@ -65,8 +57,7 @@ TEST(Judge, SaysWhyTheEvidenceIsInsufficient) {
 }
 
 TEST(Judge, StepsOfALoneWorkerAreNotCompared) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
+  Recorded run(2);
   for (std::uint64_t s = 0; s < 60; ++s) {
     auto step = step_record(run.segment(), s, 2);
     step.workers.pop_back();
@@ -81,8 +72,7 @@ TEST(Judge, StepsOfALoneWorkerAreNotCompared) {
 }
 
 TEST(Judge, CountsStepsWorkersAndChecks) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 4);
+  Recorded run(4);
   for (const std::uint64_t s : {10U, 11U, 19U}) {
     auto step = step_record(run.segment(), s, 4);
     step.workers.erase(step.workers.begin() + 1);
@@ -107,9 +97,7 @@ TEST(Judge, CountsStepsWorkersAndChecks) {
 }
 
 TEST(Judge, ARecordThatLacksStepsIsNotConsistent) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  add_steps(run, 30, 2);
+  Recorded run(2, 30);
   run.add(step_record(run.segment(), 32, 2));
   run.replace({}, kLooked);
   const auto j = judged(run.log());
@@ -118,8 +106,7 @@ TEST(Judge, ARecordThatLacksStepsIsNotConsistent) {
 }
 
 TEST(Judge, ARecordWhoseStepsLackPacketsIsNotConsistent) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 3);
+  Recorded run(3);
   for (std::uint64_t s = 0; s < 30; ++s) {
     auto step = step_record(run.segment(), s, 3);
     if (s >= 20) step.workers.pop_back();
@@ -134,9 +121,7 @@ TEST(Judge, ARecordWhoseStepsLackPacketsIsNotConsistent) {
 }
 
 TEST(Judge, ARecordThatIsIncompleteIsNotConsistentAndSaysSinceWhen) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  add_steps(run, 30, 2);
+  Recorded run(2, 30);
   run.replace({}, kLooked);
   run.mark_incomplete("the disk is full");
   const auto j = judged(run.log());
@@ -147,9 +132,7 @@ TEST(Judge, ARecordThatIsIncompleteIsNotConsistentAndSaysSinceWhen) {
 }
 
 TEST(Judge, FindingsStandInAnIncompleteRecord) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  add_steps(run, 30, 2);
+  Recorded run(2, 30);
   run.replace({warning()}, kLooked);
   run.mark_incomplete("the disk is full");
   EXPECT_EQ(judged(run.log()).verdict, Verdict::kInconsistent);

@@ -88,4 +88,17 @@ class RunOnDisk {
   runlog::Writer writer_;
 };
 
+struct OwnFolder {
+  TempFolder folder;
+};
+
+// A run of so many workers and steps in a folder of its own.
+struct Recorded : OwnFolder, RunOnDisk {
+  explicit Recorded(std::uint32_t workers, std::uint64_t steps = 0,
+                    const std::string& text = "text")
+      : RunOnDisk(folder / "run", text, workers) {
+    for (std::uint64_t s = 0; s < steps; ++s) add(step_record(1, s, workers));
+  }
+};
+
 }  // namespace presum::testing

@@ -1,33 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/page_data.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "judge/testing.h"
+#include "report/report.h"
 
 namespace presum::report {
 namespace {
 
-using testing::RunOnDisk;
+using testing::Recorded;
 using testing::step_record;
-using testing::TempFolder;
 
-struct OwnFolder {
-  TempFolder folder;
-};
-
-// A run of so many workers and steps.
-struct Recorded : OwnFolder, RunOnDisk {
-  explicit Recorded(std::uint32_t workers, std::uint64_t steps = 0,
-                    const std::string& text = "text")
-      : RunOnDisk(folder / "run", text, workers) {
-    for (std::uint64_t s = 0; s < steps; ++s) add(step_record(1, s, workers));
-  }
-};
-
-Json data_of(RunOnDisk& run) {
+Json data_of(Recorded& run) {
   std::vector<RunLog> logs;
   logs.push_back(run.log());
   auto data = page_data(logs);

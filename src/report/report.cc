@@ -1,15 +1,202 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/report.h"
 
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
 #include "base/try.h"
+#include "diagnose/diagnoser.h"
+#include "judge/continuations.h"
+#include "judge/documents.h"
+#include "presum/version.h"
+#include "report/model_charts.h"
 #include "report/page_assets.h"
-#include "report/page_data.h"
+#include "report/stall_list.h"
 
 namespace presum::report {
+namespace {
+
+constexpr std::size_t kCellsMax = 450'000;  // numbers in a page, about 7 bytes each
+
+constexpr std::size_t kFindingsMax = 100;
+
+// Of findings, the worst first, those that the page shows.
+std::span<const Finding> shown(std::span<const Finding> findings) {
+  return findings.first(std::min(findings.size(), kFindingsMax));
+}
+
+// The findings that are shown, and how many there are.
+Json judgement_of(const judge::Judgement& judgement) {
+  return {{"verdict", to_string(judgement.verdict)},
+          {"reason", judgement.reason},
+          {"findings", judge::findings_json(shown(judgement.findings))},
+          {"count", judgement.findings.size()},
+          {"checks", judge::checks_json(judgement.checks)},
+          {"audits", judge::audits_json(judgement.audits)}};
+}
+
+Json catalogue_json() {
+  Json out = Json::object();
+  for (const diagnose::CheckInfo& check : diagnose::catalogue()) {
+    out[std::string(check.id)] = {
+        {"looks_at", check.looks_at}, {"blind", check.blind}, {"code", check.code}};
+  }
+  return out;
+}
+
+// One entry a segment and key, with the ranks that share a value.
+Json facts_json(const std::vector<Fact>& facts) {
+  std::map<std::pair<std::uint32_t, std::string>, std::map<std::string, std::vector<std::uint32_t>>>
+      by_key;
+  for (const Fact& f : facts) by_key[{f.segment, f.key}][f.value].push_back(f.rank);
+  Json out = Json::array();
+  for (const auto& [key, values] : by_key) {
+    Json shared = Json::array();
+    for (const auto& [value, ranks] : values)
+      shared.push_back({{"value", value}, {"ranks", ranks}});
+    out.push_back({{"segment", key.first}, {"key", key.second}, {"values", shared}});
+  }
+  return out;
+}
+
+Json notes_json(const std::vector<NoteRecord>& notes) {
+  Json out = Json::array();
+  for (const NoteRecord& n : notes) {
+    out.push_back({{"segment", n.segment}, {"rank", n.rank}, {"text", n.text}});
+  }
+  return out;
+}
+
+Json outcomes_json(std::span<const Continuation> continuations) {
+  Json out = judge::continuations_json(continuations);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i]["outcome"] = judge::outcome_text(continuations[i]);
+  }
+  return out;
+}
+
+Json hosts_json(const std::vector<ModuleInfo>& modules) {
+  Json out = Json::object();
+  for (const ModuleInfo& m : modules) {
+    for (const WorkerInfo& w : m.workers) out[std::to_string(w.rank)] = w.host;
+  }
+  return out;
+}
+
+std::vector<GroupInfo> groups_of(const StepRecord& step, const std::vector<GroupInfo>& groups) {
+  std::vector<GroupInfo> out;
+  std::ranges::copy_if(groups, std::back_inserter(out),
+                       [&](const GroupInfo& g) { return g.model == step.model; });
+  return out;
+}
+
+// Where the findings begin that the page shows with a model: its own, and those that show in it
+// too.
+std::vector<std::uint64_t> first_steps(const ModelKey& model, std::span<const Finding> findings) {
+  std::vector<std::uint64_t> out;
+  for (const Finding& f : findings) {
+    if (f.model == model || std::ranges::find(f.elsewhere, model) != f.elsewhere.end()) {
+      out.push_back(f.first_step);
+    }
+  }
+  return out;
+}
+
+// Hands each row to the charts that hold its step. A run that is still written may have rows whose
+// step no charts hold yet.
+class ModelRouter {
+ public:
+  explicit ModelRouter(std::vector<ModelCharts>& models) : models_(models) {}
+  ModelCharts* find(const StepKey& key) {
+    if (models_.empty()) return nullptr;
+    for (std::size_t tried = 0; tried < models_.size(); ++tried) {
+      if (models_[at_].holds(key)) return &models_[at_];
+      at_ = (at_ + 1) % models_.size();
+    }
+    return nullptr;
+  }
+
+ private:
+  std::vector<ModelCharts>& models_;
+  std::size_t at_ = 0;
+};
+
+Status fill(const RunLog& log, std::vector<ModelCharts>& models) {
+  ModelRouter router(models);
+  PRESUM_TRY(log.for_each_workers([&](const StepKey& key, std::span<const WorkerRecord> workers) {
+    if (ModelCharts* model = router.find(key)) model->add_workers(key, workers);
+  }));
+  PRESUM_TRY(log.for_each_groups([&](const StepKey& key, std::span<const GroupRecord> groups) {
+    if (ModelCharts* model = router.find(key)) model->add_groups(key, groups);
+  }));
+  for (ModelCharts& model : models) {
+    for (const StepKey& key : model.matrices().steps()) {
+      PRESUM_ASSIGN(const auto pairs, log.cosines(key));
+      model.matrices().add(key, pairs);
+    }
+  }
+  return {};
+}
+
+bool ascending(std::span<const StepRecord> steps) {
+  return std::adjacent_find(steps.begin(), steps.end(), [](const auto& a, const auto& b) {
+           return a.step >= b.step;
+         }) == steps.end();
+}
+
+Result<Json> models_json(const RunLog& log, std::span<const StepRecord> steps,
+                         std::span<const Finding> findings, std::size_t cells_max) {
+  PRESUM_ASSIGN(const auto groups, log.groups());
+  const auto spans = judge::cut(steps);
+  std::vector<ModelCharts> models;
+  models.reserve(spans.size());
+  for (const auto& span : spans) {
+    if (!ascending(span)) return fail(ErrorCode::kCorrupt, log.name() + ": steps out of order");
+    models.emplace_back(span, groups_of(span.front(), groups),
+                        first_steps(span.front().model, shown(findings)), cells_max / spans.size());
+  }
+  PRESUM_TRY(fill(log, models));
+  Json out = Json::array();
+  for (const ModelCharts& model : models) out.push_back(model.json());
+  return out;
+}
+
+Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
+  PRESUM_ASSIGN(const auto steps, log.steps());
+  PRESUM_ASSIGN(const auto judgement, judge::judge(log, steps));
+  PRESUM_ASSIGN(const auto facts, log.facts());
+  PRESUM_ASSIGN(const auto notes, log.notes());
+  PRESUM_ASSIGN(const auto stalls, log.stalls());
+  PRESUM_ASSIGN(const auto modules, log.modules());
+  PRESUM_ASSIGN(auto models, models_json(log, steps, judgement.findings, cells_max));
+  return Json{{"name", log.name()},
+              {"segments", judge::segments_json(judgement.segments)},
+              {"continuations", outcomes_json(judgement.continuations)},
+              {"judgement", judgement_of(judgement)},
+              {"facts", facts_json(facts)},
+              {"notes", notes_json(notes)},
+              {"stalls", stalls_json(stalls)},
+              {"hosts", hosts_json(modules)},
+              {"parts", std::move(models)}};
+}
+
+}  // namespace
+
+Result<Json> page_data(std::span<const RunLog> runs) {
+  Json out = Json::array();
+  for (const RunLog& run : runs) {
+    PRESUM_ASSIGN(auto data, run_data(run, kCellsMax / runs.size()));
+    out.push_back(std::move(data));
+  }
+  return Json{{"presum", version()}, {"catalogue", catalogue_json()}, {"runs", std::move(out)}};
+}
 
 Result<std::string> page(std::span<const RunLog> runs, const Json& comparison) {
   PRESUM_ASSIGN(auto data, page_data(runs));
-  if (!comparison.is_null()) (data)["comparison"] = comparison;
+  if (!comparison.is_null()) data["comparison"] = comparison;
   std::string out(kPageBeforeData);
   out += embeddable(data);
   out += kPageAfterData;

@@ -11,6 +11,10 @@
 
 namespace presum::report {
 
+// Everything that the page draws, of one run or several. Its size is bounded whatever the runs'
+// length: see axis.h. Errors: those of reading the runs.
+Result<Json> page_data(std::span<const RunLog> runs);
+
 // One HTML page with everything it needs; a browser that opens it loads nothing else. Runs without
 // a step, or with one worker, yield a page that says so. Errors: those of reading the runs.
 // `comparison` of two runs, as `presum compare --format json` writes it, is drawn above them.

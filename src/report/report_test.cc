@@ -10,6 +10,7 @@
 namespace presum::report {
 namespace {
 
+using testing::Recorded;
 using testing::RunOnDisk;
 using testing::step_record;
 
@@ -37,9 +38,7 @@ std::string without_data(std::string html) {
 }
 
 TEST(Page, HoldsItsLibraryAndLoadsNothing) {
-  TempFolder folder;
-  RunOnDisk run(folder / "run", "text", 2);
-  run.add(step_record(run.segment(), 0, 2));
+  Recorded run(2, 1);
   const auto html = page_of(run);
   EXPECT_TRUE(html.starts_with("<!DOCTYPE html>"));
   EXPECT_NE(html.find("default-src 'none'"), std::string::npos);

@@ -56,14 +56,6 @@ TEST(TimeCharts, WaitingCostsWhatIsBeyondTheWorkerThatWaitedLeast) {
   EXPECT_EQ(json["workers"].size(), 2U);
 }
 
-TEST(TimeCharts, OneWorkerWaitsForNobody) {
-  const StepAxis axis(std::vector<std::uint64_t>{1}, 8);
-  TimeCharts charts(axis, 1);
-  charts.add(0, std::vector{worker(0, 3, 1)});
-  EXPECT_EQ(charts.json()["waited"], 0);
-  EXPECT_EQ(charts.json()["total"], 4);
-}
-
 TEST(TimeCharts, TimesThatAreNoNumbersAreLeftOut) {
   const StepAxis axis(std::vector<std::uint64_t>{1}, 8);
   TimeCharts charts(axis, 2);
