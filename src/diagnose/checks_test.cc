@@ -32,14 +32,7 @@ TEST(Explains, ItselfAndWhatTheTableSays) {
     EXPECT_TRUE(explains(static_cast<Check>(c), static_cast<Check>(c)));
   }
   EXPECT_TRUE(explains(kNoReduction, kParameterDesync));
-  EXPECT_TRUE(explains(kSamplerMismatch, kDuplicateData));
-  EXPECT_TRUE(explains(kDuplicateData, kOverlappingData));
-  EXPECT_TRUE(explains(kLostGradients, kNoProgress));
-  EXPECT_TRUE(explains(kOptimizerMismatch, kParameterDesync));
   EXPECT_FALSE(explains(kParameterDesync, kNoReduction));
-  EXPECT_FALSE(explains(kMissingWorker, kParameterDesync));
-  EXPECT_FALSE(explains(kSharedRng, kWorkerOutlier));
-  EXPECT_FALSE(explains(kTokenImbalance, kDuplicateData));
 }
 
 // A rename of a type once went into the texts.
@@ -63,21 +56,6 @@ TEST(Catalogue, IsInWordsOfPeople) {
       }
     }
   }
-}
-
-TEST(Catalogue, HasTheAgreedSeverities) {
-  for (const Check c : {kNonfiniteGradient, kNonfiniteLoss, kNoReduction, kReducedGradientMismatch,
-                        kParameterDesync, kOptimizerMismatch, kDuplicateData, kReductionScale,
-                        kZeroGradient, kFrozenGradient, kReductionError}) {
-    EXPECT_EQ(info(c).severity, Severity::kCritical) << info(c).id;
-  }
-  for (const Check c :
-       {kOverlappingData, kSamplerMismatch, kEpochNotSet, kManifestMismatch, kBufferDesync,
-        kModeMismatch, kWorkerOutlier, kPairTooSimilar, kTooConsistent, kMissingWorker,
-        kTokenImbalance, kEnvironmentMismatch, kReductionDtype, kReductionNondeterministic}) {
-    EXPECT_EQ(info(c).severity, Severity::kWarning) << info(c).id;
-  }
-  for (const Check c : {kLossEvent, kSharedRng}) EXPECT_EQ(info(c).severity, Severity::kInfo);
 }
 
 }  // namespace

@@ -282,10 +282,10 @@ TEST(DataCoverage, ShardsOfTheRanksAreJudgedApart) {
   const auto found = [](std::uint64_t steps) {
     Passes p("RandomSampler: length=200", 200);
     p.change = [](WorkerRecord& w) {
-      set(w, Kind::kDataSubset, std::uint64_t{7} + w.rank);
+      set(w, Kind::kDataSubset, 7 + w.rank);
       for (std::uint64_t& row : w.samples.hashes) row = scramble(row + w.rank);
       unset(w, Kind::kSamplerReplicas);
-      set(w, Kind::kSamplerLength, std::uint64_t{200});
+      set(w, Kind::kSamplerLength, 200);
     };
     p.play(0, steps, [](std::uint64_t place, std::uint32_t) { return dealt(place, 0, 200, 1); });
     p.close();

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/lost_gradients.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -96,9 +94,9 @@ TEST(LostGradients, ClippingAndUnscalingAreToldFromScaling) {
 TEST(LostGradients, ABatchThatIsLeftOutNowAndThenIsNoHabit) {
   expect_quiet(played(200, [](StepRecord& r) {
     step_optimiser(r);
-    if (r.step % 7 == 0) set(r.workers[3], Kind::kPassesCleared, std::uint64_t{1});
+    if (r.step % 7 == 0) set(r.workers[3], Kind::kPassesCleared, 1);
     if (r.step % 9 == 0) {
-      for (WorkerRecord& one : r.workers) set(one, Kind::kForwardsDetached, std::uint64_t{4});
+      for (WorkerRecord& one : r.workers) set(one, Kind::kForwardsDetached, 4);
     }
   }));
 }

@@ -379,8 +379,7 @@ Continued goes_on(const GoesOn& how) {
   }
   if (how.told_at_the_end) return run;
   StepRecord next = step_of(how.steps, 1, 0, 0);
-  for (WorkerRecord& w : next.workers)
-    set(w, FingerprintKind::kDataEnded, std::uint64_t{how.ended});
+  for (WorkerRecord& w : next.workers) set(w, FingerprintKind::kDataEnded, how.ended);
   run.update(next);
   return run;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/stalls.h"
-
 #include <gtest/gtest.h>
+
+#include "diagnose/rules.h"
 
 namespace presum::diagnose {
 namespace {
@@ -20,8 +20,7 @@ Stall stall() {
 
 TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
   SignalLog log;
-  const Stalls rule;
-  rule.report(stall(), log);
+  report_stall(stall(), log);
   ASSERT_EQ(log.signals().size(), 1U);
   const Signal& s = log.signals().front();
   EXPECT_EQ(s.check, Check::kStall);
@@ -37,12 +36,11 @@ TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
 
 TEST(Stalls, OneThatWentOnIsAWarning) {
   SignalLog log;
-  const Stalls rule;
-  rule.report(stall(), log);
+  report_stall(stall(), log);
   Stall over = stall();
   over.over = true;
   over.seconds = 93;
-  rule.report(over, log);
+  report_stall(over, log);
   ASSERT_EQ(log.signals().size(), 1U);
   EXPECT_EQ(log.signals().front().severity, Severity::kWarning);
   EXPECT_NE(log.signals().front().title.find("93 s at step 12, and went on"), std::string::npos);
@@ -50,25 +48,23 @@ TEST(Stalls, OneThatWentOnIsAWarning) {
 
 TEST(Stalls, WhoWorksIsAWarningAndWhatMayBeMeantIsNothing) {
   SignalLog log;
-  const Stalls rule;
   Stall busy = stall();
   busy.busy = true;
-  rule.report(busy, log);
+  report_stall(busy, log);
   ASSERT_EQ(log.signals().size(), 1U);
   EXPECT_EQ(log.signals().front().severity, Severity::kWarning);
   SignalLog other;
   Stall harmless = stall();
   harmless.harmless = true;
-  rule.report(harmless, other);
+  report_stall(harmless, other);
   EXPECT_TRUE(other.signals().empty());
 }
 
 TEST(Stalls, WhereNobodyIsKnownToBeMissingAllAreNamed) {
   SignalLog log;
-  const Stalls rule;
   Stall unknown = stall();
   unknown.ranks.clear();
-  rule.report(unknown, log);
+  report_stall(unknown, log);
   ASSERT_EQ(log.signals().size(), 1U);
   EXPECT_TRUE(log.signals().front().everyone);
   EXPECT_EQ(log.signals().front().ranks, (Ranks{0, 1, 2}));

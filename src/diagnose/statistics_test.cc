@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // worker-outlier, pair-too-similar, too-consistent, loss-event, token-imbalance.
-#include "diagnose/statistics.h"
-
 #include <gtest/gtest.h>
 
 #include "detect/testing.h"
@@ -124,29 +122,23 @@ TEST(Statistics, SeveralStatisticsOfOneWorkerAreOneFinding) {
 }
 
 TEST(Statistics, AreExplainedByAHarderCheck) {
-  Watched w = played(60, [](StepRecord& r) { set(r.workers[3], Kind::kMode, std::uint64_t{0}); });
+  Watched w = played(60, [](StepRecord& r) { set(r.workers[3], Kind::kMode, 0); });
   w.feed(w.run.step(61), {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3})});
   expect(w, "mode-mismatch", {.first_step = 0, .also = {"worker-outlier"}});
 }
 
 TEST(Statistics, TellWhatTheyWatched) {
-  SignalLog log;
-  Roster roster;
-  const HealthyRun run;
-  const StepRecord record = run.step(1);
-  const std::vector<Batch> read = batches(record);
+  Watched w;
+  w.play(1, 1);
+  EXPECT_EQ(w.check("worker-outlier").state, State::kNotPossible);
+  EXPECT_EQ(w.check("pair-too-similar").state, State::kNotPossible);
   detect::StepAlarms alarms;
-  const detect::TimeAlarms times;
-  Statistics rule;
-  rule.update({record, read, alarms, times, roster}, log);
-  EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotPossible);
-  EXPECT_EQ(log.record(Check::kPairTooSimilar).state, State::kNotPossible);
   alarms.watched[static_cast<std::size_t>(Statistic::kNorm)] = 1;
   alarms.watched[static_cast<std::size_t>(Statistic::kPair)] = 1;
-  rule.update({record, read, alarms, times, roster}, log);
-  EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotTriggered);
-  EXPECT_EQ(log.record(Check::kPairTooSimilar).state, State::kNotTriggered);
-  EXPECT_EQ(log.record(Check::kLossEvent).state, State::kNotPossible);
+  w.diagnoser.update(w.run.step(2), alarms);
+  EXPECT_EQ(w.check("worker-outlier").state, State::kNotTriggered);
+  EXPECT_EQ(w.check("pair-too-similar").state, State::kNotTriggered);
+  EXPECT_EQ(w.check("loss-event").state, State::kNotPossible);
 }
 
 TEST(Statistics, SayThatEqualValuesStandOutNowhere) {
