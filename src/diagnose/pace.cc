@@ -63,7 +63,7 @@ class PeriodicStalls {
         in_a_row_ = 0;
         return;
       }
-      note(record, usual);
+      note(record, *longest, usual);
       if (const auto found = period()) report(record, *found, log);
       return;  // it does not change what is usual
     }
@@ -84,18 +84,16 @@ class PeriodicStalls {
     double queued = 0;                         // likewise
   };
 
-  void note(const StepRecord& record, double usual) {
+  void note(const StepRecord& record, const WorkerRecord& longest, double usual) {
     Stall stall{.step = record.step, .record = records_};
-    const WorkerRecord* worst = &record.workers.front();
     for (const WorkerRecord& w : record.workers) {
-      if (own_of(w) > own_of(*worst)) worst = &w;
       if (own_of(w) > kTimesUsual * usual) insert(stall.ranks, w.rank);
     }
-    stall.longer = own_of(*worst) - usual;
-    stall.queued = queued_of(*worst) - queued_.value();
+    stall.longer = own_of(longest) - usual;
+    stall.queued = queued_of(longest) - queued_.value();
     for (std::size_t p = 0; p < kPhaseCount; ++p) {
       if (static_cast<Phase>(p) == Phase::kReduction) continue;
-      stall.phases[p] = worst->times.seconds[p] - phases_[p].value();
+      stall.phases[p] = longest.times.seconds[p] - phases_[p].value();
     }
     stalls_.push_back(std::move(stall));
     if (stalls_.size() > kStallsKept) stalls_.pop_front();

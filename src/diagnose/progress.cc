@@ -131,7 +131,8 @@ class NoProgress final : public Rule {
       stand(state, held, fresh);
       if (fresh) {
         moved_ = moved_ || looks_ > kRound;
-        begin();
+        unchanged_ = repeats_ = taken_ = 0;
+        trained_before_ = trained_;
       } else if (ought_to_differ) {
         first_step_ = repeats_++ == 0 ? held.step : std::min(first_step_, held.step);
       }
@@ -139,11 +140,6 @@ class NoProgress final : public Rule {
     if (looks_ % kKept == 0) {
       std::erase_if(held_, [&](const auto& held) { return held.second.look + kKept < looks_; });
     }
-  }
-
-  void begin() {
-    unchanged_ = repeats_ = taken_ = 0;
-    trained_before_ = trained_;
   }
 
   // Steps that come now and then are counted until all parts were hashed after some of them.

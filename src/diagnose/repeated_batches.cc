@@ -88,8 +88,13 @@ class RepeatedBatches final : public Rule {
       own.length = again ? own.length + 1 : 0;
       own.batch = batch.set;
       const bool sure = at == Places::kRepeated && batch.repeated > 1;
-      if (own.length >= (sure ? kRepeats : kRepeatsUnsure))
-        report_repeats(context, i, own.length, log);
+      if (own.length < (sure ? kRepeats : kRepeatsUnsure)) continue;
+      Signal signal = sighting({Check::kOverlappingData, 1}, context, {{w.rank}, false}, 0.95);
+      signal.first_step -= std::min(signal.first_step, own.length - 1);
+      signal.title = "{Ranks} computed on the same rows several times within a step";
+      signal.evidence = {{"rows", static_cast<std::int64_t>(batch.rows)},
+                         {"rows_distinct", static_cast<std::int64_t>(batch.distinct)}};
+      log.add(std::move(signal), 1);
     }
   }
 
@@ -156,18 +161,6 @@ class RepeatedBatches final : public Rule {
     signal.first_step = first;
     signal.title = "{Ranks} computed on the same batch in several steps in a row";
     signal.remedy = kStuck;
-    log.add(std::move(signal), 1);
-  }
-
-  static void report_repeats(const StepContext& context, std::size_t place, std::uint64_t length,
-                             SignalLog& log) {
-    const Batch& batch = context.batches[place];
-    const Blame blame{{context.record.workers[place].rank}, false};
-    Signal signal = sighting({Check::kOverlappingData, 1}, context, blame, 0.95);
-    signal.first_step -= std::min(signal.first_step, length - 1);
-    signal.title = "{Ranks} computed on the same rows several times within a step";
-    signal.evidence = {{"rows", static_cast<std::int64_t>(batch.rows)},
-                       {"rows_distinct", static_cast<std::int64_t>(batch.distinct)}};
     log.add(std::move(signal), 1);
   }
 

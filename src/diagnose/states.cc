@@ -169,14 +169,12 @@ class States final : public Rule {
     }
     log.checked(said_of(kind).check);
     if (all_equal(context.record)) return;
-    for (const std::uint32_t shard : shards) compare_shard(context, kind, shard, log);
-  }
-
-  void compare_shard(const StepContext& context, Kind kind, std::uint32_t shard, SignalLog& log) {
-    const Groups differ = differing(context.record, kind, shard);
-    if (differ.empty()) return;
-    report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
-           context.roster, log);
+    for (const std::uint32_t shard : shards) {
+      const Groups differ = differing(context.record, kind, shard);
+      if (differ.empty()) continue;
+      report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
+             context.roster, log);
+    }
   }
 
   // What some watch and others do not, or by another name, is not compared.

@@ -40,7 +40,7 @@ struct Words {
   const char* of;    // in a title
 };
 
-constexpr Words kWords[] = {
+constexpr Words kStatisticWords[] = {
     {Statistic::kLoss, "loss", "loss"},
     {Statistic::kNorm, "norm", "gradient norm"},
     {Statistic::kDirection, "direction", "cosine with the other workers' gradients"},
@@ -55,7 +55,7 @@ constexpr Words kWords[] = {
 };
 
 const Words& words_of(Statistic statistic) {
-  return *std::ranges::find(kWords, statistic, &Words::statistic);
+  return *std::ranges::find(kStatisticWords, statistic, &Words::statistic);
 }
 
 Check check_of(const Alarm& alarm) {
@@ -207,12 +207,11 @@ class TokenShares {
   // The geometric mean of a worker's count over the others', where it is at least 1.2 (or at most
   // its inverse) and on the same side in four of five steps, ten or more; else none.
   std::optional<double> apart(std::uint32_t replica) const {
-    const Share* found = shares_.find(replica);
-    if (found == nullptr || found->steps < kShareSteps) return {};
-    const Share& share = *found;
-    const auto steps = static_cast<double>(share.steps);
-    const double mean = share.log_ratio / steps;
-    const auto above = static_cast<double>(share.above);
+    const Share* share = shares_.find(replica);
+    if (share == nullptr || share->steps < kShareSteps) return {};
+    const auto steps = static_cast<double>(share->steps);
+    const double mean = share->log_ratio / steps;
+    const auto above = static_cast<double>(share->above);
     const double same_side = mean > 0 ? above : steps - above;
     if (std::abs(mean) < kApart || same_side < kOfSteps * steps) return {};
     return std::exp(mean);
@@ -234,7 +233,10 @@ class Statistics final : public Rule {
     data_.see(context);
     tokens_.see(context.record);
     for (const Alarm& alarm : context.alarms.raised) report(context, alarm, log);
-    for (const Alarm& alarm : context.alarms.lasting) extend(context, alarm, log);
+    for (const Alarm& alarm : context.alarms.lasting) {
+      const Ranks ranks = blame_of(context, alarm).ranks;
+      log.prolong(check_of(alarm), key_of(alarm), ranks, context.record.step);
+    }
     watch_tokens(context, log);
     sizes_->update(context, log);
   }
@@ -289,11 +291,6 @@ class Statistics final : public Rule {
     signal.title += ", as may be where each rank reads the same samples again and again";
     signal.remedy = kStatic;
     log.add(std::move(signal), kAllSteps);
-  }
-
-  static void extend(const StepContext& context, const Alarm& alarm, SignalLog& log) {
-    log.prolong(check_of(alarm), key_of(alarm), blame_of(context, alarm).ranks,
-                context.record.step);
   }
 
   // A worker that stands out and has other token counts than the others: these are the cause.
