@@ -51,11 +51,6 @@ TEST(Audits, ThatWereNotMadeAreNotPossible) {
   }
 }
 
-TEST(Audits, OfOneWorkerAreNone) {
-  Watched w = played({.workers = 1}, 40, audited(healthy()));
-  EXPECT_EQ(w.check("reduction-error").state, CheckRecord::State::kNotPossible);
-}
-
 TEST(ReductionError, ElementsThatNoRoundingExplainsAreCritical) {
   const Watched w = changed([](AuditRecord& a) { a.wrong = 7; });
   expect(w, "reduction-error",

@@ -3,12 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cctype>
-#include <set>
-#include <sstream>
-#include <string>
-
 namespace presum::diagnose {
 namespace {
 
@@ -33,29 +27,6 @@ TEST(Explains, ItselfAndWhatTheTableSays) {
   }
   EXPECT_TRUE(explains(kNoReduction, kParameterDesync));
   EXPECT_FALSE(explains(kParameterDesync, kNoReduction));
-}
-
-// A rename of a type once went into the texts.
-TEST(Catalogue, IsInWordsOfPeople) {
-  const auto is_identifier = [](const std::string& word) {
-    return std::ranges::adjacent_find(word, [](unsigned char a, unsigned char b) {
-             return std::islower(a) != 0 && std::isupper(b) != 0;
-           }) != word.end();
-  };
-  const std::set<std::string> names = {"NaN", "DistributedSampler", "BatchNorm", "SyncBatchNorm",
-                                       "PyTorch"};
-  for (const CheckInfo& check : catalogue()) {
-    for (const std::string_view text : {check.looks_at, check.remedy}) {
-      std::istringstream words{std::string(text)};
-      for (std::string word; words >> word;) {
-        if (word.find('`') != std::string::npos || word.find('/') != std::string::npos) continue;
-        word.erase(std::remove_if(word.begin(), word.end(),
-                                  [](unsigned char c) { return std::isalpha(c) == 0; }),
-                   word.end());
-        EXPECT_FALSE(is_identifier(word) && !names.contains(word)) << check.id << ": " << word;
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -18,11 +18,16 @@ Stall stall() {
   return out;
 }
 
-TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
+// What is said of them, one after the other.
+Signal said(const std::vector<Stall>& stalls) {
   SignalLog log;
-  report_stall(stall(), log);
-  ASSERT_EQ(log.signals().size(), 1U);
-  const Signal& s = log.signals().front();
+  for (const Stall& stall : stalls) report_stall(stall, log);
+  EXPECT_EQ(log.signals().size(), 1U);
+  return log.signals().empty() ? Signal{} : log.signals().front();
+}
+
+TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
+  const Signal s = said({stall()});
   EXPECT_EQ(s.check, Check::kStall);
   EXPECT_EQ(s.severity, Severity::kCritical);
   EXPECT_EQ(s.ranks, (Ranks{2}));
@@ -35,39 +40,30 @@ TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
 }
 
 TEST(Stalls, OneThatWentOnIsAWarning) {
-  SignalLog log;
-  report_stall(stall(), log);
   Stall over = stall();
   over.over = true;
   over.seconds = 93;
-  report_stall(over, log);
-  ASSERT_EQ(log.signals().size(), 1U);
-  EXPECT_EQ(log.signals().front().severity, Severity::kWarning);
-  EXPECT_NE(log.signals().front().title.find("93 s at step 12, and went on"), std::string::npos);
+  const Signal s = said({stall(), over});
+  EXPECT_EQ(s.severity, Severity::kWarning);
+  EXPECT_NE(s.title.find("93 s at step 12, and went on"), std::string::npos);
 }
 
 TEST(Stalls, WhoWorksIsAWarningAndWhatMayBeMeantIsNothing) {
-  SignalLog log;
   Stall busy = stall();
   busy.busy = true;
-  report_stall(busy, log);
-  ASSERT_EQ(log.signals().size(), 1U);
-  EXPECT_EQ(log.signals().front().severity, Severity::kWarning);
-  SignalLog other;
+  EXPECT_EQ(said({busy}).severity, Severity::kWarning);
+  SignalLog log;
   Stall harmless = stall();
   harmless.harmless = true;
-  report_stall(harmless, other);
-  EXPECT_TRUE(other.signals().empty());
+  report_stall(harmless, log);
+  EXPECT_TRUE(log.signals().empty());
 }
 
 TEST(Stalls, WhereNobodyIsKnownToBeMissingAllAreNamed) {
-  SignalLog log;
   Stall unknown = stall();
   unknown.ranks.clear();
-  report_stall(unknown, log);
-  ASSERT_EQ(log.signals().size(), 1U);
-  EXPECT_TRUE(log.signals().front().everyone);
-  EXPECT_EQ(log.signals().front().ranks, (Ranks{0, 1, 2}));
+  EXPECT_TRUE(said({unknown}).everyone);
+  EXPECT_EQ(said({unknown}).ranks, (Ranks{0, 1, 2}));
 }
 
 }  // namespace

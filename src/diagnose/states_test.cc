@@ -2,6 +2,8 @@
 // parameter-desync, buffer-desync, state-desync.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "diagnose/testing.h"
 
 namespace presum::diagnose {
@@ -21,22 +23,18 @@ TEST(States, NamesTheMinorityAndTheGroups) {
 }
 
 TEST(States, SaysWhenTheSamePartWasHashedBefore) {
-  Watched w = played(90, [](StepRecord& r) {
-    if (r.step >= 53) r.workers[3].states[2].value ^= 1;
-  });
-  ASSERT_EQ(w.ids(), Ids{"parameter-desync"});
-  EXPECT_EQ(number_of(w.first(), "equal_until_step"), 28);
-  Watched early = played(30, [](StepRecord& r) {
-    if (r.step >= 7) r.workers[3].states[2].value ^= 1;
-  });
-  EXPECT_EQ(number_of(early.first(), "equal_until_step"), 0) << "when all of it was";
-  Watched joined;  // the first record is not of step 0: only a part of the model was hashed
-  joined.play(3, 20, [](StepRecord& r) {
-    if (r.step >= 7) r.workers[3].states[2].value ^= 1;
-  });
-  EXPECT_EQ(evidence(joined.first(), "equal_until_step"), nullptr);
-  Watched always = played(30, [](StepRecord& r) { r.workers[3].states[2].value ^= 1; });
-  EXPECT_EQ(evidence(always.first(), "equal_until_step"), nullptr);
+  const auto equal_until = [](std::uint64_t from, std::uint64_t first, std::uint64_t last) {
+    Watched w;
+    w.play(first, last, [&](StepRecord& r) {
+      if (r.step >= from) r.workers[3].states[2].value ^= 1;
+    });
+    EXPECT_EQ(w.ids(), Ids{"parameter-desync"});
+    return number_of(w.first(), "equal_until_step");
+  };
+  EXPECT_EQ(equal_until(53, 0, 90), 28);
+  EXPECT_EQ(equal_until(7, 0, 30), 0) << "when all of it was";
+  EXPECT_TRUE(std::isnan(equal_until(7, 3, 20))) << "only a part of the model was hashed";
+  EXPECT_TRUE(std::isnan(equal_until(0, 0, 30)));
 }
 
 TEST(States, ModelsThatAllDifferAreEveryonesFault) {
