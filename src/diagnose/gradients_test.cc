@@ -221,12 +221,11 @@ void keep_share(StepRecord& record, std::size_t worker, double not_zero) {
 
 TEST(VanishedElements, AreTheShareAgainstTheRunsOwnStart) {
   const auto play = [](double before, double after, std::uint64_t last) {
-    Watched w = played(last, [&](StepRecord& r) {
+    return played(last, [&](StepRecord& r) {
       for (std::size_t i = 0; i < r.workers.size(); ++i) {
         keep_share(r, i, r.step < 3 ? 0.001 : r.step < 40 ? before : after);
       }
     });
-    return w;
   };
   auto w = play(0.9, 0.2, 60);
   expect(w, "zero-gradient", {.count = 8, .severity = Severity::kWarning, .first_step = 40});

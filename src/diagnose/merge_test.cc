@@ -27,8 +27,6 @@ std::vector<Finding> findings(std::vector<Signal> signals) {
   return out;
 }
 
-TEST(Merge, NothingIsNoFinding) { EXPECT_TRUE(merge({}).empty()); }
-
 TEST(Merge, WhatNumbersAloneShowAsksForAComparisonWithAnotherRun) {
   const auto asks = [](std::vector<Signal> signals) {
     const auto found = findings(std::move(signals));

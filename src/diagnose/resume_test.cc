@@ -419,7 +419,7 @@ TEST(Resume, APassThatBeginsAnewIsInformation) {
 }
 
 // A run whose rate was `before` and is 0.1, then `after`.
-std::vector<Signal> scheduled(std::vector<double> before, double after) {
+Continued scheduled(std::vector<double> before, double after) {
   Continued run;
   run.left().rates = std::move(before);
   run.begins(kNothing);
@@ -430,17 +430,16 @@ std::vector<Signal> scheduled(std::vector<double> before, double after) {
     }
     run.update(record);
   }
-  return run.found();
+  return run;
 }
 
 TEST(Resume, AScheduleThatWasNotRestoredIsInformation) {
-  const auto found = scheduled({0.097, 0.098, 0.099}, 0.002);
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found.front().severity, Severity::kInfo);
-  EXPECT_NE(found.front().title.find("saved, 0.1, and had 0.002"), std::string::npos);
-  EXPECT_TRUE(scheduled({0.097, 0.098, 0.099}, 0.101).empty());
-  EXPECT_TRUE(scheduled({0.04, 0.06, 0.08}, 0.12).empty()) << "a steep warm-up goes on";
-  EXPECT_TRUE(scheduled({}, 0.002).empty()) << "nothing is known";
+  const Signal found = scheduled({0.097, 0.098, 0.099}, 0.002).only();
+  EXPECT_EQ(found.severity, Severity::kInfo);
+  EXPECT_NE(found.title.find("saved, 0.1, and had 0.002"), std::string::npos);
+  EXPECT_TRUE(scheduled({0.097, 0.098, 0.099}, 0.101).found().empty());
+  EXPECT_TRUE(scheduled({0.04, 0.06, 0.08}, 0.12).found().empty()) << "a steep warm-up goes on";
+  EXPECT_TRUE(scheduled({}, 0.002).found().empty()) << "nothing is known";
 }
 
 TEST(Resume, OtherSamplesByTheSameNumbersAreInformation) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 
 #include "diagnose/resume.h"
 
@@ -14,11 +13,9 @@ using enum Check;
 
 struct Entry {
   std::unique_ptr<Rule> (*make)();
-  bool compares;  // workers with each other: it is not asked about one alone
-  std::array<Check, 5> all;
+  bool compares;                // workers with each other: it is not asked about one alone
+  std::array<Check, 5> checks;  // the first `count`
   std::size_t count;
-
-  std::span<const Check> checks() const { return std::span(all).first(count); }
 };
 
 template <class... Checks>
@@ -63,8 +60,8 @@ constexpr Entry kEntries[] = {
 
 constexpr bool each_check_has_one_rule() {
   std::array<int, kChecks> rules{};
-  for (const Entry& entry : kEntries) {
-    for (std::size_t i = 0; i < entry.count; ++i) ++rules[static_cast<std::size_t>(entry.all[i])];
+  for (const Entry& e : kEntries) {
+    for (std::size_t i = 0; i < e.count; ++i) ++rules[static_cast<std::size_t>(e.checks[i])];
   }
   return std::ranges::all_of(rules, [](int count) { return count == 1; });
 }
@@ -84,7 +81,8 @@ void Rules::update(const StepContext& context, SignalLog& log) {
     if (!kEntries[i].compares || !context.alone()) {
       rules_[i]->update(context, log);
     } else {
-      for (const Check check : kEntries[i].checks()) log.cannot(check, kOneWorker);
+      for (std::size_t c = 0; c < kEntries[i].count; ++c)
+        log.cannot(kEntries[i].checks[c], kOneWorker);
     }
   }
 }

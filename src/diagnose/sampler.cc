@@ -87,9 +87,9 @@ void compare_replicas(const StepRecord& record, Mismatch& found) {
   if (!blame.ranks.empty()) add(found, held, blame, "replicas");
 }
 
-bool has_own_rule(FingerprintKind kind) {
-  return kind == FingerprintKind::kSamplerEpoch || kind == FingerprintKind::kSamplerLength ||
-         kind == FingerprintKind::kSamplerReplicas;
+bool must_be_equal(FingerprintKind kind) {
+  return kind != FingerprintKind::kSamplerEpoch && kind != FingerprintKind::kSamplerLength &&
+         kind != FingerprintKind::kSamplerReplicas;
 }
 
 bool repeats_on_purpose(const Roster& roster) {
@@ -126,8 +126,7 @@ class Sampler final : public Rule {
       return log.cannot(Check::kSamplerMismatch, some ? kNotDistributed : kNoSampler);
     }
     log.checked(Check::kSamplerMismatch);
-    Mismatch found = compare_kinds(context, Check::kSamplerMismatch,
-                                   [](FingerprintKind kind) { return !has_own_rule(kind); });
+    Mismatch found = compare_kinds(context, Check::kSamplerMismatch, must_be_equal);
     compare_epochs(context.record, found);
     compare_lengths(context.record, found);
     const std::size_t each = shares_places(context.record) ? ranks_per_place(context.record) : 1;

@@ -238,9 +238,7 @@ class Settings final : public Rule {
 
   void compare(const StepContext& context, Check check, const Words& words, SignalLog& log) {
     Mismatch found = compare_kinds(context, check);
-    if (!found.looked) {
-      return log.cannot(check, "The workers did not send these fingerprints.");
-    }
+    if (!found.looked) return log.cannot(check, "The workers did not send these fingerprints.");
     if (check != Check::kEnvironmentMismatch || !tells_dtypes_) log.checked(check);
     if (found.names.empty()) return;
     if (std::ranges::find(found.names, "settings") != found.names.end()) {
