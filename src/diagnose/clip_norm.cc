@@ -171,9 +171,7 @@ class ClipNorm final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     const auto& workers = context.record.workers;
-    if (std::ranges::none_of(workers, has_norm)) {
-      return log.cannot(Check::kClipNorm, kNone);
-    }
+    if (std::ranges::none_of(workers, has_norm)) return log.cannot(Check::kClipNorm, kNone);
     if (!context.alone()) compare_workers(context, log);
     if (context.complete() && !context.alone()) compare_clipping(context, log);
     compare_limits(context, log);

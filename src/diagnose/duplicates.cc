@@ -60,6 +60,7 @@ std::vector<Members> by_whole_batch(const StepContext& context, Members members)
   std::map<std::uint64_t, Members> groups;
   for (const std::size_t i : members) groups[*whole(i)].push_back(i);
   std::vector<Members> out;
+  out.reserve(groups.size());
   for (auto& [batch, group] : groups) out.push_back(std::move(group));
   return out;
 }

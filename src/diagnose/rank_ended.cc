@@ -15,9 +15,7 @@ class RankEnded final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     ranks_ = context.record.workers_expected;
     if (ranks_ < 2) return log.cannot(Check::kRankEnded, "One rank: no other can end before it.");
-    if (beats_) {
-      return log.waits(Check::kRankEnded, "Not all ranks have said how they end.");
-    }
+    if (beats_) return log.waits(Check::kRankEnded, "Not all ranks have said how they end.");
     log.cannot(Check::kRankEnded, "No rank told where it stands: programs in C++ do not.");
   }
 
