@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/audits.h"
-
+// reduction-error, reduction-dtype, reduction-nondeterministic: from audits of the reduction.
 #include <fmt/format.h>
 
+#include "diagnose/rules.h"
 #include "presum/audit.h"
 
 namespace presum::diagnose {
@@ -64,22 +64,28 @@ void check_repeat(const StepContext& context, const WorkerRecord& w, SignalLog& 
   log.add(std::move(signal));
 }
 
+// An audit is of the sum that all workers share, whoever made it.
+class Audits final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    bool any = false;
+    for (const WorkerRecord& worker : context.record.workers) {
+      if (!worker.audit) continue;
+      any = true;
+      check_error(context, worker, log);
+      check_dtype(context, worker, log);
+      check_repeat(context, worker, log);
+    }
+    if (any) return;
+    for (const Check check :
+         {Check::kReductionError, Check::kReductionDtype, Check::kReductionNondeterministic}) {
+      log.cannot(check, kNotAudited);
+    }
+  }
+};
+
 }  // namespace
 
-void Audits::update(const StepContext& context, SignalLog& log) {
-  bool any = false;
-  for (const WorkerRecord& worker : context.record.workers) {
-    if (!worker.audit || context.alone()) continue;
-    any = true;
-    check_error(context, worker, log);
-    check_dtype(context, worker, log);
-    check_repeat(context, worker, log);
-  }
-  if (any) return;
-  for (const Check check :
-       {Check::kReductionError, Check::kReductionDtype, Check::kReductionNondeterministic}) {
-    log.cannot(check, context.alone() ? kOneWorker : kNotAudited);
-  }
-}
+std::unique_ptr<Rule> make_audits() { return std::make_unique<Audits>(); }
 
 }  // namespace presum::diagnose

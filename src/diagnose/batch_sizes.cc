@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/batch_sizes.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
+
+#include "diagnose/rules.h"
+#include "diagnose/split.h"
 
 namespace presum::diagnose {
 namespace {
@@ -52,28 +54,45 @@ void report(const StepContext& context, const Split& sizes, std::uint64_t key, c
   log.add(std::move(signal), kAllSteps);
 }
 
+// Micro-batches of a step, and rows, that are others on some ranks, step after step.
+class BatchSizes final : public Rule {
+ public:
+  // Says it as a token-imbalance.
+  void update(const StepContext& context, SignalLog& log) override {
+    if (!context.complete()) return;
+    const StepRecord& record = context.record;
+    const Split micro = sizes(record, [](const WorkerRecord& w) { return w.micro_batches; });
+    const Split rows = sizes(record, [](const WorkerRecord& w) { return w.samples.rows; });
+    const bool rows_known = rows.known > 0;
+    const bool equal_work = rows_known && !rows.differs();
+    if (lasts(micro_batches_, equal_work ? Split{} : micro, record.step)) {
+      report(context, micro, kMicroBatches, "micro-batches", micro_batches_.first_step, rows_known,
+             log);
+    }
+    if (lasts(rows_, rows, record.step) && !micro.differs()) {
+      report(context, rows, kRows, "samples", rows_.first_step, true, log);
+    }
+  }
+
+ private:
+  struct Lasting {
+    std::string held;  // which ranks hold what
+    std::uint64_t length = 0;
+    std::uint64_t first_step = 0;
+  };
+
+  bool lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) const {
+    const std::string held = sizes.differs() ? sizes.text() : "";
+    if (held.empty() || held != lasting.held) lasting = {held, 0, step};
+    return !held.empty() && ++lasting.length >= kSureOfSizes;
+  }
+
+  Lasting micro_batches_;
+  Lasting rows_;
+};
+
 }  // namespace
 
-bool BatchSizes::lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) const {
-  const std::string held = sizes.differs() ? sizes.text() : "";
-  if (held.empty() || held != lasting.held) lasting = {held, 0, step};
-  return !held.empty() && ++lasting.length >= kSureOfSizes;
-}
-
-void BatchSizes::update(const StepContext& context, SignalLog& log) {
-  if (!context.complete()) return;
-  const StepRecord& record = context.record;
-  const Split micro = sizes(record, [](const WorkerRecord& w) { return w.micro_batches; });
-  const Split rows = sizes(record, [](const WorkerRecord& w) { return w.samples.rows; });
-  const bool rows_known = rows.known > 0;
-  const bool equal_work = rows_known && !rows.differs();
-  if (lasts(micro_batches_, equal_work ? Split{} : micro, record.step)) {
-    report(context, micro, kMicroBatches, "micro-batches", micro_batches_.first_step, rows_known,
-           log);
-  }
-  if (lasts(rows_, rows, record.step) && !micro.differs()) {
-    report(context, rows, kRows, "samples", rows_.first_step, true, log);
-  }
-}
+std::unique_ptr<Rule> make_batch_sizes() { return std::make_unique<BatchSizes>(); }
 
 }  // namespace presum::diagnose

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/batch_sizes.h"
-
 #include <gtest/gtest.h>
 
 #include <string>

@@ -28,13 +28,13 @@ constexpr Checks kTimes =
 constexpr Checks kDesync = set_of({kParameterDesync, kBufferDesync, kStateDesync});
 constexpr Checks kNonfinite = set_of({kNonfiniteGradient, kNonfiniteLoss});
 
-struct Rule {
+struct CheckRow {
   Check check;
   CheckInfo info;
   Checks explains = 0;
 };
 
-constexpr std::array<Rule, kChecks> kRules{{
+constexpr std::array<CheckRow, kChecks> kCheckRows{{
     {kRankEnded,
      {"rank-ended", kCritical, "whether every rank is there until all have left the training",
       "Read the traceback and the system's log of the named rank: the others failed because it was "
@@ -452,7 +452,7 @@ constexpr std::array<Rule, kChecks> kRules{{
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < kChecks; ++i) {
-    if (static_cast<std::size_t>(kRules[i].check) != i) return false;
+    if (static_cast<std::size_t>(kCheckRows[i].check) != i) return false;
   }
   return true;
 }
@@ -460,7 +460,7 @@ static_assert(in_order(), "a rule stands at the place of its check");
 
 constexpr std::array<CheckInfo, kChecks> kCatalogue = [] {
   std::array<CheckInfo, kChecks> catalogue{};
-  for (std::size_t i = 0; i < kChecks; ++i) catalogue[i] = kRules[i].info;
+  for (std::size_t i = 0; i < kChecks; ++i) catalogue[i] = kCheckRows[i].info;
   return catalogue;
 }();
 
@@ -469,7 +469,8 @@ constexpr std::array<CheckInfo, kChecks> kCatalogue = [] {
 const CheckInfo& info(Check check) { return kCatalogue[static_cast<std::size_t>(check)]; }
 
 bool explains(Check cause, Check effect) {
-  return cause == effect || (kRules[static_cast<std::size_t>(cause)].explains & bit(effect)) != 0;
+  return cause == effect ||
+         (kCheckRows[static_cast<std::size_t>(cause)].explains & bit(effect)) != 0;
 }
 
 bool sets_apart(Check check) {

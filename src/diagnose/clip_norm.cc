@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/clip_norm.h"
-
+// clip-norm.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <string>
-#include <vector>
 
+#include "diagnose/rules.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -166,118 +165,132 @@ Held hold(const WorkerRecord& worker, bool scaled) {
   return std::isfinite(told) ? hold_told(told, clip, then, worker.reduced_norm) : Held{};
 }
 
+// The norm by which workers clipped the gradients of all parameters, or that their program says:
+// against that of these gradients where it was read, and between workers.
+class ClipNorm final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    const auto& workers = context.record.workers;
+    if (std::ranges::none_of(workers, has_norm)) return log.cannot(Check::kClipNorm, kNone);
+    if (!context.alone()) compare_workers(context, log);
+    if (context.complete() && !context.alone()) compare_clipping(context, log);
+    compare_limits(context, log);
+    compare_finite(context, log);
+    compare_true(context, log);
+  }
+
+ private:
+  void compare_workers(const StepContext& context, SignalLog& log) {
+    const StepRecord& record = context.record;
+    const Blame blame = apart(context);
+    if (std::ranges::none_of(record.workers, is_of_any_type)) {
+      log.checked(Check::kClipNorm);
+      log.needs_records(Check::kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
+    }
+    if (apart_.see(!blame.ranks.empty(), record.step) < kSureOfNorm) return;
+    Signal signal = sighting(Check::kClipNorm, context, blame, 0.95);
+    signal.first_step = apart_.first_step;
+    signal.severity = Severity::kCritical;  // they take different steps from here on
+    const bool own = blame.everyone && is_own(context);
+    signal.title = own ? "{Ranks} clipped by the norm of their own gradient, before it was reduced"
+                   : blame.everyone ? "{Ranks} clipped one gradient by different norms"
+                                    : "{Ranks} clipped by another norm than the others";
+    const double norm = used(worker_of(record, blame.ranks.front()));
+    const auto other = std::ranges::find_if(record.workers, [&](const WorkerRecord& w) {
+      return w.rank != blame.ranks.front() && std::isfinite(used(w)) && !near(used(w), norm, kSame);
+    });
+    signal.evidence = {{"clip_norm", norm}};
+    if (other != record.workers.end())
+      signal.evidence.emplace_back("others_clip_norm", used(*other));
+    log.add(std::move(signal), 1);
+  }
+
+  void compare_clipping(const StepContext& context, SignalLog& log) {
+    const Blame blame = clip_alone(context);
+    if (alone_.see(!blame.ranks.empty(), context.record.step) < kSureOfNorm) return;
+    const bool clip = clips(worker_of(context.record, blame.ranks.front()));
+    Signal signal = sighting({Check::kClipNorm, 3}, context, blame, 0.95);
+    signal.severity = Severity::kCritical;
+    signal.first_step = alone_.first_step;
+    signal.title = blame.everyone
+                       ? "Some of {ranks} clipped their gradients, and the others did not"
+                   : clip ? "{Ranks} clipped the gradients, and the others did not"
+                          : "{Ranks} did not clip the gradients, as the others did";
+    signal.remedy = "Clip on every rank or on none: what each takes as the step differs otherwise.";
+    log.add(std::move(signal), 1);
+  }
+
+  void compare_finite(const StepContext& context, SignalLog& log) {
+    Blame blame = blame_where(context, is_no_number);
+    const bool found = !blame.ranks.empty() && context.roster.fact("grad_scaler").empty();
+    if (no_number_.see(found, context.record.step) == 0) return;
+    log.checked(Check::kClipNorm);
+    if (no_number_.length < kSureOfNone) return;
+    Signal signal = sighting({Check::kClipNorm, 4}, context, std::move(blame), 0.95);
+    signal.severity = Severity::kCritical;
+    signal.first_step = no_number_.first_step;
+    signal.title = "{Ranks} reported a gradient norm that is not finite, though the gradients are";
+    signal.remedy =
+        "Look how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
+    log.add(std::move(signal), 1);
+  }
+
+  static void compare_limits(const StepContext& context, SignalLog& log) {
+    const Split limits = split(context.record, FingerprintKind::kClipLimit);
+    if (!limits.differs()) return;
+    Signal signal = sighting({Check::kClipNorm, 2}, context, limits.blame(), 0.95);
+    if (binds(context.record)) signal.severity = Severity::kCritical;
+    signal.title = signal.everyone ? "{Ranks} clipped to different norms"
+                                   : "{Ranks} clipped to another norm than the others";
+    signal.remedy = "Give `clip_grad_norm_` the same `max_norm` on every rank.";
+    signal.evidence = {{"clipped_to", limits.text([](std::uint64_t bits) {
+                          return number(std::bit_cast<double>(bits));
+                        })}};
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  void compare_true(const StepContext& context, SignalLog& log) {
+    const StepRecord& record = context.record;
+    const bool scaled = !context.roster.fact("grad_scaler").empty();
+    for (const WorkerRecord& w : record.workers) {
+      const Held held = hold(w, scaled);
+      if (std::isnan(held.ratio)) continue;
+      const bool right = near(held.ratio, 1, kTrue);
+      if (!right && is_of_any_type(w)) return log.cannot(Check::kClipNorm, kAnyType);
+      log.checked(Check::kClipNorm);
+      if (right || !near(held.ratio, ratio_, kTrue)) untrue_ = {};
+      ratio_ = held.ratio;
+      untrue_.see(!right, record.step);
+      const std::uint64_t sure = held.sure ? 1 : kSureOfNorm;
+      if (untrue_.length >= sure) report_untrue(context, w, scaled, log);
+      return;
+    }
+  }
+
+  void report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
+                     SignalLog& log) const {
+    const StepRecord& record = context.record;
+    Blame blame = blame_where(
+        context, [&](const WorkerRecord& w) { return near(used(w), used(worker), kTrue); });
+    Signal signal = sighting({Check::kClipNorm, 1}, context, std::move(blame), 0.95);
+    signal.first_step = untrue_.first_step;
+    const double type = type_of(worker);
+    signal.title = fmt::format(
+        "{{Ranks}} used {} times the gradient's {} where they clipped or logged it: {}",
+        number(ratio_), name_of(type), usual_cause(ratio_, type, record.workers_expected, scaled));
+    signal.evidence = {{"clip_norm", used(worker)}, {"true_norm", used(worker) / ratio_}};
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  Streak apart_;  // workers' norms differ
+  Streak no_number_;
+  Streak alone_;   // some clip, and others do not
+  Streak untrue_;  // what the program says is not the reduced gradient's
+  double ratio_ = 0;
+};
+
 }  // namespace
 
-void ClipNorm::update(const StepContext& context, SignalLog& log) {
-  const auto& workers = context.record.workers;
-  if (std::ranges::none_of(workers, has_norm)) {
-    return log.cannot(Check::kClipNorm, kNone);
-  }
-  if (!context.alone()) compare_workers(context, log);
-  if (context.complete() && !context.alone()) compare_clipping(context, log);
-  compare_limits(context, log);
-  compare_finite(context, log);
-  compare_true(context, log);
-}
-
-void ClipNorm::compare_finite(const StepContext& context, SignalLog& log) {
-  Blame blame = blame_where(context, is_no_number);
-  const bool found = !blame.ranks.empty() && context.roster.fact("grad_scaler").empty();
-  if (no_number_.see(found, context.record.step) == 0) return;
-  log.checked(Check::kClipNorm);
-  if (no_number_.length < kSureOfNone) return;
-  Signal signal = sighting({Check::kClipNorm, 4}, context, std::move(blame), 0.95);
-  signal.severity = Severity::kCritical;
-  signal.first_step = no_number_.first_step;
-  signal.title = "{Ranks} reported a gradient norm that is not finite, though the gradients are";
-  signal.remedy =
-      "Look how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
-  log.add(std::move(signal), 1);
-}
-
-void ClipNorm::compare_clipping(const StepContext& context, SignalLog& log) {
-  const Blame blame = clip_alone(context);
-  if (alone_.see(!blame.ranks.empty(), context.record.step) < kSureOfNorm) return;
-  const bool clip = clips(worker_of(context.record, blame.ranks.front()));
-  Signal signal = sighting({Check::kClipNorm, 3}, context, blame, 0.95);
-  signal.severity = Severity::kCritical;
-  signal.first_step = alone_.first_step;
-  signal.title = blame.everyone ? "Some of {ranks} clipped their gradients, and the others did not"
-                 : clip         ? "{Ranks} clipped the gradients, and the others did not"
-                                : "{Ranks} did not clip the gradients, as the others did";
-  signal.remedy = "Clip on every rank or on none: what each takes as the step differs otherwise.";
-  log.add(std::move(signal), 1);
-}
-
-void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
-  const StepRecord& record = context.record;
-  const Blame blame = apart(context);
-  if (std::ranges::none_of(record.workers, is_of_any_type)) {
-    log.checked(Check::kClipNorm);
-    log.needs_records(Check::kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
-  }
-  if (apart_.see(!blame.ranks.empty(), record.step) < kSureOfNorm) return;
-  Signal signal = sighting(Check::kClipNorm, context, blame, 0.95);
-  signal.first_step = apart_.first_step;
-  signal.severity = Severity::kCritical;  // they take different steps from here on
-  const bool own = blame.everyone && is_own(context);
-  signal.title = own ? "{Ranks} clipped by the norm of their own gradient, before it was reduced"
-                 : blame.everyone ? "{Ranks} clipped one gradient by different norms"
-                                  : "{Ranks} clipped by another norm than the others";
-  const double norm = used(worker_of(record, blame.ranks.front()));
-  const auto other = std::ranges::find_if(record.workers, [&](const WorkerRecord& w) {
-    return w.rank != blame.ranks.front() && std::isfinite(used(w)) && !near(used(w), norm, kSame);
-  });
-  signal.evidence = {{"clip_norm", norm}};
-  if (other != record.workers.end()) signal.evidence.emplace_back("others_clip_norm", used(*other));
-  log.add(std::move(signal), 1);
-}
-
-void ClipNorm::compare_limits(const StepContext& context, SignalLog& log) {
-  const Split limits = split(context.record, FingerprintKind::kClipLimit);
-  if (!limits.differs()) return;
-  Signal signal = sighting({Check::kClipNorm, 2}, context, limits.blame(), 0.95);
-  if (binds(context.record)) signal.severity = Severity::kCritical;
-  signal.title = signal.everyone ? "{Ranks} clipped to different norms"
-                                 : "{Ranks} clipped to another norm than the others";
-  signal.remedy = "Give `clip_grad_norm_` the same `max_norm` on every rank.";
-  signal.evidence = {{"clipped_to", limits.text([](std::uint64_t bits) {
-                        return number(std::bit_cast<double>(bits));
-                      })}};
-  log.add(std::move(signal), kAllSteps);
-}
-
-void ClipNorm::compare_true(const StepContext& context, SignalLog& log) {
-  const StepRecord& record = context.record;
-  const bool scaled = !context.roster.fact("grad_scaler").empty();
-  for (const WorkerRecord& w : record.workers) {
-    const Held held = hold(w, scaled);
-    if (std::isnan(held.ratio)) continue;
-    const bool right = near(held.ratio, 1, kTrue);
-    if (!right && is_of_any_type(w)) return log.cannot(Check::kClipNorm, kAnyType);
-    log.checked(Check::kClipNorm);
-    if (right || !near(held.ratio, ratio_, kTrue)) untrue_ = {};
-    ratio_ = held.ratio;
-    untrue_.see(!right, record.step);
-    const std::uint64_t sure = held.sure ? 1 : kSureOfNorm;
-    if (untrue_.length >= sure) report_untrue(context, w, scaled, log);
-    return;
-  }
-}
-
-void ClipNorm::report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
-                             SignalLog& log) const {
-  const StepRecord& record = context.record;
-  Blame blame = blame_where(
-      context, [&](const WorkerRecord& w) { return near(used(w), used(worker), kTrue); });
-  Signal signal = sighting({Check::kClipNorm, 1}, context, std::move(blame), 0.95);
-  signal.first_step = untrue_.first_step;
-  const double type = type_of(worker);
-  signal.title = fmt::format(
-      "{{Ranks}} used {} times the gradient's {} where they clipped or logged it: {}",
-      number(ratio_), name_of(type), usual_cause(ratio_, type, record.workers_expected, scaled));
-  signal.evidence = {{"clip_norm", used(worker)}, {"true_norm", used(worker) / ratio_}};
-  log.add(std::move(signal), kAllSteps);
-}
+std::unique_ptr<Rule> make_clip_norm() { return std::make_unique<ClipNorm>(); }
 
 }  // namespace presum::diagnose

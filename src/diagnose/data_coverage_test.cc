@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -91,6 +89,17 @@ std::vector<std::uint64_t> twice(std::uint64_t place, std::uint32_t rank) {
   return out;
 }
 
+// So many equal passes until the workers leave.
+Passes closed(const Deal& deal, std::uint64_t steps, std::uint64_t passes = 1,
+              const char* sampler = kTorch, std::uint64_t samples = 800,
+              const Break& change = nothing) {
+  Passes out(sampler, samples);
+  out.change = change;
+  for (std::uint64_t n = 0; n < passes; ++n) out.play(n, steps, deal);
+  out.close();
+  return out;
+}
+
 TEST(DataCoverage, AWholePassIsQuiet) {
   Passes p;
   p.play(0, 50, whole);
@@ -149,11 +158,7 @@ TEST(DataCoverage, APassThatIsBrokenOffIsNotJudged) {
 }
 
 TEST(DataCoverage, ATailThatIsNeverDrawnIsNamed) {
-  Passes p;
-  p.play(0, 40, whole);  // 640 of 800
-  p.play(1, 40, whole);
-  p.close();
-  const Finding f = p.only();
+  const Finding f = closed(whole, 40, 2).only();  // 640 of 800
   EXPECT_NE(f.title.find("end of the data"), std::string::npos) << f.title;
   EXPECT_EQ(number_of(f, "from_index"), 640);
   EXPECT_EQ(number_of(f, "samples_left_out"), 160);
@@ -174,16 +179,14 @@ TEST(DataCoverage, OtherSamplesInEachPassAreDrawnAfterAll) {
 }
 
 TEST(DataCoverage, DroppedAndFilledUpBatchesAreQuiet) {
-  Passes dropped(kTorch, 811);  // three batches a worker less than a whole step are left out
-  dropped.play(0, 50, whole);
-  dropped.close();
+  // three batches a worker less than a whole step are left out
+  const Passes dropped = closed(whole, 50, 1, kTorch, 811);
   EXPECT_TRUE(dropped.found().empty());
   EXPECT_EQ(dropped.state(), State::kPassed);
-  Passes filled(kTorch, 790);
-  filled.play(0, 50,
-              [](std::uint64_t place, std::uint32_t rank) { return dealt(place, rank, 790); });
-  filled.close();
-  EXPECT_TRUE(filled.found().empty());
+  const auto filled = [](std::uint64_t place, std::uint32_t rank) {
+    return dealt(place, rank, 790);
+  };
+  EXPECT_TRUE(closed(filled, 50, 1, kTorch, 790).found().empty());
 }
 
 TEST(DataCoverage, ASamplerOfTheProgramsOwnIsNotJudgedByOnePass) {
@@ -193,30 +196,15 @@ TEST(DataCoverage, ASamplerOfTheProgramsOwnIsNotJudgedByOnePass) {
   once.play(2, 50, whole);
   once.close();
   EXPECT_TRUE(once.found().empty());
-  Passes always(kOwn);
-  always.play(0, 40, whole);
-  always.play(1, 40, whole);
-  always.close();
-  EXPECT_EQ(always.only().severity, Severity::kInfo) << "as it deals them";
-  Passes divided(kOwn);
-  divided.play(0, 13, twice);
-  divided.play(1, 13, twice);
-  divided.close();
-  EXPECT_EQ(divided.only().severity, Severity::kWarning);
+  EXPECT_EQ(closed(whole, 40, 2, kOwn).only().severity, Severity::kInfo) << "as it deals them";
+  EXPECT_EQ(closed(twice, 13, 2, kOwn).only().severity, Severity::kWarning);
 }
 
-TEST(DataCoverage, OnePartOfTheDataIsAllThatASubsetSamplerIsAbout) {
-  Passes p("SubsetRandomSampler: length=200");
-  p.play(0, 13, twice);
-  p.close();
-  EXPECT_TRUE(p.found().empty());
-}
-
-TEST(DataCoverage, AsManySamplesAsWereAskedForAreAllThatARandomSamplerIsAbout) {
-  Passes p("BatchSampler(RandomSampler)");  // of a quarter of the data
-  for (std::uint64_t n = 0; n < 3; ++n) p.play(n, 13, twice);
-  p.close();
-  EXPECT_TRUE(p.found().empty());
+TEST(DataCoverage, APartOfTheDataIsAllThatSomeSamplersAreAbout) {
+  EXPECT_TRUE(closed(twice, 13, 1, "SubsetRandomSampler: length=200").found().empty());
+  EXPECT_TRUE(closed(twice, 13, 3, "BatchSampler(RandomSampler)").found().empty());
+  const char* goes_on = "SkipBatchSampler(BatchSampler(RandomSampler)): replicas=4";
+  EXPECT_TRUE(closed(whole, 13, 1, goes_on).found().empty());
 }
 
 TEST(DataCoverage, ManyPassesAreFollowedUpToALimit) {
@@ -238,25 +226,11 @@ TEST(DataCoverage, ManyPassesAreFollowedUpToALimit) {
   EXPECT_TRUE(p.found().empty());
 }
 
-TEST(DataCoverage, ALoaderThatSkipsIsNotJudged) {
-  Passes p("SkipBatchSampler(BatchSampler(RandomSampler)): replicas=4");
-  p.play(0, 13, whole);
-  p.close();
-  EXPECT_TRUE(p.found().empty());
-}
-
 TEST(DataCoverage, WithoutIndicesTheRowsAreCounted) {
-  Passes p;
-  p.change = [](WorkerRecord& w) { w.indices.clear(); };
-  p.play(0, 13, twice);
-  p.close();
-  EXPECT_NE(p.only().title.find("drew 1/4"), std::string::npos);
-  EXPECT_NEAR(number_of(p.only(), "samples_left_out"), 592, 10);
-  Passes all;
-  all.change = p.change;
-  all.play(0, 50, whole);
-  all.close();
-  EXPECT_TRUE(all.found().empty());
+  const Finding f = closed(twice, 13, 1, kTorch, 800, forget_indices).only();
+  EXPECT_NE(f.title.find("drew 1/4"), std::string::npos);
+  EXPECT_NEAR(number_of(f, "samples_left_out"), 592, 10);
+  EXPECT_TRUE(closed(whole, 50, 1, kTorch, 800, forget_indices).found().empty());
 }
 
 TEST(DataCoverage, WhatWasNotSeenIsNotMissing) {
@@ -269,10 +243,7 @@ TEST(DataCoverage, WhatWasNotSeenIsNotMissing) {
       // Some batches were looked at and not trained on.
       [](WorkerRecord& w, StepRecord& r) { set(w, Kind::kDataBatch, r.step + 3); }};
   for (const Break& change : changes) {
-    Passes p;
-    p.change = change;
-    p.play(0, 50, twice);
-    p.close();
+    const Passes p = closed(twice, 50, 1, kTorch, 800, change);
     EXPECT_NE(p.state(), State::kPassed);
     EXPECT_TRUE(p.found().empty());
   }
@@ -280,16 +251,15 @@ TEST(DataCoverage, WhatWasNotSeenIsNotMissing) {
 
 TEST(DataCoverage, ShardsOfTheRanksAreJudgedApart) {
   const auto found = [](std::uint64_t steps) {
-    Passes p("RandomSampler: length=200", 200);
-    p.change = [](WorkerRecord& w) {
-      set(w, Kind::kDataSubset, std::uint64_t{7} + w.rank);
-      for (std::uint64_t& row : w.samples.hashes) row = scramble(row + w.rank);
-      unset(w, Kind::kSamplerReplicas);
-      set(w, Kind::kSamplerLength, std::uint64_t{200});
-    };
-    p.play(0, steps, [](std::uint64_t place, std::uint32_t) { return dealt(place, 0, 200, 1); });
-    p.close();
-    return p.found();
+    const auto deal = [](std::uint64_t place, std::uint32_t) { return dealt(place, 0, 200, 1); };
+    return closed(deal, steps, 1, "RandomSampler: length=200", 200,
+                  [](WorkerRecord& w) {
+                    set(w, Kind::kDataSubset, 7 + w.rank);
+                    for (std::uint64_t& row : w.samples.hashes) row = scramble(row + w.rank);
+                    unset(w, Kind::kSamplerReplicas);
+                    set(w, Kind::kSamplerLength, 200);
+                  })
+        .found();
   };
   EXPECT_TRUE(found(50).empty());
   ASSERT_EQ(found(13).size(), 1U) << "one for all ranks";
@@ -297,54 +267,27 @@ TEST(DataCoverage, ShardsOfTheRanksAreJudgedApart) {
 }
 
 TEST(DataCoverage, PassesOfAWorkerAloneSayNothing) {
-  Passes p;
-  p.change = [](StepRecord& r) {  // rank 3 has a shorter loader
-    WorkerRecord& w = r.workers[3];
+  const Passes p = closed(whole, 50, 1, kTorch, 800, [](StepRecord& r) {
+    WorkerRecord& w = r.workers[3];  // has a shorter loader
     set(w, Kind::kDataPass, r.step / 10);
     set(w, Kind::kDataBatch, r.step % 10);
     if (r.step >= 10) set(w, Kind::kDataEnded, r.step / 10);
-  };
-  p.play(0, 50, whole);
-  p.close();
+  });
   EXPECT_EQ(number_of(p.only(), "passes"), 1) << "that of all workers";
   EXPECT_EQ(number_of(p.only(), "samples_left_out"), 160);
 }
 
-TEST(DataCoverage, OverlapIsTheCauseOfWhatIsLeftOut) {
-  Passes p;
-  std::mt19937_64 random(1);
-  p.play(0, 50, [&](std::uint64_t, std::uint32_t) {
-    return std::vector<std::uint64_t>{random() % 800, random() % 800, random() % 800,
-                                      random() % 800};
-  });
-  p.close();
-  ASSERT_FALSE(p.watched.findings().empty());
-  EXPECT_EQ(p.watched.first().check, "overlapping-data");
-  EXPECT_TRUE(p.found().empty());
-}
-
 TEST(SampleSet, IsASet) {
-  std::mt19937_64 random(3);
-  for (const std::uint64_t length : {1U, 63U, 64U, 65U, 1000U}) {
-    std::set<std::uint64_t> oracle;
-    std::set<std::uint64_t> other_oracle;
-    SampleSet set(length);
-    SampleSet other(length);
-    EXPECT_EQ(set.end(), 0U);
-    for (std::uint64_t i = 0; i < length / 2 + 1; ++i) {
-      const std::uint64_t a = random() % length;
-      const std::uint64_t b = random() % length;
-      set.insert(a);
-      oracle.insert(a);
-      other.insert(b);
-      other_oracle.insert(b);
-    }
-    EXPECT_EQ(set.count(), oracle.size());
-    EXPECT_EQ(set.end(), *oracle.rbegin() + 1);
-    set.unite(other);
-    oracle.merge(other_oracle);
-    EXPECT_EQ(set.count(), oracle.size());
-  }
+  SampleSet set(130);
+  SampleSet other(130);
+  EXPECT_EQ(set.end(), 0U);
+  for (const std::uint64_t index : {0U, 63U, 64U, 64U}) set.insert(index);
+  EXPECT_EQ(set.count(), 3U);
+  EXPECT_EQ(set.end(), 65U);
+  for (const std::uint64_t index : {64U, 129U}) other.insert(index);
+  set.unite(other);
+  EXPECT_EQ(set.count(), 4U);
+  EXPECT_EQ(set.end(), 130U);
   EXPECT_EQ(SampleSet(0).end(), 0U);
 }
 

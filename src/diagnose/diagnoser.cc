@@ -8,6 +8,8 @@
 #include "diagnose/batches.h"
 #include "diagnose/checks.h"
 #include "diagnose/merge.h"
+#include "diagnose/rank_ended.h"
+#include "diagnose/resume.h"
 #include "diagnose/roster.h"
 #include "diagnose/rules.h"
 #include "diagnose/signal_log.h"
@@ -34,26 +36,23 @@ Diagnoser::Diagnoser(Diagnoser&&) noexcept = default;
 Diagnoser& Diagnoser::operator=(Diagnoser&&) noexcept = default;
 Diagnoser::~Diagnoser() = default;
 
-void Diagnoser::resumes(Left left) { state_->rules.resume.left(std::move(left)); }
+void Diagnoser::resumes(Left left) { state_->rules.resume().left(std::move(left)); }
 
 void Diagnoser::moment(const Identity& who, const Moment& moment) {
-  state_->rules.resume.begins(who, moment, state_->roster, state_->log);
+  state_->rules.resume().begins(who, moment, state_->roster, state_->log);
 }
 
-const BeganWith& Diagnoser::began_with() const { return state_->rules.resume.began_with(); }
+const BeganWith& Diagnoser::began_with() const { return state_->rules.resume().began_with(); }
 
 void Diagnoser::hello(const Identity& who, const WorkerFacts& facts) {
   state_->roster.hello(who, facts);
 }
 
-void Diagnoser::beats() {
-  state_->rules.stalls.beats();
-  state_->rules.rank_ended.beats();
-}
+void Diagnoser::beats() { state_->rules.beats(); }
 
-void Diagnoser::ended(const std::optional<RankEnd>& end) { RankEnded::report(end, state_->log); }
+void Diagnoser::ended(const std::optional<RankEnd>& end) { report_end(end, state_->log); }
 
-void Diagnoser::stalled(const Stall& stall) { state_->rules.stalls.report(stall, state_->log); }
+void Diagnoser::stalled(const Stall& stall) { report_stall(stall, state_->log); }
 
 void Diagnoser::farewell(const Identity& who, const FinalState& last) {
   state_->rules.farewell(who.rank, last, state_->roster, state_->log);

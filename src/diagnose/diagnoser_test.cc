@@ -20,22 +20,24 @@ using State = CheckRecord::State;
 
 TEST(CleanRun, OfAnySizeHasNoFinding) {
   for (const std::uint32_t workers : {1U, 2U, 3U, 8U, 64U}) {
-    Watched w = played({.workers = workers, .rows = 3, .data = 1000}, 200);
-    EXPECT_TRUE(w.findings().empty()) << workers << ": " << w.first().title;
+    for (const std::uint64_t data : {1000U, 100U}) {  // and of uneven last batches
+      Watched w = played({.workers = workers, .rows = 3, .data = data}, 200);
+      EXPECT_TRUE(w.findings().empty()) << workers << ": " << w.first().title;
+    }
   }
 }
 
 TEST(CleanRun, PassesWhatCanBeLookedAt) {
   Watched w = played({.workers = 8, .rows = 4, .data = 320}, 30);
-  std::map<State, std::set<std::string>> ids;
+  std::set<std::string> not_triggered;
   for (const CheckRecord& c : w.diagnoser.checks()) {
-    ids[c.state].insert(c.check);
     EXPECT_TRUE(c.reason.ends_with('.')) << c.check << ": " << c.reason;
+    EXPECT_NE(c.state, State::kFound) << c.check;
+    if (c.state == State::kNotTriggered) not_triggered.insert(c.check);
   }
-  EXPECT_TRUE(ids[State::kFound].empty());
-  EXPECT_EQ(ids[State::kPassed].size(), 21U);
-  EXPECT_EQ(ids[State::kNotTriggered], (std::set<std::string>{"data-coverage", "shared-rng"}));
-  EXPECT_EQ(ids[State::kNotPossible].size(), 19U) << "the detectors saw nothing here";
+  EXPECT_EQ(not_triggered, (std::set<std::string>{"data-coverage", "shared-rng"}));
+  EXPECT_EQ(w.check("epoch-not-set").state, State::kPassed);
+  EXPECT_EQ(w.check("worker-outlier").state, State::kNotPossible) << "the detectors saw nothing";
 }
 
 TEST(CleanRun, NoCheckPassesBeforeItCouldHaveFoundAnything) {
@@ -93,47 +95,12 @@ TEST(CleanRun, WithoutAnyRecordNothingIsPossible) {
 
 TEST(CleanRun, OneWorkerIsToldSo) {
   Watched w = played({.workers = 1}, 30);
-  EXPECT_EQ(w.check("parameter-desync").reason, "One worker: there is nothing to compare.");
+  for (const char* check : {"parameter-desync", "optimizer-mismatch", "reduction-error"}) {
+    EXPECT_EQ(w.check(check).reason, "One worker: there is nothing to compare.");
+  }
   EXPECT_EQ(w.check("nonfinite-gradient").state, State::kPassed);
   EXPECT_EQ(w.check("zero-gradient").state, State::kPassed);
   EXPECT_EQ(w.check("missing-worker").state, State::kNotPossible);
-}
-
-TEST(Adversarial, ConstantLossesAndEqualNormsAreNoFinding) {
-  expect_quiet(played(200, [](StepRecord& r) {
-    for (WorkerRecord& x : r.workers) {
-      x.loss = 1;
-      x.grad_norm = 1;
-    }
-    r.loss_std = r.grad_norm_std = 0;
-  }));
-}
-
-TEST(Adversarial, AMetricThatDriftsByAThousandIsNoFinding) {
-  expect_quiet(played(300, [](StepRecord& r) {
-    const double factor = std::pow(1000, static_cast<double>(r.step) / 300);
-    for (WorkerRecord& x : r.workers) {
-      x.grad_norm *= factor;
-      x.loss /= factor;
-      x.reduced_norm *= factor;
-    }
-    r.mean_norm *= factor;
-    r.mean_norm_error *= factor;
-  }));
-}
-
-TEST(Adversarial, StaticShardsInTheSameOrderEveryPassAreNoFinding) {
-  Watched w({.workers = 4, .rows = 4, .data = 160});
-  w.play(0, 60, [&](WorkerRecord& x, StepRecord& r) {
-    HealthyRun::read(x, w.run.drawn(r.step, x.replica, 42, 0));
-    set(x, Kind::kSamplerEpoch, std::uint64_t{0});
-    set(x, Kind::kSamplerShuffle, std::uint64_t{0});
-  });
-  EXPECT_TRUE(w.findings().empty());
-}
-
-TEST(Adversarial, AnUnevenLastBatchIsNoFinding) {
-  expect_quiet(played({.workers = 3, .rows = 7, .data = 100}, 60));
 }
 
 TEST(Adversarial, WorkersThatJoinAreNoFinding) {
@@ -143,7 +110,7 @@ TEST(Adversarial, WorkersThatJoinAreNoFinding) {
   const HealthyRun large({.workers = 8});
   for (std::uint64_t step = 20; step < 40; ++step) {
     StepRecord r = large.step(step);
-    for (WorkerRecord& x : r.workers) set(x, Kind::kDataPass, std::uint64_t{1});
+    for (WorkerRecord& x : r.workers) set(x, Kind::kDataPass, 1);
     w.feed(r);
   }
   for (const Finding& f : w.findings()) EXPECT_NE(f.severity, Severity::kCritical) << f.title;
@@ -213,20 +180,12 @@ TEST(MissingWorker, NothingIsSaidOfWhosePacketsMayStillHaveBeenOnTheWay) {
   }));
 }
 
-TEST(MissingWorker, DoesNotExplainWhatOthersDo) {
-  Watched w = played(20, [](StepRecord& r) {
-    r.workers[1].states[0].value ^= 1;
-    remove(r, 6);
-  });
-  EXPECT_EQ(w.findings().size(), 2U);
-}
-
 // ---- findings as a whole
 
 TEST(Findings, AreWorstFirstAndCarryTheirModel) {
   Watched w;
   w.diagnoser = Diagnoser({3, 2, 1});
-  w.play(0, 9, [](StepRecord& r) { set(r.workers[1], Kind::kMode, std::uint64_t{0}); });
+  w.play(0, 9, [](StepRecord& r) { set(r.workers[1], Kind::kMode, 0); });
   w.play(10, 19, [](StepRecord& r) { r.workers[5].grad_norm = 0; });
   const auto found = w.findings();
   ASSERT_EQ(found.size(), 2U);
@@ -243,7 +202,7 @@ TEST(Findings, AnIdStaysWhileItsFindingGrowsAndMerges) {
   const auto before = w.diagnoser.findings();
   w.play(3, 9, [](StepRecord& r) {
     r.workers[3].states[0].value ^= 1;
-    set(r.workers[3], Kind::kOptimizerSettings, std::uint64_t{1});
+    set(r.workers[3], Kind::kOptimizerSettings, 1);
   });
   const auto after = w.diagnoser.findings();
   ASSERT_EQ(before.size(), 1U);
@@ -320,19 +279,14 @@ class Noise {
     WorkerRecord w;
     w.rank = static_cast<std::uint32_t>(value());
     w.replica = static_cast<std::uint32_t>(value());
-    w.loss = real();
+    for (double* x : {&w.loss, &w.weight, &w.grad_norm, &w.reduced_norm}) *x = real();
+    for (std::uint64_t* x : {&w.tokens, &w.fingerprint, &w.reduced_fingerprint, &w.optimizer_step,
+                             &w.dropped, &w.samples.rows}) {
+      *x = value();
+    }
     w.loss_nonfinite = below(4) == 0;
-    w.weight = real();
-    w.tokens = value();
-    w.grad_norm = real();
     w.nonfinite = below(4) == 0 ? value() : 0;
-    w.reduced_norm = real();
-    w.fingerprint = value();
-    w.reduced_fingerprint = value();
-    w.optimizer_step = value();
-    w.dropped = value();
     w.micro_batches = static_cast<std::uint32_t>(value());
-    w.samples.rows = value();
     w.samples.thinned = static_cast<std::uint32_t>(below(70));
     for (const FingerprintInfo& k : fingerprint_kinds()) {
       if (below(3) > 0) w.fingerprints.push_back({static_cast<std::uint32_t>(k.kind), value()});

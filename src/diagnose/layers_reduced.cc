@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "diagnose/reduction.h"
+#include "diagnose/rules.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -15,6 +15,7 @@ namespace {
 
 using Layers = std::vector<const LayerReduction*>;
 
+constexpr double kScaleTolerance = 0.1;
 constexpr double kOff = 0.03;      // of the mean's size: 16-bit sums round by less
 constexpr double kOthers = 8;      // times the layer in the middle
 constexpr double kEqual = 0.02;    // two layers' factors
@@ -81,13 +82,139 @@ bool audit_found(const StepContext& context) {
                              [](const WorkerRecord& w) { return w.audit && w.audit->wrong > 0; });
 }
 
+class LayersReduced final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    if (context.alone() || context.record.layers.empty()) return;
+    const double tolerance = tolerance_of(context.record.layers);
+    kept_own(context, log);
+    weighed(context, log);
+    means_of_some(context, log);
+    if (audit_found(context)) return;
+    scaled(context, tolerance, log);
+    unexplained(context, tolerance, log);
+  }
+
+ private:
+  // All of all layers is what rules of the whole gradient say.
+  void kept_own(const StepContext& context, SignalLog& log) const {
+    const Layers layers = chosen(context, [](const auto& l) { return !l.kept_own.empty(); });
+    if (layers.empty() || layers.size() == context.record.layers.size()) return;
+    Ranks ranks;
+    for (const LayerReduction* layer : layers) ranks = unite(ranks, layer->kept_own);
+    const bool everyone = ranks.size() == context.workers();
+    const Check check = everyone ? Check::kNoReduction : Check::kReducedGradientMismatch;
+    Signal signal = signal_of(check, 1, layers, {ranks, everyone}, context);
+    signal.title = fmt::format("{{Ranks}} kept their own gradients{}: these were not reduced",
+                               where(layers, context));
+    signal.remedy =
+        "Look for parameters that came after the model was wrapped, that are left out of the "
+        "reduction (ignored, `set_requires_all_reduce`), or whose gradient is written after it.";
+    log.add(std::move(signal), 1);
+  }
+
+  // Of layers with the same ranks.
+  void weighed(const StepContext& context, SignalLog& log) const {
+    const Layers all = chosen(context, [](const auto& l) { return !l.weighed.empty(); });
+    if (all.empty()) return;
+    const Ranks ranks = ranks_of(*all.front());
+    Layers layers;
+    std::ranges::copy_if(all, std::back_inserter(layers),
+                         [&](const LayerReduction* layer) { return ranks_of(*layer) == ranks; });
+    double weight = all.front()->weighed.front().second;
+    if (std::abs(weight) < kNothing) weight = 0;
+    // Of all layers it is perhaps meant: weights by tokens, in a communication hook.
+    if (weight > 0 && layers.size() == context.record.layers.size()) return;
+    Signal signal = signal_of(Check::kReducedGradientMismatch, 4, layers, {ranks, false}, context);
+    signal.title =
+        fmt::format("The reduced gradient held {} of {{ranks}}{}",
+                    weight == 0 ? "nothing" : fmt::format("{} times the part", number(weight)),
+                    where(layers, context));
+    signal.evidence.emplace_back("weight", weight);
+    signal.remedy = kLookIntoHook;
+    log.add(std::move(signal), 1);
+  }
+
+  // Of layers with the same sets.
+  void means_of_some(const StepContext& context, SignalLog& log) const {
+    const Layers all =
+        chosen(context, [](const auto& l) { return !l.means_of.empty() && l.kept_own.empty(); });
+    if (all.empty()) return;
+    Layers layers;
+    std::ranges::copy_if(all, std::back_inserter(layers), [&](const LayerReduction* layer) {
+      return layer->means_of == all.front()->means_of;
+    });
+    const auto& sets = layers.front()->means_of;
+    Signal signal =
+        signal_of(Check::kReducedGradientMismatch, 2, layers, of_all(context.record), context);
+    signal.title =
+        std::string("{Ranks} were not reduced with all the others") + where(layers, context);
+    std::string among;
+    for (std::size_t i = 0; i < sets.size() && i < kNames; ++i) {
+      among += fmt::format("{}{}", i == 0 ? "" : "; ", rank_ranges(sets[i]));
+    }
+    signal.evidence.emplace_back("means_of", among);
+    signal.remedy = kLookIntoHook;
+    log.add(std::move(signal), 1);
+  }
+
+  void scaled(const StepContext& context, double tolerance, SignalLog& log) const {
+    const Layers off = chosen(context, [&](const LayerReduction& l) {
+      return l.alike && l.off > tolerance && l.factor_off <= tolerance && l.weighed.empty();
+    });
+    if (off.empty()) return;
+    Layers layers;
+    std::ranges::copy_if(off, std::back_inserter(layers), [&](const LayerReduction* layer) {
+      return std::abs(layer->factor - off.front()->factor) <=
+             kEqual * std::max(1.0, std::abs(off.front()->factor));
+    });
+    if (layers.size() == context.record.layers.size()) return;
+    const double factor = layers.front()->factor;
+    const std::string name = factor_name(factor, static_cast<double>(context.workers()));
+    Signal signal = signal_of(Check::kReductionScale, 1, layers, of_all(context.record), context);
+    signal.title = fmt::format(
+        "The reduced gradient of {{ranks}} was {} times the mean of the workers' gradients{}{}{}",
+        number(factor), where(layers, context), name.empty() ? "" : ": ", name);
+    signal.evidence.emplace_back("factor", factor);
+    log.add(std::move(signal), 1);
+  }
+
+  // A compression of gradients is such a thing too, but of most layers.
+  void unexplained(const StepContext& context, double tolerance, SignalLog& log) {
+    const Layers layers = chosen(context, [&](const LayerReduction& l) {
+      return l.alike && l.off > tolerance && l.factor_off > tolerance && l.weighed.empty();
+    });
+    const std::size_t all = context.record.layers.size();
+    const bool few = 4 * layers.size() <= all;
+    // Compression leaves none of several as they are.
+    const bool others_exact = 2 * layers.size() <= all && exact(context) + layers.size() == all;
+    strange_ = !layers.empty() && (few || others_exact) ? strange_ + 1 : 0;
+    if (strange_ < (others_exact ? 1U : 2U)) return;
+    Signal signal =
+        signal_of(Check::kReducedGradientMismatch, 3, layers, of_all(context.record), context);
+    signal.severity = others_exact ? Severity::kWarning : Severity::kInfo;
+    signal.confidence = 0.8;
+    signal.remedy =
+        "Look for what changes some parameters of these layers: a bucket that a communication hook "
+        "scales or overwrites in part, a parameter that is left out. A communication hook that "
+        "compresses some layers does that. Without one, audit the "
+        "reduction: `attach(audit=25)`.";
+    signal.title = fmt::format(
+        "The reduced gradient of {{ranks}} was not the mean of the workers' gradients{}",
+        where(layers, context));
+    signal.evidence.emplace_back(
+        "distance_from_mean", (*std::ranges::max_element(layers, {}, [](const LayerReduction* l) {
+                                return l->off;
+                              }))->off);
+    log.add(std::move(signal), 1);
+  }
+
+  std::uint64_t strange_ = 0;  // records in a row with layers that nothing explains
+};
+
 }  // namespace
 
-std::string layers_apart(const StepContext& context) {
-  return names(chosen(context, [](const LayerReduction& l) { return !l.alike; }), context);
-}
-
-bool LayersReduced::differ(const StepContext& context) {
+bool layers_differ(const StepContext& context) {
   const auto& layers = context.record.layers;
   if (layers.empty()) return false;
   const double tolerance = tolerance_of(layers);
@@ -96,127 +223,22 @@ bool LayersReduced::differ(const StepContext& context) {
   return off > 0 && exact(context) > 0;
 }
 
-void LayersReduced::update(const StepContext& context, SignalLog& log) {
-  if (context.alone() || context.record.layers.empty()) return;
-  const double tolerance = tolerance_of(context.record.layers);
-  kept_own(context, log);
-  weighed(context, log);
-  means_of_some(context, log);
-  if (audit_found(context)) return;
-  scaled(context, tolerance, log);
-  unexplained(context, tolerance, log);
+bool is_multiple(double ratio, double factor) {
+  return std::abs(ratio / factor - 1) < kScaleTolerance;
 }
 
-// All of all layers is what rules of the whole gradient say.
-void LayersReduced::kept_own(const StepContext& context, SignalLog& log) const {
-  const Layers layers = chosen(context, [](const auto& l) { return !l.kept_own.empty(); });
-  if (layers.empty() || layers.size() == context.record.layers.size()) return;
-  Ranks ranks;
-  for (const LayerReduction* layer : layers) ranks = unite(ranks, layer->kept_own);
-  const bool everyone = ranks.size() == context.workers();
-  const Check check = everyone ? Check::kNoReduction : Check::kReducedGradientMismatch;
-  Signal signal = signal_of(check, 1, layers, {ranks, everyone}, context);
-  signal.title = fmt::format("{{Ranks}} kept their own gradients{}: these were not reduced",
-                             where(layers, context));
-  signal.remedy =
-      "Look for parameters that came after the model was wrapped, that are left out of the "
-      "reduction (ignored, `set_requires_all_reduce`), or whose gradient is written after it.";
-  log.add(std::move(signal), 1);
+std::string factor_name(double factor, double workers) {
+  if (factor < 1e-6) return "nothing came out";
+  if (is_multiple(factor, workers)) return "the sum instead of the mean";
+  if (is_multiple(factor, 1 / workers)) return "the mean divided by the world size once more";
+  if (is_multiple(factor, workers * workers)) return "the sum times the world size";
+  return {};
 }
 
-// Of layers with the same ranks.
-void LayersReduced::weighed(const StepContext& context, SignalLog& log) const {
-  const Layers all = chosen(context, [](const auto& l) { return !l.weighed.empty(); });
-  if (all.empty()) return;
-  const Ranks ranks = ranks_of(*all.front());
-  Layers layers;
-  std::ranges::copy_if(all, std::back_inserter(layers),
-                       [&](const LayerReduction* layer) { return ranks_of(*layer) == ranks; });
-  double weight = all.front()->weighed.front().second;
-  if (std::abs(weight) < kNothing) weight = 0;
-  // Of all layers it is perhaps meant: weights by tokens, in a communication hook.
-  if (weight > 0 && layers.size() == context.record.layers.size()) return;
-  Signal signal = signal_of(Check::kReducedGradientMismatch, 4, layers, {ranks, false}, context);
-  signal.title =
-      fmt::format("The reduced gradient held {} of {{ranks}}{}",
-                  weight == 0 ? "nothing" : fmt::format("{} times the part", number(weight)),
-                  where(layers, context));
-  signal.evidence.emplace_back("weight", weight);
-  signal.remedy = kLookIntoHook;
-  log.add(std::move(signal), 1);
+std::string layers_apart(const StepContext& context) {
+  return names(chosen(context, [](const LayerReduction& l) { return !l.alike; }), context);
 }
 
-// Of layers with the same sets.
-void LayersReduced::means_of_some(const StepContext& context, SignalLog& log) const {
-  const Layers all =
-      chosen(context, [](const auto& l) { return !l.means_of.empty() && l.kept_own.empty(); });
-  if (all.empty()) return;
-  Layers layers;
-  std::ranges::copy_if(all, std::back_inserter(layers), [&](const LayerReduction* layer) {
-    return layer->means_of == all.front()->means_of;
-  });
-  const auto& sets = layers.front()->means_of;
-  Signal signal =
-      signal_of(Check::kReducedGradientMismatch, 2, layers, of_all(context.record), context);
-  signal.title =
-      std::string("{Ranks} were not reduced with all the others") + where(layers, context);
-  std::string among;
-  for (std::size_t i = 0; i < sets.size() && i < kNames; ++i) {
-    among += fmt::format("{}{}", i == 0 ? "" : "; ", rank_ranges(sets[i]));
-  }
-  signal.evidence.emplace_back("means_of", among);
-  signal.remedy = kLookIntoHook;
-  log.add(std::move(signal), 1);
-}
-
-void LayersReduced::scaled(const StepContext& context, double tolerance, SignalLog& log) const {
-  const Layers off = chosen(context, [&](const LayerReduction& l) {
-    return l.alike && l.off > tolerance && l.factor_off <= tolerance && l.weighed.empty();
-  });
-  if (off.empty()) return;
-  Layers layers;
-  std::ranges::copy_if(off, std::back_inserter(layers), [&](const LayerReduction* layer) {
-    return std::abs(layer->factor - off.front()->factor) <=
-           kEqual * std::max(1.0, std::abs(off.front()->factor));
-  });
-  if (layers.size() == context.record.layers.size()) return;
-  const double factor = layers.front()->factor;
-  const std::string name = factor_name(factor, static_cast<double>(context.workers()));
-  Signal signal = signal_of(Check::kReductionScale, 1, layers, of_all(context.record), context);
-  signal.title = fmt::format(
-      "The reduced gradient of {{ranks}} was {} times the mean of the workers' gradients{}{}{}",
-      number(factor), where(layers, context), name.empty() ? "" : ": ", name);
-  signal.evidence.emplace_back("factor", factor);
-  log.add(std::move(signal), 1);
-}
-
-// A compression of gradients is such a thing too, but of most layers.
-void LayersReduced::unexplained(const StepContext& context, double tolerance, SignalLog& log) {
-  const Layers layers = chosen(context, [&](const LayerReduction& l) {
-    return l.alike && l.off > tolerance && l.factor_off > tolerance && l.weighed.empty();
-  });
-  const std::size_t all = context.record.layers.size();
-  const bool few = 4 * layers.size() <= all;
-  // Compression leaves none of several as they are.
-  const bool others_exact = 2 * layers.size() <= all && exact(context) + layers.size() == all;
-  strange_ = !layers.empty() && (few || others_exact) ? strange_ + 1 : 0;
-  if (strange_ < (others_exact ? 1U : 2U)) return;
-  Signal signal =
-      signal_of(Check::kReducedGradientMismatch, 3, layers, of_all(context.record), context);
-  signal.severity = others_exact ? Severity::kWarning : Severity::kInfo;
-  signal.confidence = 0.8;
-  signal.remedy =
-      "Look for what changes some parameters of these layers: a bucket that a communication hook "
-      "scales or overwrites in part, a parameter that is left out. A communication hook that "
-      "compresses some layers does that. Without one, audit the "
-      "reduction: `attach(audit=25)`.";
-  signal.title =
-      fmt::format("The reduced gradient of {{ranks}} was not the mean of the workers' gradients{}",
-                  where(layers, context));
-  signal.evidence.emplace_back(
-      "distance_from_mean",
-      (*std::ranges::max_element(layers, {}, [](const LayerReduction* l) { return l->off; }))->off);
-  log.add(std::move(signal), 1);
-}
+std::unique_ptr<Rule> make_layers_reduced() { return std::make_unique<LayersReduced>(); }
 
 }  // namespace presum::diagnose

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/lost_gradients.h"
-
+// lost-gradients.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
 
+#include "diagnose/rules.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -42,101 +43,119 @@ double factor_of(const WorkerRecord& worker) {
   return bits == nullptr ? 1 : std::bit_cast<double>(*bits);
 }
 
-}  // namespace
-
-void LostGradients::update(const StepContext& context, SignalLog& log) {
-  const auto& workers = context.record.workers;
-  const auto steps = [](const WorkerRecord& w) { return w.optimizer_step > 0; };
-  if (std::ranges::none_of(workers, steps)) {
-    return log.cannot(Check::kLostGradients, "No optimiser step was seen.");
+// Micro-batches whose loss was computed and whose gradient no optimiser step gets, or gets again.
+class LostGradients final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    const auto& workers = context.record.workers;
+    const auto steps = [](const WorkerRecord& w) { return w.optimizer_step > 0; };
+    if (std::ranges::none_of(workers, steps)) {
+      return log.cannot(Check::kLostGradients, "No optimiser step was seen.");
+    }
+    log.checked(Check::kLostGradients);
+    log.needs_records(Check::kLostGradients, kSureSteps,
+                      "A program may leave out a batch now and then: that is no habit.");
+    lost(context, log);
+    changed(context, log);
+    left_over(context, log);
   }
-  log.checked(Check::kLostGradients);
-  log.needs_records(Check::kLostGradients, kSureSteps,
-                    "A program may leave out a batch now and then: that is no habit.");
-  lost(context, log);
-  changed(context, log);
-  left_over(context, log);
-}
 
-bool LostGradients::is_habit(std::size_t way, const StepContext& context, const Ranks& who) {
-  Habit& habit = habits_[way];
-  if (habit.looks == 0 && who.empty()) return false;
-  if (habit.looks == 0) habit.first_step = context.record.step;
-  ++habit.looks;
-  habit.seen += !who.empty();
-  if (kMost * habit.seen < habit.looks) {
-    habit = {};
-    return false;
+ private:
+  // Some way to lose them, as it was seen so far.
+  struct Habit {
+    std::uint64_t first_step = 0;
+    std::uint64_t looks = 0;  // since then
+    std::uint64_t seen = 0;
+  };
+
+  Signal signal_of(std::size_t way, const StepContext& context, Blame who) const {
+    Signal signal = sighting({Check::kLostGradients, way}, context, std::move(who),
+                             way == kCleared ? 0.95 : 0.9);
+    signal.first_step = habits_[way].first_step;
+    return signal;
   }
-  return !who.empty() && habit.seen >= (way == kChanged ? kSampled : kSureSteps);
-}
 
-Signal LostGradients::signal_of(std::size_t way, const StepContext& context, Blame who) const {
-  Signal signal =
-      sighting({Check::kLostGradients, way}, context, std::move(who), way == kCleared ? 0.95 : 0.9);
-  signal.first_step = habits_[way].first_step;
-  return signal;
-}
+  bool is_habit(std::size_t way, const StepContext& context, const Ranks& who) {
+    Habit& habit = habits_[way];
+    if (habit.looks == 0 && who.empty()) return false;
+    if (habit.looks == 0) habit.first_step = context.record.step;
+    ++habit.looks;
+    habit.seen += !who.empty();
+    if (kMost * habit.seen < habit.looks) {
+      habit = {};
+      return false;
+    }
+    return !who.empty() && habit.seen >= (way == kChanged ? kSampled : kSureSteps);
+  }
 
-void LostGradients::lost(const StepContext& context, SignalLog& log) {
-  if (context.record.unused()) return;  // what is lost is told with a step that was used
-  for (const auto& [way, kind] :
-       {std::pair{kCleared, kPassesCleared}, std::pair{kDetached, kForwardsDetached}}) {
-    const Blame who = blame_where(
-        context, [lost = kind](const WorkerRecord& w) { return value_of(w, lost) > 0; });
-    if (!is_habit(way, context, who.ranks)) continue;
-    const WorkerRecord& one = worker_of(context.record, who.ranks.front());
-    const std::uint64_t missing = value_of(one, kind);
-    const bool nothing_left = way == kCleared && factor_of(one) == 0;
-    const std::uint64_t all = missing + (nothing_left ? 0 : one.micro_batches);
-    Signal signal = signal_of(way, context, who);
-    signal.title = fmt::format(
-        "{{Ranks}} lost the gradients of {} of {} micro-batches of a step: {}", missing, all,
-        way == kCleared ? "they were cleared before the optimiser's step"
-                        : "no backward pass went through them");
-    signal.evidence = {{"micro_batches_lost", static_cast<std::int64_t>(missing)},
-                       {"micro_batches", static_cast<std::int64_t>(all)}};
+  void lost(const StepContext& context, SignalLog& log) {
+    if (context.record.unused()) return;  // what is lost is told with a step that was used
+    for (const auto& [way, kind] :
+         {std::pair{kCleared, kPassesCleared}, std::pair{kDetached, kForwardsDetached}}) {
+      const Blame who = blame_where(
+          context, [lost = kind](const WorkerRecord& w) { return value_of(w, lost) > 0; });
+      if (!is_habit(way, context, who.ranks)) continue;
+      const WorkerRecord& one = worker_of(context.record, who.ranks.front());
+      const std::uint64_t missing = value_of(one, kind);
+      const bool nothing_left = way == kCleared && factor_of(one) == 0;
+      const std::uint64_t all = missing + (nothing_left ? 0 : one.micro_batches);
+      Signal signal = signal_of(way, context, who);
+      signal.title = fmt::format(
+          "{{Ranks}} lost the gradients of {} of {} micro-batches of a step: {}", missing, all,
+          way == kCleared ? "they were cleared before the optimiser's step"
+                          : "no backward pass went through them");
+      signal.evidence = {{"micro_batches_lost", static_cast<std::int64_t>(missing)},
+                         {"micro_batches", static_cast<std::int64_t>(all)}};
+      log.add(std::move(signal), kAllSteps);
+    }
+  }
+
+  void changed(const StepContext& context, SignalLog& log) {
+    const auto looked = [](const WorkerRecord& w) { return w.fingerprint_of(kGradChanged); };
+    if (std::ranges::none_of(context.record.workers, looked)) return;
+    const Blame who = blame_where(context, [](const WorkerRecord& w) {
+      return factor_of(w) != 1 && value_of(w, kPassesCleared) == 0;
+    });
+    if (!is_habit(kChanged, context, who.ranks)) return;
+    const double factor = factor_of(worker_of(context.record, who.ranks.front()));
+    Signal signal = signal_of(kChanged, context, who);
+    if (std::isnan(factor)) {
+      signal.title =
+          "{Ranks} overwrote the gradient that they accumulate, between two micro-batches of a "
+          "step";
+    } else if (factor == 0) {
+      signal.title = "{Ranks} cleared the gradient that they accumulate, within a step";
+    } else {
+      signal.title = fmt::format(
+          "{{Ranks}} multiplied the gradient that they accumulate by {} between two micro-batches "
+          "of "
+          "a step: {} before the sum was whole",
+          number(factor), usual_cause(context, factor));
+    }
+    if (!std::isnan(factor)) signal.evidence = {{"factor_between_passes", factor}};
     log.add(std::move(signal), kAllSteps);
   }
-}
 
-void LostGradients::changed(const StepContext& context, SignalLog& log) {
-  const auto looked = [](const WorkerRecord& w) { return w.fingerprint_of(kGradChanged); };
-  if (std::ranges::none_of(context.record.workers, looked)) return;
-  const Blame who = blame_where(context, [](const WorkerRecord& w) {
-    return factor_of(w) != 1 && value_of(w, kPassesCleared) == 0;
-  });
-  if (!is_habit(kChanged, context, who.ranks)) return;
-  const double factor = factor_of(worker_of(context.record, who.ranks.front()));
-  Signal signal = signal_of(kChanged, context, who);
-  if (std::isnan(factor)) {
+  void left_over(const StepContext& context, SignalLog& log) {
+    if (context.record.unused()) return;
+    const Blame who =
+        blame_where(context, [](const WorkerRecord& w) { return value_of(w, kLeftOver) > 0; });
+    if (!is_habit(kAgain, context, who.ranks)) return;
+    Signal signal = signal_of(kAgain, context, who);
     signal.title =
-        "{Ranks} overwrote the gradient that they accumulate, between two micro-batches of a step";
-  } else if (factor == 0) {
-    signal.title = "{Ranks} cleared the gradient that they accumulate, within a step";
-  } else {
-    signal.title = fmt::format(
-        "{{Ranks}} multiplied the gradient that they accumulate by {} between two micro-batches of "
-        "a step: {} before the sum was whole",
-        number(factor), usual_cause(context, factor));
+        "{Ranks} added each step's gradient to those of the steps before: nothing clears it after "
+        "the optimiser's step";
+    signal.remedy =
+        "Call `optimizer.zero_grad()` once a step, after the optimiser's step or before the first "
+        "backward pass; look whether it is another optimiser's or model's that is called.";
+    log.add(std::move(signal), kAllSteps);
   }
-  if (!std::isnan(factor)) signal.evidence = {{"factor_between_passes", factor}};
-  log.add(std::move(signal), kAllSteps);
-}
 
-void LostGradients::left_over(const StepContext& context, SignalLog& log) {
-  if (context.record.unused()) return;
-  const Blame who =
-      blame_where(context, [](const WorkerRecord& w) { return value_of(w, kLeftOver) > 0; });
-  if (!is_habit(kAgain, context, who.ranks)) return;
-  Signal signal = signal_of(kAgain, context, who);
-  signal.title =
-      "{Ranks} added each step's gradient to those of the steps before: nothing clears it after "
-      "the optimiser's step";
-  signal.remedy =
-      "Call `optimizer.zero_grad()` once a step, after the optimiser's step or before the first "
-      "backward pass; look whether it is another optimiser's or model's that is called.";
-  log.add(std::move(signal), kAllSteps);
-}
+  std::array<Habit, 4> habits_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> make_lost_gradients() { return std::make_unique<LostGradients>(); }
 
 }  // namespace presum::diagnose

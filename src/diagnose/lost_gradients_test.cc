@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/lost_gradients.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,12 +23,10 @@ std::string title_of(Kind kind, std::uint64_t value, int rank = -1) {
       if (r.step >= 2 && (rank < 0 || static_cast<int>(one.rank) == rank)) set(one, kind, value);
     }
   });
-  expect(w, "lost-gradients", {.severity = Severity::kWarning, .first_step = 2});
-  if (rank >= 0) {
-    EXPECT_EQ(w.first().ranks, RankList{static_cast<std::uint32_t>(rank)});
-  } else {
-    EXPECT_EQ(w.first().ranks.size(), 8U);
-  }
+  const RankList one = rank < 0 ? RankList{} : RankList{static_cast<std::uint32_t>(rank)};
+  expect(
+      w, "lost-gradients",
+      {.ranks = one, .count = rank < 0 ? 8U : 1U, .severity = Severity::kWarning, .first_step = 2});
   return w.first().title;
 }
 
@@ -51,8 +47,7 @@ TEST(LostGradients, ATrainingThatUsesAllIsQuiet) {
 
 TEST(LostGradients, WhatNothingClearsIsNamed) {
   EXPECT_TRUE(says(title_of(Kind::kLeftOver, 1), "added each step's gradient"));
-  EXPECT_TRUE(says(title_of(Kind::kLeftOver, 1, 3), "{Ranks} added") ||
-              says(title_of(Kind::kLeftOver, 1, 3), "Rank 3 added"));
+  EXPECT_TRUE(says(title_of(Kind::kLeftOver, 1, 3), "Rank 3 added"));
 }
 
 TEST(LostGradients, WhatIsLostIsCounted) {
@@ -96,9 +91,9 @@ TEST(LostGradients, ClippingAndUnscalingAreToldFromScaling) {
 TEST(LostGradients, ABatchThatIsLeftOutNowAndThenIsNoHabit) {
   expect_quiet(played(200, [](StepRecord& r) {
     step_optimiser(r);
-    if (r.step % 7 == 0) set(r.workers[3], Kind::kPassesCleared, std::uint64_t{1});
+    if (r.step % 7 == 0) set(r.workers[3], Kind::kPassesCleared, 1);
     if (r.step % 9 == 0) {
-      for (WorkerRecord& one : r.workers) set(one, Kind::kForwardsDetached, std::uint64_t{4});
+      for (WorkerRecord& one : r.workers) set(one, Kind::kForwardsDetached, 4);
     }
   }));
 }

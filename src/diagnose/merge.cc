@@ -10,7 +10,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "diagnose/statistics.h"
+#include "diagnose/rules.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -161,9 +161,13 @@ bool asks_for_comparison(std::span<const Signal> signals, std::span<const std::s
          std::ranges::all_of(members, [&](std::size_t m) { return is_numeric(signals[m].check); });
 }
 
-}  // namespace
-
+// Whether two signals have one cause: one check explains the other, their ranks overlap, and the
+// effect fits the cause in time; or ranks that the cause sets apart leave a pair of others that
+// look alike. An effect may be seen up to 50 steps before its cause, whose hashes take turns, and
+// up to 50 after the cause was last seen.
 bool same_cause(const Signal& a, const Signal& b) { return causes(a, b) || causes(b, a); }
+
+}  // namespace
 
 std::vector<std::vector<std::size_t>> merge(std::span<const Signal> signals) {
   std::vector<std::size_t> order(signals.size());

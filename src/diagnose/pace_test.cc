@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/pace.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <random>
 #include <vector>
+
+#include "diagnose/rules.h"
 
 namespace presum::diagnose {
 namespace {
@@ -15,8 +15,10 @@ using Spoil = std::function<void(std::uint64_t step, WorkerRecord&)>;
 // What is said of so many steps of four workers.
 std::vector<Signal> paced(std::uint64_t steps, const Spoil& spoil) {
   SignalLog log;
-  PeriodicStalls stalls;
-  GradualSlowing slowing;
+  const auto rule = make_pace();
+  const detect::StepAlarms alarms;
+  const detect::TimeAlarms times;
+  const Roster roster;
   std::mt19937_64 random{11};
   for (std::uint64_t step = 0; step < steps; ++step) {
     StepRecord r;
@@ -31,8 +33,7 @@ std::vector<Signal> paced(std::uint64_t steps, const Spoil& spoil) {
       for (double& x : w.times.seconds) x *= 1 + std::normal_distribution<>(0, 0.03)(random);
       spoil(step, w);
     }
-    stalls.update(r, log);
-    slowing.update(r, log);
+    rule->update({r, {}, alarms, times, roster}, log);
   }
   return log.signals();
 }

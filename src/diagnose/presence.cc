@@ -1,64 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/presence.h"
-
+// missing-worker.
 #include <algorithm>
+
+#include "diagnose/rules.h"
 
 namespace presum::diagnose {
 namespace {
 
 constexpr std::uint64_t kTogether = 5;  // steps between losses of one cause
 
+// A worker that comes back and says that it dropped its packets was not missing: presum was too
+// slow, which is information.
+class Presence final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    for (const WorkerRecord& w : context.record.workers) welcome(w, log);
+    if (context.record.workers_expected < 2) {
+      return log.cannot(Check::kMissingWorker, "One worker: nobody else is expected.");
+    }
+    if (context.record.lacks_packets()) return;
+    log.checked(Check::kMissingWorker);
+    if (!context.record.missing_replicas.empty()) count_missing(context, log);
+  }
+
+ private:
+  struct Worker {
+    bool seen = false;
+    std::uint64_t missing = 0;    // steps
+    std::uint64_t explained = 0;  // of them, by packets that it dropped
+    std::uint64_t dropped = 0;    // as it last said
+  };
+
+  void count_missing(const StepContext& context, SignalLog& log) {
+    Blame blame;
+    std::uint64_t longest = 0;
+    bool seen = false;  // some of them
+    for (const std::uint32_t replica : context.record.missing_replicas) {
+      const std::uint32_t rank = context.roster.rank_of(replica);
+      Worker& worker = workers_[rank];
+      longest = std::max(longest, ++worker.missing);
+      seen = seen || worker.seen;
+      insert(blame.ranks, rank);
+    }
+    Signal now = sighting(Check::kMissingWorker, context, std::move(blame), 1);
+    now.title = seen ? "{Ranks} stopped reporting, or reported only some of the steps"
+                     : "{Ranks} never reported";
+    now.evidence = {{"steps_missing", static_cast<std::int64_t>(longest)},
+                    {"workers_expected", std::int64_t{context.record.workers_expected}}};
+    log.add(std::move(now), kTogether);
+  }
+
+  void welcome(const WorkerRecord& w, SignalLog& log) {
+    Worker& worker = workers_[w.rank];
+    const bool late = worker.missing > worker.explained && w.dropped > worker.dropped;
+    if (late) worker.explained += w.dropped - worker.dropped;
+    worker.dropped = w.dropped;
+    worker.seen = true;
+    if (!late) return;
+    if (Signal* signal = log.find(Check::kMissingWorker, w.rank)) forgive(*signal);
+  }
+
+  void forgive(Signal& signal) {
+    const bool all = std::ranges::all_of(signal.ranks, [&](std::uint32_t rank) {
+      const Worker* worker = workers_.find(rank);
+      return worker != nullptr && worker->explained >= worker->missing;
+    });
+    if (!all) return;
+    signal.severity = Severity::kInfo;
+    signal.title =
+        "Packets of {ranks} were dropped before they left, because they could not be "
+        "sent in time";
+  }
+
+  PerWorker<Worker> workers_;  // by rank
+};
+
 }  // namespace
 
-void Presence::update(const StepContext& context, SignalLog& log) {
-  for (const WorkerRecord& w : context.record.workers) welcome(w, log);
-  if (context.record.workers_expected < 2) {
-    return log.cannot(Check::kMissingWorker, "One worker: nobody else is expected.");
-  }
-  if (context.record.lacks_packets()) return;
-  log.checked(Check::kMissingWorker);
-  if (!context.record.missing_replicas.empty()) count_missing(context, log);
-}
-
-void Presence::count_missing(const StepContext& context, SignalLog& log) {
-  Blame blame;
-  std::uint64_t longest = 0;
-  bool seen = false;  // some of them
-  for (const std::uint32_t replica : context.record.missing_replicas) {
-    const std::uint32_t rank = context.roster.rank_of(replica);
-    Worker& worker = workers_[rank];
-    longest = std::max(longest, ++worker.missing);
-    seen = seen || worker.seen;
-    insert(blame.ranks, rank);
-  }
-  Signal now = sighting(Check::kMissingWorker, context, std::move(blame), 1);
-  now.title = seen ? "{Ranks} stopped reporting, or reported only some of the steps"
-                   : "{Ranks} never reported";
-  now.evidence = {{"steps_missing", static_cast<std::int64_t>(longest)},
-                  {"workers_expected", std::int64_t{context.record.workers_expected}}};
-  log.add(std::move(now), kTogether);
-}
-
-void Presence::welcome(const WorkerRecord& w, SignalLog& log) {
-  Worker& worker = workers_[w.rank];
-  const bool late = worker.missing > worker.explained && w.dropped > worker.dropped;
-  if (late) worker.explained += w.dropped - worker.dropped;
-  worker.dropped = w.dropped;
-  worker.seen = true;
-  if (!late) return;
-  if (Signal* signal = log.find(Check::kMissingWorker, w.rank)) forgive(*signal);
-}
-
-void Presence::forgive(Signal& signal) {
-  const bool all = std::ranges::all_of(signal.ranks, [&](std::uint32_t rank) {
-    const Worker* worker = workers_.find(rank);
-    return worker != nullptr && worker->explained >= worker->missing;
-  });
-  if (!all) return;
-  signal.severity = Severity::kInfo;
-  signal.title =
-      "Packets of {ranks} were dropped before they left, because they could not be "
-      "sent in time";
-}
+std::unique_ptr<Rule> make_presence() { return std::make_unique<Presence>(); }
 
 }  // namespace presum::diagnose

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // no-progress.
-#include "diagnose/progress.h"
-
 #include <gtest/gtest.h>
 
 #include "diagnose/testing.h"

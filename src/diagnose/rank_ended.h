@@ -21,20 +21,7 @@ struct RankEnd {
   bool operator==(const RankEnd&) const = default;
 };
 
-class RankEnded {
- public:
-  void update(const StepContext& context, SignalLog& log);
-  // A rank has left.
-  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, SignalLog& log);
-  // Ranks tell where they stand, and so how they end.
-  void beats() { beats_ = true; }
-  // What is known now, in the place of what was known before.
-  static void report(const std::optional<RankEnd>& end, SignalLog& log);
-
- private:
-  bool beats_ = false;
-  std::uint32_t ranks_ = 0;  // that are expected
-  Ranks left_;
-};
+// What is known now, in the place of what was known before.
+void report_end(const std::optional<RankEnd>& end, SignalLog& log);
 
 }  // namespace presum::diagnose

@@ -12,23 +12,23 @@ RankEnd killed() {
 
 TEST(RankEnded, WhatIsKnownLaterStandsInThePlaceOfWhatWasKnownBefore) {
   SignalLog log;
-  RankEnded::report(RankEnd{.ranks = {0}, .title = "{Ranks} ended by RuntimeError"}, log);
-  RankEnded::report(killed(), log);
+  report_end(RankEnd{.ranks = {0}, .title = "{Ranks} ended by RuntimeError"}, log);
+  report_end(killed(), log);
   ASSERT_EQ(log.signals().size(), 1U);
   EXPECT_EQ(log.signals().front().ranks, (Ranks{1}));
   EXPECT_EQ(log.signals().front().severity, Severity::kCritical);
   EXPECT_EQ(log.signals().front().first_step, 40U);
-  RankEnded::report(std::nullopt, log);
+  report_end(std::nullopt, log);
   EXPECT_TRUE(log.signals().empty());
 }
 
 TEST(RankEnded, MoreEvidenceOfOneEndIsNoNewFinding) {
   SignalLog log;
-  RankEnded::report(killed(), log);
+  report_end(killed(), log);
   const auto id = log.signals().front().id;
   RankEnd more = killed();
   more.evidence.emplace_back("then_rank_0", "ended by RuntimeError");
-  RankEnded::report(more, log);
+  report_end(more, log);
   ASSERT_EQ(log.signals().size(), 1U);
   EXPECT_EQ(log.signals().front().id, id);
   EXPECT_EQ(log.signals().front().evidence.size(), 1U);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/recomputed.h"
-
+// recompute-mismatch.
 #include <algorithm>
 #include <array>
 #include <map>
 #include <string>
 #include <utility>
 
+#include "diagnose/rules.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -42,50 +42,65 @@ constexpr const char* kEverywhere =
     "{Ranks} computed another gradient than the same micro-batch gives when it is computed once "
     "more: a kernel that depends on more than its numbers";
 
+// What workers found that computed one of their micro-batches once more.
+class Recomputed final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    const auto answer = [](const WorkerRecord& w) {
+      return value_of(w, FingerprintKind::kRecomputed, UINT64_MAX);
+    };
+    const auto told = [&](const WorkerRecord& w) { return answer(w) <= kAnswers.size(); };
+    once_ = once_ || std::ranges::any_of(context.record.workers, told);
+    if (!once_) {
+      return log.cannot(Check::kRecomputeMismatch,
+                        "No micro-batch was computed once more: "
+                        "attach(record=Record(verify_every=)) asks for it.");
+    }
+    log.checked(Check::kRecomputeMismatch);
+    // What now and then gives another gradient is a program's way.
+    std::map<std::uint32_t, std::uint64_t> answers;  // by rank
+    for (const WorkerRecord& w : context.record.workers) {
+      Steadiness& so_far = steadiness_[w.replica];
+      std::uint64_t& given = answers[w.rank] = answer(w);
+      if (given == kOnce && (so_far.others > 0 || so_far.equal < kSureRepeats)) given = kUnsteady;
+      so_far.equal += given == 0;
+      so_far.others += told(w) && answer(w) != 0;
+    }
+    for (const Answer& one : kAnswers) {
+      const Blame blame =
+          blame_where(context, [&](const WorkerRecord& w) { return answers[w.rank] == one.value; });
+      if (blame.ranks.empty()) continue;
+      Signal signal = sighting({Check::kRecomputeMismatch, one.value}, context, blame, 0.99);
+      signal.severity = one.severity;
+      signal.title = one.title;
+      if (one.value == kUnsteady) {
+        signal.remedy =
+            "Nothing, where that is known; else ask torch for deterministic kernels "
+            "(`torch.use_deterministic_algorithms`).";
+      }
+      if (one.value == kTwice && blame.everyone && context.workers() > 1) {
+        signal.severity = Severity::kInfo;  // not all their hardware
+        signal.title = kEverywhere;
+      }
+      const std::string different =
+          context.roster.fact_of(blame.ranks.front(), "recomputed_different");
+      if (!different.empty())
+        signal.evidence = {{"gradients_different", shortened(different, 200)}};
+      log.add(std::move(signal), kAllSteps);
+    }
+  }
+
+ private:
+  struct Steadiness {
+    std::uint64_t equal = 0;  // micro-batches that gave the same again
+    std::uint64_t others = 0;
+  };
+  std::map<std::uint32_t, Steadiness> steadiness_;  // by replica
+  bool once_ = false;                               // some worker did
+};
+
 }  // namespace
 
-void Recomputed::update(const StepContext& context, SignalLog& log) {
-  const auto answer = [](const WorkerRecord& w) {
-    return value_of(w, FingerprintKind::kRecomputed, UINT64_MAX);
-  };
-  const auto told = [&](const WorkerRecord& w) { return answer(w) <= kAnswers.size(); };
-  once_ = once_ || std::ranges::any_of(context.record.workers, told);
-  if (!once_) {
-    return log.cannot(
-        Check::kRecomputeMismatch,
-        "No micro-batch was computed once more: attach(record=Record(verify_every=)) asks for it.");
-  }
-  log.checked(Check::kRecomputeMismatch);
-  // What now and then gives another gradient is a program's way.
-  std::map<std::uint32_t, std::uint64_t> answers;  // by rank
-  for (const WorkerRecord& w : context.record.workers) {
-    Steadiness& so_far = steadiness_[w.replica];
-    std::uint64_t& given = answers[w.rank] = answer(w);
-    if (given == kOnce && (so_far.others > 0 || so_far.equal < kSureRepeats)) given = kUnsteady;
-    so_far.equal += given == 0;
-    so_far.others += told(w) && answer(w) != 0;
-  }
-  for (const Answer& one : kAnswers) {
-    const Blame blame =
-        blame_where(context, [&](const WorkerRecord& w) { return answers[w.rank] == one.value; });
-    if (blame.ranks.empty()) continue;
-    Signal signal = sighting({Check::kRecomputeMismatch, one.value}, context, blame, 0.99);
-    signal.severity = one.severity;
-    signal.title = one.title;
-    if (one.value == kUnsteady) {
-      signal.remedy =
-          "Nothing, where that is known; else ask torch for deterministic kernels "
-          "(`torch.use_deterministic_algorithms`).";
-    }
-    if (one.value == kTwice && blame.everyone && context.workers() > 1) {
-      signal.severity = Severity::kInfo;  // not all their hardware
-      signal.title = kEverywhere;
-    }
-    const std::string different =
-        context.roster.fact_of(blame.ranks.front(), "recomputed_different");
-    if (!different.empty()) signal.evidence = {{"gradients_different", shortened(different, 200)}};
-    log.add(std::move(signal), kAllSteps);
-  }
-}
+std::unique_ptr<Rule> make_recomputed() { return std::make_unique<Recomputed>(); }
 
 }  // namespace presum::diagnose

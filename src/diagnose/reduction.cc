@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/reduction.h"
-
+// no-reduction, reduced-gradient-mismatch, reduction-scale.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
+#include "diagnose/layers_reduced.h"
+#include "diagnose/rules.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -14,7 +16,7 @@ namespace {
 
 constexpr const char* kNotRead =
     "No worker read a reduced gradient (it is read at the first step and every 25th).";
-constexpr double kScaleTolerance = 0.1;
+constexpr double kScaleOff = 0.1;
 constexpr double kSigmas = 6;
 
 bool has_reduced(const WorkerRecord& w) { return w.reduced_fingerprint != 0; }
@@ -47,148 +49,149 @@ Ranks kept_everything(const StepRecord& record) {
   return ranks;
 }
 
-bool near(double ratio, double factor) { return std::abs(ratio / factor - 1) < kScaleTolerance; }
+class Reduction final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    // One worker alone may have taken the step, while others expected it to be reduced.
+    if (context.record.workers_expected > 1) {
+      watch_unreduced_steps(context, log);
+    } else {
+      log.cannot(Check::kNoReduction, kOneWorker);
+    }
+    if (context.alone()) {
+      log.cannot(Check::kReducedGradientMismatch, kOneWorker);
+      return log.cannot(Check::kReductionScale, kOneWorker);
+    }
+    layers_->update(context, log);
+    compare(context, log);
+  }
+
+ private:
+  void watch_unreduced_steps(const StepContext& context, SignalLog& log) {
+    std::uint64_t most = 0;
+    const Blame blame = blame_where(context, [&](const WorkerRecord& w) {
+      const std::uint64_t steps = w.number.unreduced + (w.number.is_reduced() ? 0 : 1);
+      log.checked(Check::kNoReduction);
+      most = std::max(most, steps);
+      return steps > std::exchange(unreduced_[w.replica], steps);
+    });
+    if (blame.ranks.empty()) return;
+    Signal signal = sighting({Check::kNoReduction, 1}, context, blame, 0.99);
+    signal.title = "{Ranks} ran the optimiser on gradients that were never due to be reduced";
+    signal.evidence = {{"unreduced_steps", static_cast<std::int64_t>(most)}};
+    log.add(std::move(signal), 1);
+  }
+
+  void compare(const StepContext& context, SignalLog& log) {
+    const Split held = reduced_split(context.record);
+    if (held.known < 2) {
+      log.cannot(Check::kNoReduction, kNotRead);
+      log.cannot(Check::kReducedGradientMismatch, kNotRead);
+      return log.cannot(Check::kReductionScale, kNotRead);
+    }
+    log.checked(Check::kNoReduction);
+    log.checked(Check::kReducedGradientMismatch);
+    check_finite(context, log);
+    const Ranks kept = kept_everything(context.record);
+    const auto kept_own = [&](const WorkerRecord& w) {
+      const bool same = held.differs() && w.reduced_fingerprint == w.fingerprint;
+      return has_reduced(w) && (same || contains(kept, w.rank));
+    };
+    const auto own =
+        static_cast<std::size_t>(std::ranges::count_if(context.record.workers, kept_own));
+    if (2 * own > held.known) return not_reduced(context, own, held, log);
+    if (held.differs()) return mismatch(context, held, log);
+    if (!layers_differ(context)) return check_scale(context, log);
+    log.checked(Check::kReductionScale);
+  }
+
+  void not_reduced(const StepContext& context, std::size_t own, const Split& held,
+                   SignalLog& log) const {
+    const auto bypasses = [](const WorkerRecord& w) {
+      return value_of(w, FingerprintKind::kWrapperForward, 1) == 0;
+    };
+    const Ranks bypass = blame_where(context, bypasses).ranks;
+    Signal signal = sighting(Check::kNoReduction, context, of_all(context.record), 0.99);
+    signal.title = bypass.empty()
+                       ? "{Ranks} kept their own gradients: nothing was reduced"
+                       : "{Ranks} kept their own gradients: the forward pass went around the "
+                         "data-parallel wrapper, so nothing was reduced";
+    signal.evidence = {{"workers_with_own_gradient", static_cast<std::int64_t>(own)}};
+    if (held.differs()) {  // shards of own ones are no other gradients
+      signal.evidence.emplace_back("distinct_reduced_gradients",
+                                   static_cast<std::int64_t>(held.groups.size()));
+    }
+    if (!bypass.empty()) signal.evidence.emplace_back("ranks_around_wrapper", rank_ranges(bypass));
+    log.add(std::move(signal));
+  }
+
+  void mismatch(const StepContext& context, const Split& held, SignalLog& log) const {
+    Signal signal = sighting(Check::kReducedGradientMismatch, context, held.blame(), 0.99);
+    signal.title = "{Ranks} held another reduced gradient than the others";
+    if (signal.everyone) signal.title = "{Ranks} held different reduced gradients";
+    signal.evidence = {
+        {"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
+    const std::string layers = layers_apart(context);
+    if (!layers.empty()) signal.evidence.emplace_back("layers", layers);
+    log.add(std::move(signal), 1);
+  }
+
+  void check_finite(const StepContext& context, SignalLog& log) const {
+    if (!local_finite(context.record)) return;
+    const auto made = std::count_if(
+        context.record.workers.begin(), context.record.workers.end(),
+        [](const WorkerRecord& w) { return has_reduced(w) && !std::isfinite(w.reduced_norm); });
+    if (made == 0) return;
+    Signal signal =
+        sighting({Check::kReducedGradientMismatch, 1}, context, of_all(context.record), 0.95);
+    signal.title =
+        "{Ranks} put in finite gradients, and the reduced gradient was not finite: the reduction "
+        "made it";
+    signal.evidence = {{"workers_with_nonfinite_result", static_cast<std::int64_t>(made)}};
+    log.add(std::move(signal));
+  }
+
+  void check_scale(const StepContext& context, SignalLog& log) {
+    const StepRecord& r = context.record;
+    const double workers = static_cast<double>(context.workers());
+    if (r.workers.size() != r.workers_expected || !local_finite(r)) return;
+    const double reduced = r.workers.front().reduced_norm;
+    const double error = r.mean_norm_error / r.mean_norm;
+    if (!std::isfinite(reduced) || !(r.mean_norm > 0) || !std::isfinite(error)) {
+      return log.cannot(Check::kReductionScale,
+                        "The norm that the mean ought to have is not known (no sketches).");
+    }
+    log.checked(Check::kReductionScale);
+    const double ratio = reduced / r.mean_norm;
+    const bool off = std::abs(ratio - 1) > std::max(kScaleOff, kSigmas * error);
+    const bool again = off && last_ratio_ > 0 && is_multiple(ratio, last_ratio_);
+    last_ratio_ = off ? ratio : 0;
+    const std::string name = factor_name(ratio, workers);
+    if (off && name.empty() && !again) {
+      log.needs(Check::kReductionScale, 1, "The norm was off once, as by chance.");
+    }
+    if (!off || (name.empty() && !again)) return;
+    Signal signal = sighting(Check::kReductionScale, context, of_all(r), name.empty() ? 0.6 : 0.9);
+    // Compression of gradients loses norm on purpose.
+    if (name.empty()) signal.severity = Severity::kWarning;
+    signal.title = fmt::format(
+        "The reduced gradient of {{ranks}} was {} times the mean of the "
+        "workers' gradients{}{}",
+        number(ratio), name.empty() ? "" : ": ", name);
+    signal.evidence = {{"factor", ratio},
+                       {"factor_error", ratio * error},
+                       {"reduced_norm", reduced},
+                       {"mean_norm", r.mean_norm}};
+    log.add(std::move(signal));
+  }
+
+  std::unique_ptr<Rule> layers_ = make_layers_reduced();
+  PerWorker<std::uint64_t> unreduced_;  // steps so far
+  double last_ratio_ = 0;               // of a reduced norm that was off; 0: it was not
+};
 
 }  // namespace
 
-std::string factor_name(double factor, double workers) {
-  if (factor < 1e-6) return "nothing came out";
-  if (near(factor, workers)) return "the sum instead of the mean";
-  if (near(factor, 1 / workers)) return "the mean divided by the world size once more";
-  if (near(factor, workers * workers)) return "the sum times the world size";
-  return {};
-}
-
-void Reduction::update(const StepContext& context, SignalLog& log) {
-  // One worker alone may have taken the step, while others expected it to be reduced.
-  if (context.record.workers_expected > 1) {
-    watch_unreduced_steps(context, log);
-  } else {
-    log.cannot(Check::kNoReduction, kOneWorker);
-  }
-  if (context.alone()) {
-    log.cannot(Check::kReducedGradientMismatch, kOneWorker);
-    return log.cannot(Check::kReductionScale, kOneWorker);
-  }
-  layers_.update(context, log);
-  compare(context, log);
-}
-
-void Reduction::watch_unreduced_steps(const StepContext& context, SignalLog& log) {
-  std::uint64_t most = 0;
-  const Blame blame = blame_where(context, [&](const WorkerRecord& w) {
-    const std::uint64_t steps = w.number.unreduced + (w.number.is_reduced() ? 0 : 1);
-    log.checked(Check::kNoReduction);
-    most = std::max(most, steps);
-    return steps > std::exchange(unreduced_[w.replica], steps);
-  });
-  if (blame.ranks.empty()) return;
-  Signal signal = sighting({Check::kNoReduction, 1}, context, blame, 0.99);
-  signal.title = "{Ranks} ran the optimiser on gradients that were never due to be reduced";
-  signal.evidence = {{"unreduced_steps", static_cast<std::int64_t>(most)}};
-  log.add(std::move(signal), 1);
-}
-
-void Reduction::compare(const StepContext& context, SignalLog& log) {
-  const Split held = reduced_split(context.record);
-  if (held.known < 2) {
-    log.cannot(Check::kNoReduction, kNotRead);
-    log.cannot(Check::kReducedGradientMismatch, kNotRead);
-    return log.cannot(Check::kReductionScale, kNotRead);
-  }
-  log.checked(Check::kNoReduction);
-  log.checked(Check::kReducedGradientMismatch);
-  check_finite(context, log);
-  const Ranks kept = kept_everything(context.record);
-  const auto kept_own = [&](const WorkerRecord& w) {
-    const bool same = held.differs() && w.reduced_fingerprint == w.fingerprint;
-    return has_reduced(w) && (same || contains(kept, w.rank));
-  };
-  const auto own =
-      static_cast<std::size_t>(std::ranges::count_if(context.record.workers, kept_own));
-  if (2 * own > held.known) return not_reduced(context, own, held, log);
-  if (held.differs()) return mismatch(context, held, log);
-  if (!LayersReduced::differ(context)) return check_scale(context, log);
-  log.checked(Check::kReductionScale);
-}
-
-void Reduction::not_reduced(const StepContext& context, std::size_t own, const Split& held,
-                            SignalLog& log) const {
-  const auto bypasses = [](const WorkerRecord& w) {
-    return value_of(w, FingerprintKind::kWrapperForward, 1) == 0;
-  };
-  const Ranks bypass = blame_where(context, bypasses).ranks;
-  Signal signal = sighting(Check::kNoReduction, context, of_all(context.record), 0.99);
-  signal.title = bypass.empty()
-                     ? "{Ranks} kept their own gradients: nothing was reduced"
-                     : "{Ranks} kept their own gradients: the forward pass went around the "
-                       "data-parallel wrapper, so nothing was reduced";
-  signal.evidence = {{"workers_with_own_gradient", static_cast<std::int64_t>(own)}};
-  if (held.differs()) {  // shards of own ones are no other gradients
-    signal.evidence.emplace_back("distinct_reduced_gradients",
-                                 static_cast<std::int64_t>(held.groups.size()));
-  }
-  if (!bypass.empty()) signal.evidence.emplace_back("ranks_around_wrapper", rank_ranges(bypass));
-  log.add(std::move(signal));
-}
-
-void Reduction::mismatch(const StepContext& context, const Split& held, SignalLog& log) const {
-  Signal signal = sighting(Check::kReducedGradientMismatch, context, held.blame(), 0.99);
-  signal.title = "{Ranks} held another reduced gradient than the others";
-  if (signal.everyone) signal.title = "{Ranks} held different reduced gradients";
-  signal.evidence = {{"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
-  const std::string layers = layers_apart(context);
-  if (!layers.empty()) signal.evidence.emplace_back("layers", layers);
-  log.add(std::move(signal), 1);
-}
-
-void Reduction::check_finite(const StepContext& context, SignalLog& log) const {
-  if (!local_finite(context.record)) return;
-  const auto made = std::count_if(
-      context.record.workers.begin(), context.record.workers.end(),
-      [](const WorkerRecord& w) { return has_reduced(w) && !std::isfinite(w.reduced_norm); });
-  if (made == 0) return;
-  Signal signal =
-      sighting({Check::kReducedGradientMismatch, 1}, context, of_all(context.record), 0.95);
-  signal.title =
-      "{Ranks} put in finite gradients, and the reduced gradient was not finite: the reduction "
-      "made it";
-  signal.evidence = {{"workers_with_nonfinite_result", static_cast<std::int64_t>(made)}};
-  log.add(std::move(signal));
-}
-
-void Reduction::check_scale(const StepContext& context, SignalLog& log) {
-  const StepRecord& r = context.record;
-  const double workers = static_cast<double>(context.workers());
-  if (r.workers.size() != r.workers_expected || !local_finite(r)) return;
-  const double reduced = r.workers.front().reduced_norm;
-  const double error = r.mean_norm_error / r.mean_norm;
-  if (!std::isfinite(reduced) || !(r.mean_norm > 0) || !std::isfinite(error)) {
-    return log.cannot(Check::kReductionScale,
-                      "The norm that the mean ought to have is not known (no sketches).");
-  }
-  log.checked(Check::kReductionScale);
-  const double ratio = reduced / r.mean_norm;
-  const bool off = std::abs(ratio - 1) > std::max(kScaleTolerance, kSigmas * error);
-  const bool again = off && last_ratio_ > 0 && near(ratio, last_ratio_);
-  last_ratio_ = off ? ratio : 0;
-  const std::string name = factor_name(ratio, workers);
-  if (off && name.empty() && !again) {
-    log.needs(Check::kReductionScale, 1, "The norm was off once, as by chance.");
-  }
-  if (!off || (name.empty() && !again)) return;
-  Signal signal = sighting(Check::kReductionScale, context, of_all(r), name.empty() ? 0.6 : 0.9);
-  // Compression of gradients loses norm on purpose.
-  if (name.empty()) signal.severity = Severity::kWarning;
-  signal.title = fmt::format(
-      "The reduced gradient of {{ranks}} was {} times the mean of the "
-      "workers' gradients{}{}",
-      number(ratio), name.empty() ? "" : ": ", name);
-  signal.evidence = {{"factor", ratio},
-                     {"factor_error", ratio * error},
-                     {"reduced_norm", reduced},
-                     {"mean_norm", r.mean_norm}};
-  log.add(std::move(signal));
-}
+std::unique_ptr<Rule> make_reduction() { return std::make_unique<Reduction>(); }
 
 }  // namespace presum::diagnose

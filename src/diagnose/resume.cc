@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "diagnose/rules.h"
 #include "diagnose/text.h"
 #include "presum/dtype.h"
 
@@ -505,5 +506,7 @@ void Resume::farewell(std::uint32_t rank, const FinalState& last, const Roster& 
                       SignalLog& log) {
   if (left_) pass_.farewell(rank, last, log);
 }
+
+std::unique_ptr<Rule> make_resume() { return std::make_unique<Resume>(); }
 
 }  // namespace presum::diagnose

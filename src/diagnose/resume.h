@@ -42,12 +42,13 @@ struct BeganWith {
 // samples of the pass that was interrupted, settings, the schedule of the learning rate. Where a
 // program stands is told by its optimiser's own count of steps, else by its weights: one whose
 // optimiser is new, or counts otherwise, is held against the weights that were saved alone.
-class Resume {
+class Resume final : public Rule {
  public:
   void left(Left left) { left_ = std::move(left); }
   void begins(const Identity& who, const Moment& moment, const Roster& roster, SignalLog& log);
-  void update(const StepContext& context, SignalLog& log);
-  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, SignalLog& log);
+  void update(const StepContext& context, SignalLog& log) override;
+  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
+                SignalLog& log) override;
   // Of several moments with the same parameters the last.
   const BeganWith& began_with() const { return began_with_; }
 

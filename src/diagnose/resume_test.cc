@@ -75,6 +75,10 @@ class Continued {
     return found().empty() ? Signal{} : found().front();
   }
   CheckRecord state() const { return log_.record(Check::kResumeMismatch); }
+  void expect_unknown() const {
+    EXPECT_TRUE(found().empty());
+    EXPECT_EQ(state().state, CheckRecord::State::kNotPossible);
+  }
   Resume& rule() { return rule_; }
   SignalLog& log() { return log_; }
   Roster& roster() { return roster_; }
@@ -152,8 +156,7 @@ TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
 TEST(Resume, AWarmStartIsNotJudged) {
   Continued run;
   run.begins(with_layer(0, group(1, 9)), 0);
-  EXPECT_TRUE(run.found().empty());
-  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+  run.expect_unknown();
 }
 
 TEST(Resume, SavedWeightsWithANewOptimiserAreInformation) {
@@ -256,15 +259,13 @@ TEST(Resume, AnotherModelIsNotJudged) {
   run.begins([](Moment& m, std::uint32_t r) {
     if (r == 0) m.groups = {group(91, 1), group(92, 2)};
   });
-  EXPECT_TRUE(run.found().empty());
-  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+  run.expect_unknown();
 }
 
 TEST(Resume, AtAnotherStepNothingIsKnown) {
   Continued run;
   run.begins(with_layer(0, group(1, 9)), 51);
-  EXPECT_TRUE(run.found().empty());
-  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+  run.expect_unknown();
   Continued same;  // weights
   ASSERT_EQ(same.begins(kNothing, 1).found().size(), 1U);
   EXPECT_EQ(same.only().severity, Severity::kInfo);
@@ -379,49 +380,46 @@ Continued goes_on(const GoesOn& how) {
   }
   if (how.told_at_the_end) return run;
   StepRecord next = step_of(how.steps, 1, 0, 0);
-  for (WorkerRecord& w : next.workers)
-    set(w, FingerprintKind::kDataEnded, std::uint64_t{how.ended});
+  for (WorkerRecord& w : next.workers) set(w, FingerprintKind::kDataEnded, how.ended);
   run.update(next);
   return run;
 }
 
 TEST(Resume, APassThatGoesOnWhereItWasSavedIsQuiet) {
-  EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 40}).found().empty());
-  EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 40, .told_at_the_end = true}).found().empty());
+  const GoesOn quiet[] = {
+      {.index = 8 * 40, .steps = 40},
+      {.index = 8 * 40, .steps = 40, .told_at_the_end = true},
+      {.index = 8 * 40, .steps = 20, .ended = false},  // what is broken off is not judged
+      {.index = 0, .steps = 80, .saved_at = 160, .left_at = 160},  // a pass after a whole one
+  };
+  for (const GoesOn& how : quiet) EXPECT_TRUE(goes_on(how).found().empty()) << how.steps;
 }
 
 TEST(Resume, SamplesThatAreReplayedAndLostAreCounted) {
   for (const bool told : {false, true}) {  // batches 20 to 59: 20 steps again, 20 never
-    const auto found = goes_on({.index = 8 * 20, .steps = 40, .told_at_the_end = told}).found();
-    ASSERT_EQ(found.size(), 1U);
-    EXPECT_EQ(found.front().severity, Severity::kWarning);
-    EXPECT_EQ(number_of(found.front(), "samples_again"), 160);
-    EXPECT_EQ(number_of(found.front(), "samples_never"), 160);
-    EXPECT_EQ(number_of(found.front(), "of_samples"), 640);
+    const Signal found = goes_on({.index = 8 * 20, .steps = 40, .told_at_the_end = told}).only();
+    EXPECT_EQ(found.severity, Severity::kWarning);
+    EXPECT_EQ(number_of(found, "samples_again"), 160);
+    EXPECT_EQ(number_of(found, "samples_never"), 160);
+    EXPECT_EQ(number_of(found, "of_samples"), 640);
   }
 }
 
 TEST(Resume, OfASamplerThatLeavesSamplesOutOnlyThoseDrawnAgainCount) {
-  const auto found = goes_on({.index = 8 * 20, .steps = 40, .sampler = "MySampler"}).found();
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_TRUE(std::isnan(number_of(found.front(), "samples_never")));
-  EXPECT_EQ(found.front().title.find("never"), std::string::npos);
+  const Signal found = goes_on({.index = 8 * 20, .steps = 40, .sampler = "MySampler"}).only();
+  EXPECT_TRUE(std::isnan(number_of(found, "samples_never")));
+  EXPECT_EQ(found.title.find("never"), std::string::npos);
   EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 20, .sampler = "MySampler"}).found().empty());
 }
 
-TEST(Resume, APassThatIsBrokenOffIsNotJudged) {
-  EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 20, .ended = false}).found().empty());
-}
-
 TEST(Resume, APassThatBeginsAnewIsInformation) {
-  const auto found = goes_on({.index = 0, .steps = 80}).found();
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found.front().severity, Severity::kInfo);
-  EXPECT_EQ(number_of(found.front(), "samples_again"), 320);
+  const Signal found = goes_on({.index = 0, .steps = 80}).only();
+  EXPECT_EQ(found.severity, Severity::kInfo);
+  EXPECT_EQ(number_of(found, "samples_again"), 320);
 }
 
 // A run whose rate was `before` and is 0.1, then `after`.
-std::vector<Signal> scheduled(std::vector<double> before, double after) {
+Continued scheduled(std::vector<double> before, double after) {
   Continued run;
   run.left().rates = std::move(before);
   run.begins(kNothing);
@@ -432,28 +430,22 @@ std::vector<Signal> scheduled(std::vector<double> before, double after) {
     }
     run.update(record);
   }
-  return run.found();
+  return run;
 }
 
 TEST(Resume, AScheduleThatWasNotRestoredIsInformation) {
-  const auto found = scheduled({0.097, 0.098, 0.099}, 0.002);
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found.front().severity, Severity::kInfo);
-  EXPECT_NE(found.front().title.find("saved, 0.1, and had 0.002"), std::string::npos);
-  EXPECT_TRUE(scheduled({0.097, 0.098, 0.099}, 0.101).empty());
-  EXPECT_TRUE(scheduled({0.04, 0.06, 0.08}, 0.12).empty()) << "a steep warm-up goes on";
-  EXPECT_TRUE(scheduled({}, 0.002).empty()) << "nothing is known";
+  const Signal found = scheduled({0.097, 0.098, 0.099}, 0.002).only();
+  EXPECT_EQ(found.severity, Severity::kInfo);
+  EXPECT_NE(found.title.find("saved, 0.1, and had 0.002"), std::string::npos);
+  EXPECT_TRUE(scheduled({0.097, 0.098, 0.099}, 0.101).found().empty());
+  EXPECT_TRUE(scheduled({0.04, 0.06, 0.08}, 0.12).found().empty()) << "a steep warm-up goes on";
+  EXPECT_TRUE(scheduled({}, 0.002).found().empty()) << "nothing is known";
 }
 
 TEST(Resume, OtherSamplesByTheSameNumbersAreInformation) {
-  const auto found = goes_on({.index = 8 * 40, .steps = 40, .contents = 6}).found();
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found.front().severity, Severity::kInfo);
-  EXPECT_NE(found.front().title.find("another data set of the same length"), std::string::npos);
-}
-
-TEST(Resume, APassAfterAWholeOneIsQuiet) {
-  EXPECT_TRUE(goes_on({.index = 0, .steps = 80, .saved_at = 160, .left_at = 160}).found().empty());
+  const Signal found = goes_on({.index = 8 * 40, .steps = 40, .contents = 6}).only();
+  EXPECT_EQ(found.severity, Severity::kInfo);
+  EXPECT_NE(found.title.find("another data set of the same length"), std::string::npos);
 }
 
 // ---- what is not known is not said
@@ -473,8 +465,7 @@ TEST(Resume, ShardsWithoutSketchesThatAreCutInAnotherWayAreNotKnown) {
         m.groups.front().sketch.clear();
       },
       50, 2);
-  EXPECT_TRUE(run.found().empty());
-  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+  run.expect_unknown();
 }
 
 TEST(Resume, AMomentThatNotAllRanksToldIsNotKnown) {
@@ -489,8 +480,7 @@ TEST(Resume, AMomentThatNotAllRanksToldIsNotKnown) {
     m.groups = {group(1, 1)};
     m.groups.front().shard = r + 1;
   });
-  EXPECT_TRUE(run.found().empty());
-  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+  run.expect_unknown();
 }
 
 TEST(Resume, AStepThatALaterSegmentCameByAgainIsNotKnown) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/rng.h"
-
+// shared-rng.
 #include <algorithm>
+#include <array>
 #include <string>
+
+#include "diagnose/rules.h"
 
 namespace presum::diagnose {
 namespace {
@@ -45,57 +47,72 @@ bool all_draw_in_forward(const StepContext& context, const Ranks& ranks, std::si
          });
 }
 
+// Equal seeds on all ranks are the normal case. They matter where a generator is in use: it moves
+// from step to step, or dropout is active.
+class Rng final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    log.cannot(Check::kSharedRng, "The workers did not send the states of their generators.");
+    for (const WorkerRecord& w : context.record.workers) follow(w);
+    for (std::size_t g = 0; g < kGenerators.size(); ++g) {
+      if (split(context.record, kGenerators[g].kind).known > 1) {
+        log.waits(Check::kSharedRng, "No generator was in use at every step.");
+      }
+      const Split held = in_use(context, g);
+      if (held.known < 2) continue;
+      log.checked(Check::kSharedRng);
+      const Ranks shared = held.shared();
+      if (shared.empty()) continue;
+      Signal signal = sighting({Check::kSharedRng, g}, context,
+                               {shared, shared.size() == context.workers()}, 0.7);
+      signal.title = std::string("{Ranks} drew the same random numbers (") + kGenerators[g].name +
+                     " generator)";
+      signal.evidence = {{std::string("equal_") + kGenerators[g].name, shared_text(held)}};
+      if (all_draw_in_forward(context, shared, g)) {
+        signal.key = kGenerators.size() + g;
+        signal.severity = Severity::kWarning;
+        signal.title =
+            std::string("{Ranks} drew the same random numbers within the forward pass (") +
+            kGenerators[g].name + " generator)";
+        signal.remedy = kNoiseRemedy;
+      }
+      log.add(std::move(signal), 1);
+    }
+  }
+
+ private:
+  struct Worker {
+    std::array<std::uint64_t, 4> state{};
+    std::array<std::uint32_t, 4> moves{};  // records in a row in which it moved
+  };
+
+  void follow(const WorkerRecord& worker) {
+    Worker& known = workers_[worker.replica];
+    for (std::size_t g = 0; g < kGenerators.size(); ++g) {
+      const std::uint64_t* state = worker.fingerprint_of(kGenerators[g].kind);
+      const bool moved = state != nullptr && known.state[g] != 0 && *state != known.state[g];
+      known.moves[g] = moved ? known.moves[g] + 1 : 0;
+      known.state[g] = state == nullptr ? 0 : *state;
+    }
+  }
+
+  Split in_use(const StepContext& context, std::size_t generator) const {
+    std::vector<RankValue> held;
+    for (const WorkerRecord& w : context.record.workers) {
+      const std::uint64_t* state = w.fingerprint_of(kGenerators[generator].kind);
+      if (state == nullptr) continue;
+      const Worker* known = workers_.find(w.replica);
+      const bool moving = known != nullptr && known->moves[generator] >= kMoves;
+      if (moving || drives_dropout(w, kGenerators[generator])) held.push_back({*state, w.rank});
+    }
+    return split(std::move(held));
+  }
+
+  PerWorker<Worker> workers_;
+};
+
 }  // namespace
 
-void Rng::follow(const WorkerRecord& worker) {
-  Worker& known = workers_[worker.replica];
-  for (std::size_t g = 0; g < kGenerators.size(); ++g) {
-    const std::uint64_t* state = worker.fingerprint_of(kGenerators[g].kind);
-    const bool moved = state != nullptr && known.state[g] != 0 && *state != known.state[g];
-    known.moves[g] = moved ? known.moves[g] + 1 : 0;
-    known.state[g] = state == nullptr ? 0 : *state;
-  }
-}
-
-Split Rng::in_use(const StepContext& context, std::size_t generator) const {
-  std::vector<RankValue> held;
-  for (const WorkerRecord& w : context.record.workers) {
-    const std::uint64_t* state = w.fingerprint_of(kGenerators[generator].kind);
-    if (state == nullptr) continue;
-    const Worker* known = workers_.find(w.replica);
-    const bool moving = known != nullptr && known->moves[generator] >= kMoves;
-    if (moving || drives_dropout(w, kGenerators[generator])) held.push_back({*state, w.rank});
-  }
-  return split(std::move(held));
-}
-
-void Rng::update(const StepContext& context, SignalLog& log) {
-  if (context.alone()) return log.cannot(Check::kSharedRng, kOneWorker);
-  log.cannot(Check::kSharedRng, "The workers did not send the states of their generators.");
-  for (const WorkerRecord& w : context.record.workers) follow(w);
-  for (std::size_t g = 0; g < kGenerators.size(); ++g) {
-    if (split(context.record, kGenerators[g].kind).known > 1) {
-      log.waits(Check::kSharedRng, "No generator was in use at every step.");
-    }
-    const Split held = in_use(context, g);
-    if (held.known < 2) continue;
-    log.checked(Check::kSharedRng);
-    const Ranks shared = held.shared();
-    if (shared.empty()) continue;
-    Signal signal = sighting({Check::kSharedRng, g}, context,
-                             {shared, shared.size() == context.workers()}, 0.7);
-    signal.title =
-        std::string("{Ranks} drew the same random numbers (") + kGenerators[g].name + " generator)";
-    signal.evidence = {{std::string("equal_") + kGenerators[g].name, shared_text(held)}};
-    if (all_draw_in_forward(context, shared, g)) {
-      signal.key = kGenerators.size() + g;
-      signal.severity = Severity::kWarning;
-      signal.title = std::string("{Ranks} drew the same random numbers within the forward pass (") +
-                     kGenerators[g].name + " generator)";
-      signal.remedy = kNoiseRemedy;
-    }
-    log.add(std::move(signal), 1);
-  }
-}
+std::unique_ptr<Rule> make_rng() { return std::make_unique<Rng>(); }
 
 }  // namespace presum::diagnose

@@ -4,77 +4,64 @@
 #include <algorithm>
 #include <array>
 
+#include "diagnose/resume.h"
+
 namespace presum::diagnose {
 namespace {
 
 using enum Check;
 
-using Update = void (*)(Rules&, const StepContext&, SignalLog&);
-using Farewell = void (*)(Rules&, std::uint32_t rank, const FinalState&, const Roster&, SignalLog&);
-
-template <auto Rule>
-void update(Rules& rules, const StepContext& context, SignalLog& log) {
-  (rules.*Rule).update(context, log);
-}
-
-template <auto Rule>
-void farewell(Rules& rules, std::uint32_t rank, const FinalState& last, const Roster& roster,
-              SignalLog& log) {
-  (rules.*Rule).farewell(rank, last, roster, log);
-}
-
-struct Rule {
+struct Entry {
+  std::unique_ptr<Rule> (*make)();
+  bool compares;                // workers with each other: it is not asked about one alone
   std::array<Check, 5> checks;  // the first `count`
   std::size_t count;
-  Update update;
-  Farewell farewell = nullptr;  // what it is told when a worker leaves
 };
 
 template <class... Checks>
-constexpr Rule rule(Update update, Farewell farewell, Checks... checks) {
-  return {{checks...}, sizeof...(checks), update, farewell};
+constexpr Entry any(std::unique_ptr<Rule> (*make)(), Checks... checks) {
+  return {make, false, {checks...}, sizeof...(checks)};
+}
+template <class... Checks>
+constexpr Entry several(std::unique_ptr<Rule> (*make)(), Checks... checks) {
+  return {make, true, {checks...}, sizeof...(checks)};
 }
 
-// A rule is one line here, and a row of checks.cc for each of its checks.
-constexpr Rule kRules[] = {
-    rule(update<&Rules::rank_ended>, farewell<&Rules::rank_ended>, kRankEnded),
-    rule(update<&Rules::presence>, nullptr, kMissingWorker),
-    rule(update<&Rules::nonfinite_gradient>, nullptr, kNonfiniteGradient),
-    rule(update<&Rules::nonfinite_loss>, nullptr, kNonfiniteLoss),
-    rule(update<&Rules::reduction>, nullptr, kNoReduction, kReductionScale,
-         kReducedGradientMismatch),
-    rule(update<&Rules::audits>, nullptr, kReductionError, kReductionDtype,
-         kReductionNondeterministic),
-    rule(update<&Rules::clip_norm>, nullptr, kClipNorm),
-    rule(update<&Rules::lost_gradients>, nullptr, kLostGradients),
-    rule(update<&Rules::recomputed>, nullptr, kRecomputeMismatch),
-    rule(update<&Rules::settings>, nullptr, kOptimizerMismatch, kEnvironmentMismatch,
-         kModeMismatch),
-    rule(update<&Rules::manifest>, nullptr, kManifestMismatch),
-    rule(update<&Rules::duplicates>, nullptr, kDuplicateData),
-    rule(update<&Rules::data_order>, nullptr, kEpochNotSet),
-    rule(update<&Rules::sampler>, nullptr, kSamplerMismatch),
-    rule(update<&Rules::overlap>, nullptr, kOverlappingData),
-    rule(update<&Rules::data_coverage>, farewell<&Rules::data_coverage>, kDataCoverage),
-    rule(update<&Rules::resume>, farewell<&Rules::resume>, kResumeMismatch),
-    rule(update<&Rules::states>, farewell<&Rules::states>, kStateDesync, kBufferDesync,
-         kParameterDesync),
-    rule(update<&Rules::zero>, nullptr, kZeroGradient),
-    rule(update<&Rules::frozen>, nullptr, kFrozenGradient),
-    rule(update<&Rules::progress>, nullptr, kNoProgress),
-    rule(update<&Rules::statistics>, nullptr, kTokenImbalance, kWorkerOutlier, kPairTooSimilar,
-         kTooConsistent, kLossEvent),
-    rule(update<&Rules::rng>, nullptr, kSharedRng),
-    rule(update<&Rules::slow_workers>, nullptr, kSlowWorker, kSlowNode, kDataStarved,
-         kUnevenBatches),
-    rule(update<&Rules::stalls>, nullptr, kStall),
-    rule(update<&Rules::pace>, nullptr, kPeriodicStall, kGradualSlowing),
+// A rule is one line here, and a row of checks.cc for each of its checks. `several`: of workers.
+constexpr Entry kEntries[] = {
+    any(make_rank_ended, kRankEnded),
+    any(make_presence, kMissingWorker),
+    any(make_nonfinite_gradient, kNonfiniteGradient),
+    any(make_nonfinite_loss, kNonfiniteLoss),
+    any(make_reduction, kNoReduction, kReductionScale, kReducedGradientMismatch),
+    several(make_audits, kReductionError, kReductionDtype, kReductionNondeterministic),
+    any(make_clip_norm, kClipNorm),
+    any(make_lost_gradients, kLostGradients),
+    any(make_recomputed, kRecomputeMismatch),
+    several(make_settings, kOptimizerMismatch, kEnvironmentMismatch, kModeMismatch),
+    several(make_manifest, kManifestMismatch),
+    several(make_duplicates, kDuplicateData),
+    any(make_data_order, kEpochNotSet),
+    several(make_sampler, kSamplerMismatch),
+    any(make_overlap, kOverlappingData),
+    any(make_data_coverage, kDataCoverage),
+    any(make_resume, kResumeMismatch),
+    any(make_states, kStateDesync, kBufferDesync, kParameterDesync),
+    any(make_zero_gradient, kZeroGradient),
+    any(make_frozen_gradient, kFrozenGradient),
+    any(make_progress, kNoProgress),
+    several(make_statistics, kTokenImbalance, kWorkerOutlier, kPairTooSimilar, kTooConsistent,
+            kLossEvent),
+    several(make_rng, kSharedRng),
+    several(make_slow_workers, kSlowWorker, kSlowNode, kDataStarved, kUnevenBatches),
+    any(make_stalls, kStall),
+    several(make_pace, kPeriodicStall, kGradualSlowing),
 };
 
 constexpr bool each_check_has_one_rule() {
   std::array<int, kChecks> rules{};
-  for (const Rule& r : kRules) {
-    for (std::size_t i = 0; i < r.count; ++i) ++rules[static_cast<std::size_t>(r.checks[i])];
+  for (const Entry& e : kEntries) {
+    for (std::size_t i = 0; i < e.count; ++i) ++rules[static_cast<std::size_t>(e.checks[i])];
   }
   return std::ranges::all_of(rules, [](int count) { return count == 1; });
 }
@@ -82,15 +69,31 @@ static_assert(each_check_has_one_rule());
 
 }  // namespace
 
+Rules::Rules() {
+  for (const Entry& entry : kEntries) {
+    rules_.push_back(entry.make());
+    if (entry.make == make_resume) resume_ = static_cast<Resume*>(rules_.back().get());
+  }
+}
+
 void Rules::update(const StepContext& context, SignalLog& log) {
-  for (const Rule& rule : kRules) rule.update(*this, context, log);
+  for (std::size_t i = 0; i < rules_.size(); ++i) {
+    if (!kEntries[i].compares || !context.alone()) {
+      rules_[i]->update(context, log);
+    } else {
+      for (std::size_t c = 0; c < kEntries[i].count; ++c)
+        log.cannot(kEntries[i].checks[c], kOneWorker);
+    }
+  }
 }
 
 void Rules::farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
                      SignalLog& log) {
-  for (const Rule& rule : kRules) {
-    if (rule.farewell != nullptr) rule.farewell(*this, rank, last, roster, log);
-  }
+  for (const auto& rule : rules_) rule->farewell(rank, last, roster, log);
+}
+
+void Rules::beats() {
+  for (const auto& rule : rules_) rule->beats();
 }
 
 }  // namespace presum::diagnose

@@ -9,9 +9,9 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "base/hash.h"
+#include "diagnose/rules.h"
 #include "diagnose/settings.h"
 #include "diagnose/text.h"
 
@@ -87,9 +87,9 @@ void compare_replicas(const StepRecord& record, Mismatch& found) {
   if (!blame.ranks.empty()) add(found, held, blame, "replicas");
 }
 
-bool has_own_rule(FingerprintKind kind) {
-  return kind == FingerprintKind::kSamplerEpoch || kind == FingerprintKind::kSamplerLength ||
-         kind == FingerprintKind::kSamplerReplicas;
+bool must_be_equal(FingerprintKind kind) {
+  return kind != FingerprintKind::kSamplerEpoch && kind != FingerprintKind::kSamplerLength &&
+         kind != FingerprintKind::kSamplerReplicas;
 }
 
 bool repeats_on_purpose(const Roster& roster) {
@@ -116,6 +116,41 @@ bool repeats_evenly(const StepRecord& record) {
   const std::uint64_t each = times.begin()->second;
   return each > 1 && std::ranges::all_of(times, [&](const auto& t) { return t.second == each; });
 }
+
+// Samplers that are not distributed are not judged: workers may read shards of their own.
+class Sampler final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    if (split(context.record, FingerprintKind::kSamplerReplicas).known == 0) {
+      const bool some = split(context.record, FingerprintKind::kSamplerClass).known > 0;
+      return log.cannot(Check::kSamplerMismatch, some ? kNotDistributed : kNoSampler);
+    }
+    log.checked(Check::kSamplerMismatch);
+    Mismatch found = compare_kinds(context, Check::kSamplerMismatch, must_be_equal);
+    compare_epochs(context.record, found);
+    compare_lengths(context.record, found);
+    const std::size_t each = shares_places(context.record) ? ranks_per_place(context.record) : 1;
+    if (each > 1) {
+      log.add(shared_in_groups(Check::kSamplerMismatch, context, each), 1);
+    } else {
+      compare_places(context.record, found);
+      compare_replicas(context.record, found);
+    }
+    if (found.names.empty()) return;
+    for (std::string& name : found.names) {
+      if (name.starts_with("sampler ")) name.erase(0, 8);
+    }
+    Signal signal = sighting(Check::kSamplerMismatch, context, found.blame, 0.95);
+    const bool one = signal.ranks.size() == 1;
+    signal.title = one ? "{Ranks} had a sampler that does not fit the others': "
+                       : "{Ranks} had samplers that do not fit together: ";
+    signal.title += listed(found.names);
+    signal.remedy = undivided_remedy(context.record);
+    signal.evidence = std::move(found.evidence);
+    signal.evidence.emplace_back("differ", listed(found.names));
+    log.add(std::move(signal), 1);
+  }
+};
 
 }  // namespace
 
@@ -203,37 +238,6 @@ Signal shared_in_groups(Check check, const StepContext& context, std::size_t eac
   return signal;
 }
 
-void Sampler::update(const StepContext& context, SignalLog& log) {
-  if (context.alone()) return log.cannot(Check::kSamplerMismatch, kOneWorker);
-  if (split(context.record, FingerprintKind::kSamplerReplicas).known == 0) {
-    const bool some = split(context.record, FingerprintKind::kSamplerClass).known > 0;
-    return log.cannot(Check::kSamplerMismatch, some ? kNotDistributed : kNoSampler);
-  }
-  log.checked(Check::kSamplerMismatch);
-  Mismatch found = compare_kinds(context, Check::kSamplerMismatch,
-                                 [](FingerprintKind kind) { return !has_own_rule(kind); });
-  compare_epochs(context.record, found);
-  compare_lengths(context.record, found);
-  const std::size_t each = shares_places(context.record) ? ranks_per_place(context.record) : 1;
-  if (each > 1) {
-    log.add(shared_in_groups(Check::kSamplerMismatch, context, each), 1);
-  } else {
-    compare_places(context.record, found);
-    compare_replicas(context.record, found);
-  }
-  if (found.names.empty()) return;
-  for (std::string& name : found.names) {
-    if (name.starts_with("sampler ")) name.erase(0, 8);
-  }
-  Signal signal = sighting(Check::kSamplerMismatch, context, found.blame, 0.95);
-  const bool one = signal.ranks.size() == 1;
-  signal.title = one ? "{Ranks} had a sampler that does not fit the others': "
-                     : "{Ranks} had samplers that do not fit together: ";
-  signal.title += listed(found.names);
-  signal.remedy = undivided_remedy(context.record);
-  signal.evidence = std::move(found.evidence);
-  signal.evidence.emplace_back("differ", listed(found.names));
-  log.add(std::move(signal), 1);
-}
+std::unique_ptr<Rule> make_sampler() { return std::make_unique<Sampler>(); }
 
 }  // namespace presum::diagnose

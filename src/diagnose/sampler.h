@@ -31,10 +31,4 @@ bool shares_places(const StepRecord& record);
 // What is said where ranks share their data in groups of `each`.
 Signal shared_in_groups(Check check, const StepContext& context, std::size_t each);
 
-// Samplers that are not distributed are not judged: workers may read shards of their own.
-class Sampler {
- public:
-  static void update(const StepContext& context, SignalLog& log);
-};
-
 }  // namespace presum::diagnose

@@ -2,11 +2,14 @@
 #include "diagnose/settings.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/hash.h"
+#include "diagnose/rules.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -188,43 +191,6 @@ std::string held_text(const StepContext& context, const FingerprintInfo& kind, c
   return held.text([&](std::uint64_t value) { return names[value]; });
 }
 
-}  // namespace
-
-std::string listed(const std::vector<std::string>& names, std::size_t more) {
-  std::vector<std::string> each;
-  for (const std::string& name : names) {
-    if (std::find(each.begin(), each.end(), name) == each.end()) each.push_back(name);
-  }
-  if (more > 0) each.push_back(std::to_string(more) + " more");
-  std::string out;
-  for (std::size_t i = 0; i < each.size(); ++i) {
-    if (i > 0) out += i + 1 == each.size() ? " and " : ", ";
-    out += each[i];
-  }
-  return out;
-}
-
-Mismatch compare_kinds(const StepContext& context, Check check,
-                       const std::function<bool(FingerprintKind)>& counts) {
-  Mismatch out;
-  for (const FingerprintInfo& kind : fingerprint_kinds()) {
-    if (kind.expectation != Expectation::kMustMatch || kind.check != info(check).id) continue;
-    if (!counts(kind.kind)) continue;
-    const Split held = split(context.record, kind.kind);
-    out.looked = out.looked || held.known > 1;
-    if (!held.differs()) continue;
-    out.blame.add(held.blame());
-    out.names.push_back(plain_name(kind));
-    if (shown(kind.kind)) out.evidence.emplace_back(kind.name, held_text(context, kind, held));
-  }
-  // A learning rate is one of the settings; autocast around the forward pass is there inside.
-  if (out.names.size() > 1) std::erase(out.names, "settings");
-  if (std::ranges::find(out.names, kDtypeName) != out.names.end()) {
-    std::erase(out.names, kInsideName);
-  }
-  return out;
-}
-
 // Whether the learning rate alone differs, and as the lengths of the workers' data do: a schedule
 // whose length is that of the loader.
 bool of_uneven_data(const StepContext& context, const Mismatch& found) {
@@ -245,144 +211,193 @@ bool of_uneven_data(const StepContext& context, const Mismatch& found) {
   return false;
 }
 
-// Which settings of their optimisers workers have told otherwise.
-void Settings::name_optimizer_settings(const StepContext& context, Mismatch& found) {
-  constexpr std::string_view kPrefix = "optimizer.";
-  if (named_revision_ != context.roster.revision()) {
-    named_revision_ = context.roster.revision();
-    named_ = {};
-    for (const auto& [key, fact] : told(context.roster)) {
-      if (fact.differs && key.starts_with(kPrefix))
-        add_fact(context.roster, std::string(key), named_);
+class Settings final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    tells_dtypes_ = tells_dtypes_ || split(context.record, FingerprintKind::kDtype).known > 0;
+    compare(context, Check::kOptimizerMismatch,
+            {"{Ranks} had another optimiser: ", "The ranks differ in their optimiser: "}, log);
+    compare(context, Check::kModeMismatch,
+            {"{Ranks} ran in another mode: ", "The ranks differ in their mode: "}, log);
+    compare_norm_batches(context, log);
+    compare(context, Check::kEnvironmentMismatch,
+            {"{Ranks} computed in another way: ", "The ranks compute in different ways: "}, log);
+    follow_facts(context);
+    look_inside(context, log);
+    for (Signal signal : standing_) {
+      signal.first_step = signal.last_step = context.record.step;
+      log.add(std::move(signal));
     }
   }
-  if (named_.names.empty()) return;
-  std::erase(found.names, "settings");
-  for (const std::string& name : named_.names) found.names.push_back(name.substr(kPrefix.size()));
-  for (const auto& [name, value] : named_.evidence) {
-    found.evidence.emplace_back(name.substr(kPrefix.size()), value);
+
+ private:
+  struct Words {
+    const char* minority;  // a title for those that differ from the rest
+    const char* everyone;  // where there is no minority
+  };
+
+  void compare(const StepContext& context, Check check, const Words& words, SignalLog& log) {
+    Mismatch found = compare_kinds(context, check);
+    if (!found.looked) return log.cannot(check, "The workers did not send these fingerprints.");
+    if (check != Check::kEnvironmentMismatch || !tells_dtypes_) log.checked(check);
+    if (found.names.empty()) return;
+    if (std::ranges::find(found.names, "settings") != found.names.end()) {
+      name_optimizer_settings(context, found);
+    }
+    Signal signal = sighting(check, context, found.blame, 0.95);
+    if (check == Check::kEnvironmentMismatch) signal.remedy = kComputes;
+    signal.title = (signal.everyone ? words.everyone : words.minority) + listed(found.names);
+    if (check == Check::kOptimizerMismatch && of_uneven_data(context, found)) {
+      signal.title = signal.everyone
+                         ? "The ranks differ in their learning rate, as in the number of "
+                           "their batches"
+                         : "{Ranks} had another learning rate, and another "
+                           "number of batches";
+      signal.remedy = kUneven;
+    }
+    signal.evidence = std::move(found.evidence);
+    signal.evidence.emplace_back("differ", listed(found.names));
+    // Rates that follow each rank's own loss part one after the other.
+    log.add(std::move(signal), check == Check::kOptimizerMismatch ? kAllSteps : 1);
   }
+
+  // Which settings of their optimisers workers have told otherwise.
+  void name_optimizer_settings(const StepContext& context, Mismatch& found) {
+    constexpr std::string_view kPrefix = "optimizer.";
+    if (named_revision_ != context.roster.revision()) {
+      named_revision_ = context.roster.revision();
+      named_ = {};
+      for (const auto& [key, fact] : told(context.roster)) {
+        if (fact.differs && key.starts_with(kPrefix))
+          add_fact(context.roster, std::string(key), named_);
+      }
+    }
+    if (named_.names.empty()) return;
+    std::erase(found.names, "settings");
+    for (const std::string& name : named_.names) found.names.push_back(name.substr(kPrefix.size()));
+    for (const auto& [name, value] : named_.evidence) {
+      found.evidence.emplace_back(name.substr(kPrefix.size()), value);
+    }
+  }
+
+  // Where a rank evaluates in training mode, its BatchNorm counts those batches too, until the next
+  // broadcast of the buffers. Layers that are left out at random differ by a forward pass or two.
+  static void compare_norm_batches(const StepContext& context, SignalLog& log) {
+    const Split held = split(context.record, FingerprintKind::kNormBatches);
+    if (!held.differs()) return;
+    std::uint64_t least = UINT64_MAX;
+    std::uint64_t most = 0;
+    std::uint64_t passes = 1;
+    for (const Split::Group& group : held.groups) {
+      least = std::min(least, group.value);
+      most = std::max(most, group.value);
+    }
+    for (const WorkerRecord& w : context.record.workers) {
+      passes = std::max<std::uint64_t>(passes, w.micro_batches);
+    }
+    if (most - least <= kNormSlack * passes) return;
+    Signal signal = sighting({Check::kModeMismatch, 1}, context, held.blame(), 0.9);
+    signal.title = signal.everyone
+                       ? "The ranks gave BatchNorm different numbers of batches in training mode"
+                       : "{Ranks} gave BatchNorm batches in training mode that the others did not";
+    signal.remedy = kEvaluate;
+    signal.evidence = {{"batches_apart", static_cast<std::int64_t>(most - least)}};
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  // Whether ranks that say their dtypes say them as they are inside the forward pass, too: autocast
+  // may be entered there alone.
+  void look_inside(const StepContext& context, SignalLog& log) {
+    constexpr Check kHere = Check::kEnvironmentMismatch;
+    if (!tells_dtypes_) {
+      if (facts_compared_) log.checked(kHere);
+      return;
+    }
+    seen_inside_ =
+        seen_inside_ || split(context.record, FingerprintKind::kForwardPrecision).known > 1;
+    if (seen_inside_) return log.checked(kHere);
+    const std::string why = context.roster.fact("forward_unseen");
+    if (why.empty()) return log.waits(kHere, kNotInside);
+    log.waits(kHere, {});
+    log.cannot(kHere, why.starts_with("torch compiles") ? kCompiled : kNoLayer);
+  }
+
+  void compare_facts(const StepContext& context) {
+    const ToldByKey all = told(context.roster);
+    standing_.clear();
+    for (auto& [severity, mismatch] : differing(context.roster, all)) {
+      Signal signal = sighting(Check::kEnvironmentMismatch, context, mismatch.blame,
+                               severity == Severity::kInfo ? 0.5 : 0.8);
+      signal.key = 1 + static_cast<std::uint64_t>(severity);
+      signal.severity = severity;
+      signal.title = signal.everyone ? "The ranks differ in their environment: "
+                                     : "{Ranks} had another environment: ";
+      signal.title += listed(mismatch.names, mismatch.more);
+      signal.evidence = std::move(mismatch.evidence);
+      standing_.push_back(std::move(signal));
+    }
+    std::size_t compared = 0;
+    for (const auto& [key, fact] : all) {
+      compared += fact.count;
+      facts_compared_ = facts_compared_ || comparable(context.roster, key, fact);
+    }
+    pause_ = compared / kFactsPerRecord;
+  }
+
+  // With many facts not at every hello, so that hostile ones cost no more than the steps do.
+  void follow_facts(const StepContext& context) {
+    if (pause_ > 0) --pause_;
+    if (pause_ > 0 || revision_ == context.roster.revision()) return;
+    revision_ = context.roster.revision();
+    compare_facts(context);
+  }
+
+  std::uint64_t revision_ = 0;    // of the facts that were compared
+  std::uint64_t pause_ = 0;       // records until they are compared again at the earliest
+  std::vector<Signal> standing_;  // facts that do not match
+  bool facts_compared_ = false;
+  bool tells_dtypes_ = false;         // some worker does
+  bool seen_inside_ = false;          // two workers' precision inside a forward pass
+  std::uint64_t named_revision_ = 0;  // of the facts that `named_` is of
+  Mismatch named_;                    // settings of optimisers that differ
+};
+
+}  // namespace
+
+std::string listed(const std::vector<std::string>& names, std::size_t more) {
+  std::vector<std::string> each;
+  for (const std::string& name : names) {
+    if (std::find(each.begin(), each.end(), name) == each.end()) each.push_back(name);
+  }
+  if (more > 0) each.push_back(std::to_string(more) + " more");
+  std::string out;
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    if (i > 0) out += i + 1 == each.size() ? " and " : ", ";
+    out += each[i];
+  }
+  return out;
 }
 
-void Settings::compare(const StepContext& context, Check check, const Words& words,
-                       SignalLog& log) {
-  Mismatch found = compare_kinds(context, check, [](FingerprintKind) { return true; });
-  if (!found.looked) {
-    return log.cannot(check, "The workers did not send these fingerprints.");
+Mismatch compare_kinds(const StepContext& context, Check check, bool (*counts)(FingerprintKind)) {
+  Mismatch out;
+  for (const FingerprintInfo& kind : fingerprint_kinds()) {
+    if (kind.expectation != Expectation::kMustMatch || kind.check != info(check).id) continue;
+    if (!counts(kind.kind)) continue;
+    const Split held = split(context.record, kind.kind);
+    out.looked = out.looked || held.known > 1;
+    if (!held.differs()) continue;
+    out.blame.add(held.blame());
+    out.names.push_back(plain_name(kind));
+    if (shown(kind.kind)) out.evidence.emplace_back(kind.name, held_text(context, kind, held));
   }
-  if (check != Check::kEnvironmentMismatch || !tells_dtypes_) log.checked(check);
-  if (found.names.empty()) return;
-  if (std::ranges::find(found.names, "settings") != found.names.end()) {
-    name_optimizer_settings(context, found);
+  // A learning rate is one of the settings; autocast around the forward pass is there inside.
+  if (out.names.size() > 1) std::erase(out.names, "settings");
+  if (std::ranges::find(out.names, kDtypeName) != out.names.end()) {
+    std::erase(out.names, kInsideName);
   }
-  Signal signal = sighting(check, context, found.blame, 0.95);
-  if (check == Check::kEnvironmentMismatch) signal.remedy = kComputes;
-  signal.title = (signal.everyone ? words.everyone : words.minority) + listed(found.names);
-  if (check == Check::kOptimizerMismatch && of_uneven_data(context, found)) {
-    signal.title = signal.everyone ? "The ranks differ in their learning rate, as in the number of "
-                                     "their batches"
-                                   : "{Ranks} had another learning rate, and another "
-                                     "number of batches";
-    signal.remedy = kUneven;
-  }
-  signal.evidence = std::move(found.evidence);
-  signal.evidence.emplace_back("differ", listed(found.names));
-  // Rates that follow each rank's own loss part one after the other.
-  log.add(std::move(signal), check == Check::kOptimizerMismatch ? kAllSteps : 1);
+  return out;
 }
 
-// Where a rank evaluates in training mode, its BatchNorm counts those batches too, until the next
-// broadcast of the buffers. Layers that are left out at random differ by a forward pass or two.
-void Settings::compare_norm_batches(const StepContext& context, SignalLog& log) {
-  const Split held = split(context.record, FingerprintKind::kNormBatches);
-  if (!held.differs()) return;
-  std::uint64_t least = UINT64_MAX;
-  std::uint64_t most = 0;
-  std::uint64_t passes = 1;
-  for (const Split::Group& group : held.groups) {
-    least = std::min(least, group.value);
-    most = std::max(most, group.value);
-  }
-  for (const WorkerRecord& w : context.record.workers) {
-    passes = std::max<std::uint64_t>(passes, w.micro_batches);
-  }
-  if (most - least <= kNormSlack * passes) return;
-  Signal signal = sighting({Check::kModeMismatch, 1}, context, held.blame(), 0.9);
-  signal.title = signal.everyone
-                     ? "The ranks gave BatchNorm different numbers of batches in training mode"
-                     : "{Ranks} gave BatchNorm batches in training mode that the others did not";
-  signal.remedy = kEvaluate;
-  signal.evidence = {{"batches_apart", static_cast<std::int64_t>(most - least)}};
-  log.add(std::move(signal), kAllSteps);
-}
-
-void Settings::compare_facts(const StepContext& context) {
-  const ToldByKey all = told(context.roster);
-  standing_.clear();
-  for (auto& [severity, mismatch] : differing(context.roster, all)) {
-    Signal signal = sighting(Check::kEnvironmentMismatch, context, mismatch.blame,
-                             severity == Severity::kInfo ? 0.5 : 0.8);
-    signal.key = 1 + static_cast<std::uint64_t>(severity);
-    signal.severity = severity;
-    signal.title = signal.everyone ? "The ranks differ in their environment: "
-                                   : "{Ranks} had another environment: ";
-    signal.title += listed(mismatch.names, mismatch.more);
-    signal.evidence = std::move(mismatch.evidence);
-    standing_.push_back(std::move(signal));
-  }
-  std::size_t compared = 0;
-  for (const auto& [key, fact] : all) {
-    compared += fact.count;
-    facts_compared_ = facts_compared_ || comparable(context.roster, key, fact);
-  }
-  pause_ = compared / kFactsPerRecord;
-}
-
-// Whether ranks that say their dtypes say them as they are inside the forward pass, too: autocast
-// may be entered there alone.
-void Settings::look_inside(const StepContext& context, SignalLog& log) {
-  constexpr Check kHere = Check::kEnvironmentMismatch;
-  if (!tells_dtypes_) {
-    if (facts_compared_) log.checked(kHere);
-    return;
-  }
-  seen_inside_ =
-      seen_inside_ || split(context.record, FingerprintKind::kForwardPrecision).known > 1;
-  if (seen_inside_) return log.checked(kHere);
-  const std::string why = context.roster.fact("forward_unseen");
-  if (why.empty()) return log.waits(kHere, kNotInside);
-  log.waits(kHere, {});
-  log.cannot(kHere, why.starts_with("torch compiles") ? kCompiled : kNoLayer);
-}
-
-// With many facts not at every hello, so that hostile ones cost no more than the steps do.
-void Settings::follow_facts(const StepContext& context) {
-  if (pause_ > 0) --pause_;
-  if (pause_ > 0 || revision_ == context.roster.revision()) return;
-  revision_ = context.roster.revision();
-  compare_facts(context);
-}
-
-void Settings::update(const StepContext& context, SignalLog& log) {
-  if (context.alone()) {
-    log.cannot(Check::kOptimizerMismatch, kOneWorker);
-    log.cannot(Check::kModeMismatch, kOneWorker);
-    return log.cannot(Check::kEnvironmentMismatch, kOneWorker);
-  }
-  tells_dtypes_ = tells_dtypes_ || split(context.record, FingerprintKind::kDtype).known > 0;
-  compare(context, Check::kOptimizerMismatch,
-          {"{Ranks} had another optimiser: ", "The ranks differ in their optimiser: "}, log);
-  compare(context, Check::kModeMismatch,
-          {"{Ranks} ran in another mode: ", "The ranks differ in their mode: "}, log);
-  compare_norm_batches(context, log);
-  compare(context, Check::kEnvironmentMismatch,
-          {"{Ranks} computed in another way: ", "The ranks compute in different ways: "}, log);
-  follow_facts(context);
-  look_inside(context, log);
-  for (Signal signal : standing_) {
-    signal.first_step = signal.last_step = context.record.step;
-    log.add(std::move(signal));
-  }
-}
+std::unique_ptr<Rule> make_settings() { return std::make_unique<Settings>(); }
 
 }  // namespace presum::diagnose

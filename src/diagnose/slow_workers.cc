@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/slow_workers.h"
-
+// slow-worker, slow-node, data-starved, uneven-batches.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <utility>
+
+#include "diagnose/phase_means.h"
+#include "diagnose/rules.h"
 
 namespace presum::diagnose {
 namespace {
@@ -150,162 +153,251 @@ Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps) {
   return signal;
 }
 
+constexpr double kForgetting = 0.99;
+constexpr double kTimesFollow = 0.7;  // correlation
+constexpr std::uint64_t kTokenTimesFrom = 10;
+
+// Without what the thread waited for a processor, which no token asks for.
+double computes(const WorkerRecord& w) {
+  constexpr double kMostQueued = 0.9;
+  const double seconds = w.times.of(Phase::kForward) + w.times.of(Phase::kBackward);
+  const double queued = std::isnan(w.times.queued) ? 0 : w.times.queued;
+  return seconds - std::min(queued, kMostQueued * seconds);
+}
+
+// Whether the time that workers compute for follows the tokens of their batches: a regression of
+// the logarithms within each step, over about its last hundred.
+class TokenTimes {
+ public:
+  // REQUIRES: all_timed(record). Steps whose token counts are not all known are left out.
+  void see(const StepRecord& record) {
+    const auto& workers = record.workers;
+    const auto n = static_cast<double>(workers.size());
+    double x_mean = 0;
+    double y_mean = 0;
+    double seconds = 0;
+    for (const WorkerRecord& w : workers) {
+      if (w.tokens == 0 || !(computes(w) > 0)) return;
+      x_mean += std::log(static_cast<double>(w.tokens)) / n;
+      y_mean += std::log(computes(w)) / n;
+      seconds += computes(w);
+    }
+    for (double* sum : {&xx_, &xy_, &yy_, &weight_}) *sum *= kForgetting;
+    bool differ = false;
+    for (const WorkerRecord& w : workers) {
+      const double x = std::log(static_cast<double>(w.tokens)) - x_mean;
+      const double y = std::log(computes(w)) - y_mean;
+      differ = differ || std::abs(x) > 1e-9;
+      xx_ += x * x;
+      xy_ += x * y;
+      yy_ += y * y;
+      Share& share = shares_[w.replica];
+      share.log_tokens.add(x * n / (n - 1));  // less the mean of the others
+      share.computes.add((seconds - computes(w)) / (n - 1));
+    }
+    weight_ += n;
+    steps_ += differ ? 1 : 0;
+  }
+
+  // Whether the counts of a step were known.
+  bool knows() const { return weight_ > 0; }
+  // Steps in which the counts differed.
+  std::uint64_t steps() const { return steps_; }
+
+  double correlation() const { return xx_ > 0 && yy_ > 0 ? xy_ / std::sqrt(xx_ * yy_) : 0; }
+
+  // The standard deviation of the logarithm of the counts over workers.
+  double spread() const { return weight_ > 0 ? std::sqrt(xx_ / weight_) : 0; }
+
+  // How many seconds a step longer than the others' a worker computes because of its tokens; 0
+  // where times do not follow tokens.
+  double explained(std::uint32_t replica) const {
+    const Share* share = shares_.find(replica);
+    if (share == nullptr || steps_ < kTokenTimesFrom || correlation() < kTimesFollow) return 0;
+    const double longer = std::exp(xy_ / xx_ * share->log_tokens.value()) - 1;
+    return std::max(0.0, longer * share->computes.value());
+  }
+
+ private:
+  struct Share {
+    RunningMean log_tokens;  // less the mean over workers
+    RunningMean computes;    // seconds of the others' mean
+  };
+  double xx_ = 0;
+  double xy_ = 0;
+  double yy_ = 0;
+  double weight_ = 0;  // of the sums, in workers
+  std::uint64_t steps_ = 0;
+  PerWorker<Share> shares_;
+};
+
+// Who makes the others wait, in what, and what it costs: docs/time.md.
+class SlowWorkers final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    const StepRecord& record = context.record;
+    const bool timed = all_timed(record);
+    if (!timed && context.times.watched == 0) {
+      for (const Check check : kChecksHere) log.cannot(check, kNotTimed);
+      return;
+    }
+    if (timed) {
+      means_.see(record);
+      tokens_.see(record);
+      for (const Check check : {Check::kSlowWorker, Check::kSlowNode, Check::kDataStarved}) {
+        log.checked(check);
+      }
+      if (tokens_.knows()) {
+        log.checked(Check::kUnevenBatches);
+      } else {
+        log.cannot(Check::kUnevenBatches, "Token counts are not known.");
+      }
+    }
+    for (const Alarm& alarm : context.times.raised) report(context, alarm, log);
+    for (const Alarm& alarm : context.times.lasting) {
+      const std::uint32_t rank = context.roster.rank_of(alarm.replicas.front());
+      const auto said = said_.find(rank);
+      if (said == said_.end()) continue;
+      log.prolong(said->second, 0, {rank}, record.step);
+      if (said->second != Check::kUnevenBatches)
+        log.prolong(Check::kSlowNode, 0, {rank}, record.step);
+    }
+    if (!timed) return;
+    watch_data(context, log);
+    watch_batches(context, log);
+  }
+
+ private:
+  void report(const StepContext& context, const Alarm& alarm, SignalLog& log) {
+    const std::uint32_t replica = alarm.replicas.front();
+    if (!means_.knows(replica) || said_.size() >= kRanksMax) return;
+    const BesideOthers times = means_.since(replica, alarm.first_step);
+    const double longer = times.own;
+    const double waited = -times.waits;
+    const auto [typical, scatter] = means_.typical(replica, alarm.first_step);
+    // On a machine that is busy with other things workers differ for a while, within their noise.
+    if (typical < kLeastSeconds || typical < kLeastOfScatter * scatter) return;
+    // Where nobody is seen to wait for it, what makes its own time long may be a wait of its own.
+    if (longer < kLeastSeconds || waited < kLeastWaited * longer) return;
+    const Causes causes = causes_of(times);
+    const bool queued = causes.only_queued();
+    // A queue that is no more than the machine's noise is said by the alarm that looks at queues.
+    if (queued && alarm.statistic == detect::Statistic::kOwnTime) return;
+    if (queued && longer < kLeastQueued) return;
+    const bool tokens = tokens_.explained(replica) >= kMostOfIt * longer;
+    const Phase phase = slowest_phase(times);
+    const Check check = tokens                            ? Check::kUnevenBatches
+                        : queued || phase != Phase::kData ? Check::kSlowWorker
+                                                          : Check::kDataStarved;
+    const std::uint32_t rank = context.roster.rank_of(replica);
+    Signal signal = sighting(check, alarm.step, {{rank}, false}, kConfidence);
+    signal.first_step = std::min(alarm.first_step, alarm.step);
+    signal.workers = context.record.workers_expected;
+    const double step = times.step;
+    const double others = times.others_own;
+    const std::string where = tokens   ? "for longer batches: its time follows its tokens"
+                              : queued ? "waiting for a processor"
+                                       : in_phases(times) + doing(times, causes);
+    signal.title = fmt::format(
+        "{{Ranks}} took {:.3g} ms longer than the others in each step, {}; the others wait {:.3g} "
+        "ms "
+        "of {:.3g} ms a step: {:.0f}% of the job",
+        longer * 1e3, where, waited * 1e3, step * 1e3, 100 * waited / step);
+    signal.evidence = {{kAlarmStep, static_cast<std::int64_t>(alarm.step)},
+                       {"time_log10_evidence", alarm.evidence},
+                       {"phase", queued ? "processor" : to_string(phase)},
+                       {"longer_ms", milliseconds(longer)},
+                       {"others_own_ms", milliseconds(others)},
+                       {"times_the_others", (others + longer) / others},
+                       {"others_wait_ms", milliseconds(waited)},
+                       {"step_ms", milliseconds(step)}};
+    add_thread_times(signal.evidence, times);
+    if (check == Check::kSlowWorker) signal.remedy = remedy_of(causes);
+    if (queued) signal.severity = Severity::kInfo;  // that is not the program's
+    if (tokens) {
+      signal.severity = Severity::kInfo;
+      signal.evidence.emplace_back("longer_by_tokens_ms", milliseconds(tokens_.explained(replica)));
+      signal.evidence.emplace_back("correlation", tokens_.correlation());
+    }
+    said_[rank] = check;
+    log.add(signal);
+    if (!tokens) report_node(context, signal, log);
+  }
+
+  // All ranks of a host are slow, and it is not the only host.
+  void report_node(const StepContext& context, const Signal& slow, SignalLog& log) {
+    const auto host = context.roster.hosts(slow.ranks);
+    const Ranks all = all_ranks(context.record);
+    if (host.size() != 1 || context.roster.hosts(all).size() < 2) return;
+    Ranks here;
+    for (const std::uint32_t rank : all) {
+      if (context.roster.hosts({rank}) == host) here.push_back(rank);
+    }
+    const bool all_slow = std::ranges::all_of(here, [&](std::uint32_t rank) {
+      const auto said = said_.find(rank);
+      return said != said_.end() && said->second != Check::kUnevenBatches;
+    });
+    if (!all_slow || here.size() < 2) return;
+    Signal node = sighting(Check::kSlowNode, slow.last_step, {here, false}, kConfidence);
+    node.first_step = slow.first_step;
+    double longer = 0;
+    for (const WorkerRecord& w : context.record.workers) {
+      if (std::ranges::binary_search(here, w.rank) && means_.knows(w.replica)) {
+        longer += means_.since(w.replica, slow.first_step).own / static_cast<double>(here.size());
+      }
+    }
+    node.title = fmt::format(
+        "All ranks of host {} ({{ranks}}) took about {:.3g} ms longer than the others in each step",
+        host.front(), 1e3 * longer);
+    node.evidence = {{kAlarmStep, static_cast<std::int64_t>(slow.last_step)},
+                     {"host", host.front()},
+                     {"longer_ms", milliseconds(longer)}};
+    log.add(std::move(node));
+  }
+
+  void watch_data(const StepContext& context, SignalLog& log) const {
+    const double data = means_.data();
+    const double step = means_.step_seconds();
+    if (means_.steps() < kLongEnough || data < kStarvedSeconds || data < kStarvedShare * step)
+      return;
+    const bool one =
+        std::ranges::any_of(said_, [](const auto& s) { return s.second == Check::kDataStarved; });
+    if (one) return;  // the others wait for it, not for data
+    Signal signal = of_everyone(Check::kDataStarved, context.record, kLongEnough);
+    signal.title = fmt::format(
+        "{{Ranks}} spent {:.3g} ms of {:.3g} ms a step before the first forward pass, for data "
+        "or what the loop does there: {:.0f}% of the job",
+        data * 1e3, step * 1e3, 100 * data / step);
+    signal.evidence = {{"phase", to_string(Phase::kData)},
+                       {"data_ms", milliseconds(data)},
+                       {"step_ms", milliseconds(step)}};
+    log.add(std::move(signal));
+  }
+
+  void watch_batches(const StepContext& context, SignalLog& log) const {
+    const double waiting = means_.waiting();
+    const double step = means_.step_seconds();
+    if (tokens_.steps() < kUnevenSteps || tokens_.spread() < kUnevenSpread) return;
+    if (tokens_.correlation() < kUnevenCorrelation || waiting < kUnevenShare * step) return;
+    Signal signal = of_everyone(Check::kUnevenBatches, context.record, kUnevenSteps);
+    signal.title = fmt::format(
+        "{{Ranks}} waited {:.3g} ms of {:.3g} ms a step for whoever had the longest batch: {:.0f}% "
+        "of the job; long batches, not a slow machine",
+        waiting * 1e3, step * 1e3, 100 * waiting / step);
+    signal.evidence = {{"correlation", tokens_.correlation()},
+                       {"tokens_spread", tokens_.spread()},
+                       {"waiting_ms", milliseconds(waiting)},
+                       {"step_ms", milliseconds(step)}};
+    log.add(std::move(signal));
+  }
+
+  PhaseMeans means_;
+  TokenTimes tokens_;
+  std::map<std::uint32_t, Check> said_;  // by rank; at most 65,536
+};
+
 }  // namespace
 
-void SlowWorkers::update(const StepContext& context, SignalLog& log) {
-  const StepRecord& record = context.record;
-  const bool timed = all_timed(record);
-  if (context.alone() || (!timed && context.times.watched == 0)) {
-    for (const Check check : kChecksHere) {
-      log.cannot(check, context.alone() ? kOneWorker : kNotTimed);
-    }
-    return;
-  }
-  if (timed) {
-    means_.see(record);
-    tokens_.see(record);
-    for (const Check check : {Check::kSlowWorker, Check::kSlowNode, Check::kDataStarved}) {
-      log.checked(check);
-    }
-    if (tokens_.knows()) {
-      log.checked(Check::kUnevenBatches);
-    } else {
-      log.cannot(Check::kUnevenBatches, "Token counts are not known.");
-    }
-  }
-  for (const Alarm& alarm : context.times.raised) report(context, alarm, log);
-  for (const Alarm& alarm : context.times.lasting) {
-    const std::uint32_t rank = context.roster.rank_of(alarm.replicas.front());
-    const auto said = said_.find(rank);
-    if (said == said_.end()) continue;
-    log.prolong(said->second, 0, {rank}, record.step);
-    if (said->second != Check::kUnevenBatches)
-      log.prolong(Check::kSlowNode, 0, {rank}, record.step);
-  }
-  if (!timed) return;
-  watch_data(context, log);
-  watch_batches(context, log);
-}
-
-void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalLog& log) {
-  const std::uint32_t replica = alarm.replicas.front();
-  if (!means_.knows(replica) || said_.size() >= kRanksMax) return;
-  const BesideOthers times = means_.since(replica, alarm.first_step);
-  const double longer = times.own;
-  const double waited = -times.waits;
-  const auto [typical, scatter] = means_.typical(replica, alarm.first_step);
-  // On a machine that is busy with other things workers differ for a while, within their noise.
-  if (typical < kLeastSeconds || typical < kLeastOfScatter * scatter) return;
-  // Where nobody is seen to wait for it, what makes its own time long may be a wait of its own.
-  if (longer < kLeastSeconds || waited < kLeastWaited * longer) return;
-  const Causes causes = causes_of(times);
-  const bool queued = causes.only_queued();
-  // A queue that is no more than the machine's noise is said by the alarm that looks at queues.
-  if (queued && alarm.statistic == detect::Statistic::kOwnTime) return;
-  if (queued && longer < kLeastQueued) return;
-  const bool tokens = tokens_.explained(replica) >= kMostOfIt * longer;
-  const Phase phase = slowest_phase(times);
-  const Check check = tokens                            ? Check::kUnevenBatches
-                      : queued || phase != Phase::kData ? Check::kSlowWorker
-                                                        : Check::kDataStarved;
-  const std::uint32_t rank = context.roster.rank_of(replica);
-  Signal signal = sighting(check, alarm.step, {{rank}, false}, kConfidence);
-  signal.first_step = std::min(alarm.first_step, alarm.step);
-  signal.workers = context.record.workers_expected;
-  const double step = times.step;
-  const double others = times.others_own;
-  const std::string where = tokens   ? "for longer batches: its time follows its tokens"
-                            : queued ? "waiting for a processor"
-                                     : in_phases(times) + doing(times, causes);
-  signal.title = fmt::format(
-      "{{Ranks}} took {:.3g} ms longer than the others in each step, {}; the others wait {:.3g} ms "
-      "of {:.3g} ms a step: {:.0f}% of the job",
-      longer * 1e3, where, waited * 1e3, step * 1e3, 100 * waited / step);
-  signal.evidence = {{kAlarmStep, static_cast<std::int64_t>(alarm.step)},
-                     {"time_log10_evidence", alarm.evidence},
-                     {"phase", queued ? "processor" : to_string(phase)},
-                     {"longer_ms", milliseconds(longer)},
-                     {"others_own_ms", milliseconds(others)},
-                     {"times_the_others", (others + longer) / others},
-                     {"others_wait_ms", milliseconds(waited)},
-                     {"step_ms", milliseconds(step)}};
-  add_thread_times(signal.evidence, times);
-  if (check == Check::kSlowWorker) signal.remedy = remedy_of(causes);
-  if (queued) signal.severity = Severity::kInfo;  // that is not the program's
-  if (tokens) {
-    signal.severity = Severity::kInfo;
-    signal.evidence.emplace_back("longer_by_tokens_ms", milliseconds(tokens_.explained(replica)));
-    signal.evidence.emplace_back("correlation", tokens_.correlation());
-  }
-  said_[rank] = check;
-  log.add(signal);
-  if (!tokens) report_node(context, signal, log);
-}
-
-// All ranks of a host are slow, and it is not the only host.
-void SlowWorkers::report_node(const StepContext& context, const Signal& slow, SignalLog& log) {
-  const auto host = context.roster.hosts(slow.ranks);
-  const Ranks all = all_ranks(context.record);
-  if (host.size() != 1 || context.roster.hosts(all).size() < 2) return;
-  Ranks here;
-  for (const std::uint32_t rank : all) {
-    if (context.roster.hosts({rank}) == host) here.push_back(rank);
-  }
-  const bool all_slow = std::ranges::all_of(here, [&](std::uint32_t rank) {
-    const auto said = said_.find(rank);
-    return said != said_.end() && said->second != Check::kUnevenBatches;
-  });
-  if (!all_slow || here.size() < 2) return;
-  Signal node = sighting(Check::kSlowNode, slow.last_step, {here, false}, kConfidence);
-  node.first_step = slow.first_step;
-  double longer = 0;
-  for (const WorkerRecord& w : context.record.workers) {
-    if (std::ranges::binary_search(here, w.rank) && means_.knows(w.replica)) {
-      longer += means_.since(w.replica, slow.first_step).own / static_cast<double>(here.size());
-    }
-  }
-  node.title = fmt::format(
-      "All ranks of host {} ({{ranks}}) took about {:.3g} ms longer than the others in each step",
-      host.front(), 1e3 * longer);
-  node.evidence = {{kAlarmStep, static_cast<std::int64_t>(slow.last_step)},
-                   {"host", host.front()},
-                   {"longer_ms", milliseconds(longer)}};
-  log.add(std::move(node));
-}
-
-void SlowWorkers::watch_data(const StepContext& context, SignalLog& log) const {
-  const double data = means_.data();
-  const double step = means_.step_seconds();
-  if (means_.steps() < kLongEnough || data < kStarvedSeconds || data < kStarvedShare * step) return;
-  const bool one =
-      std::ranges::any_of(said_, [](const auto& s) { return s.second == Check::kDataStarved; });
-  if (one) return;  // the others wait for it, not for data
-  Signal signal = of_everyone(Check::kDataStarved, context.record, kLongEnough);
-  signal.title = fmt::format(
-      "{{Ranks}} spent {:.3g} ms of {:.3g} ms a step before the first forward pass, for data "
-      "or what the loop does there: {:.0f}% of the job",
-      data * 1e3, step * 1e3, 100 * data / step);
-  signal.evidence = {{"phase", to_string(Phase::kData)},
-                     {"data_ms", milliseconds(data)},
-                     {"step_ms", milliseconds(step)}};
-  log.add(std::move(signal));
-}
-
-void SlowWorkers::watch_batches(const StepContext& context, SignalLog& log) const {
-  const double waiting = means_.waiting();
-  const double step = means_.step_seconds();
-  if (tokens_.steps() < kUnevenSteps || tokens_.spread() < kUnevenSpread) return;
-  if (tokens_.correlation() < kUnevenCorrelation || waiting < kUnevenShare * step) return;
-  Signal signal = of_everyone(Check::kUnevenBatches, context.record, kUnevenSteps);
-  signal.title = fmt::format(
-      "{{Ranks}} waited {:.3g} ms of {:.3g} ms a step for whoever had the longest batch: {:.0f}% "
-      "of the job; long batches, not a slow machine",
-      waiting * 1e3, step * 1e3, 100 * waiting / step);
-  signal.evidence = {{"correlation", tokens_.correlation()},
-                     {"tokens_spread", tokens_.spread()},
-                     {"waiting_ms", milliseconds(waiting)},
-                     {"step_ms", milliseconds(step)}};
-  log.add(std::move(signal));
-}
+std::unique_ptr<Rule> make_slow_workers() { return std::make_unique<SlowWorkers>(); }
 
 }  // namespace presum::diagnose

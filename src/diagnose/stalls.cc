@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/stalls.h"
-
+// stall.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
+
+#include "diagnose/rules.h"
+#include "presum/stall.h"
 
 namespace presum::diagnose {
 namespace {
@@ -49,14 +51,22 @@ Evidence evidence_of(const Stall& stall) {
   return out;
 }
 
+class Stalls final : public Rule {
+ public:
+  void update(const StepContext& /*context*/, SignalLog& log) override {
+    if (beats_) return log.checked(Check::kStall);
+    log.cannot(Check::kStall, "No rank told where it stands: programs in C++ do not.");
+  }
+
+  void beats() override { beats_ = true; }
+
+ private:
+  bool beats_ = false;
+};
+
 }  // namespace
 
-void Stalls::update(const StepContext& /*context*/, SignalLog& log) const {
-  if (beats_) return log.checked(Check::kStall);
-  log.cannot(Check::kStall, "No rank told where it stands: programs in C++ do not.");
-}
-
-void Stalls::report(const Stall& stall, SignalLog& log) const {
+void report_stall(const Stall& stall, SignalLog& log) {
   if (stall.harmless) return;
   Ranks ranks = stall.ranks;
   const bool everyone = ranks.empty();
@@ -78,5 +88,7 @@ void Stalls::report(const Stall& stall, SignalLog& log) const {
   signal.evidence = evidence_of(stall);
   log.add(std::move(signal));
 }
+
+std::unique_ptr<Rule> make_stalls() { return std::make_unique<Stalls>(); }
 
 }  // namespace presum::diagnose

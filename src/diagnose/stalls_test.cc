@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/stalls.h"
-
 #include <gtest/gtest.h>
+
+#include "diagnose/rules.h"
 
 namespace presum::diagnose {
 namespace {
@@ -18,12 +18,16 @@ Stall stall() {
   return out;
 }
 
-TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
+// What is said of them, one after the other.
+Signal said(const std::vector<Stall>& stalls) {
   SignalLog log;
-  const Stalls rule;
-  rule.report(stall(), log);
-  ASSERT_EQ(log.signals().size(), 1U);
-  const Signal& s = log.signals().front();
+  for (const Stall& stall : stalls) report_stall(stall, log);
+  EXPECT_EQ(log.signals().size(), 1U);
+  return log.signals().empty() ? Signal{} : log.signals().front();
+}
+
+TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
+  const Signal s = said({stall()});
   EXPECT_EQ(s.check, Check::kStall);
   EXPECT_EQ(s.severity, Severity::kCritical);
   EXPECT_EQ(s.ranks, (Ranks{2}));
@@ -36,42 +40,30 @@ TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
 }
 
 TEST(Stalls, OneThatWentOnIsAWarning) {
-  SignalLog log;
-  const Stalls rule;
-  rule.report(stall(), log);
   Stall over = stall();
   over.over = true;
   over.seconds = 93;
-  rule.report(over, log);
-  ASSERT_EQ(log.signals().size(), 1U);
-  EXPECT_EQ(log.signals().front().severity, Severity::kWarning);
-  EXPECT_NE(log.signals().front().title.find("93 s at step 12, and went on"), std::string::npos);
+  const Signal s = said({stall(), over});
+  EXPECT_EQ(s.severity, Severity::kWarning);
+  EXPECT_NE(s.title.find("93 s at step 12, and went on"), std::string::npos);
 }
 
 TEST(Stalls, WhoWorksIsAWarningAndWhatMayBeMeantIsNothing) {
-  SignalLog log;
-  const Stalls rule;
   Stall busy = stall();
   busy.busy = true;
-  rule.report(busy, log);
-  ASSERT_EQ(log.signals().size(), 1U);
-  EXPECT_EQ(log.signals().front().severity, Severity::kWarning);
-  SignalLog other;
+  EXPECT_EQ(said({busy}).severity, Severity::kWarning);
+  SignalLog log;
   Stall harmless = stall();
   harmless.harmless = true;
-  rule.report(harmless, other);
-  EXPECT_TRUE(other.signals().empty());
+  report_stall(harmless, log);
+  EXPECT_TRUE(log.signals().empty());
 }
 
 TEST(Stalls, WhereNobodyIsKnownToBeMissingAllAreNamed) {
-  SignalLog log;
-  const Stalls rule;
   Stall unknown = stall();
   unknown.ranks.clear();
-  rule.report(unknown, log);
-  ASSERT_EQ(log.signals().size(), 1U);
-  EXPECT_TRUE(log.signals().front().everyone);
-  EXPECT_EQ(log.signals().front().ranks, (Ranks{0, 1, 2}));
+  EXPECT_TRUE(said({unknown}).everyone);
+  EXPECT_EQ(said({unknown}).ranks, (Ranks{0, 1, 2}));
 }
 
 }  // namespace

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/states.h"
-
+// parameter-desync, buffer-desync, state-desync.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "base/hash.h"
+#include "diagnose/rules.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -115,169 +118,194 @@ std::string names(const std::set<std::uint64_t>& groups, const Roster& roster) {
   return first_names(groups, kNamesShown, [&](auto group) { return roster.group_name(group); });
 }
 
+class States final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    last_step_ = context.record.step;
+    workers_ = context.workers();
+    report_compared(context, log);
+    if (context.alone()) {
+      for (const Said& said : kSaid) log.cannot(said.check, kOneWorker);
+      return;
+    }
+    compare_clocks(context, log);
+    for (const Said& said : kSaid) compare(context, said.kind, log);
+    if (context.complete()) compare_watched(context, log);
+    looked_[looks_++ % looked_.size()] = context.record.step;
+  }
+
+  // Last hashes are compared between workers that took the same number of optimiser steps, if they
+  // took any, as soon as more than half of all agree or all have left.
+  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
+                SignalLog& log) override {
+    const std::uint64_t steps = last.optimizer_steps;
+    if (steps == 0 || last.states.empty()) return;
+    if (farewells_.size() >= kClocks && !farewells_.contains(steps)) return;
+    Farewells& all = farewells_[steps];
+    std::uint64_t difference = 0;
+    for (const StateHash& s : last.states) {
+      if (s.kind != Kind::kParameters || all.reference.size() >= kGroups) continue;
+      const std::uint64_t key = s.shard == 0 ? s.group : mix64(s.group ^ s.shard);
+      if (all.reference.try_emplace(key, s.value).first->second == s.value) continue;
+      difference += mix64(s.value ^ mix64(s.group));
+      all.differ.insert(s.group);
+    }
+    all.held.push_back({difference, rank});
+    log.checked(Check::kParameterDesync);
+    const Split held = split(all.held);
+    const bool decided = 2 * held.groups.front().ranks.size() > workers_;
+    if (all.differ.empty() || (!decided && held.known < workers_)) return;
+    report(Kind::kParameters, last_step_, held, all.differ, roster, log);
+  }
+
+ private:
+  using Groups = std::set<std::uint64_t>;
+
+  void compare(const StepContext& context, Kind kind, SignalLog& log) {
+    const auto shards = shards_of(context.record, kind);
+    if (shards.empty()) return log.cannot(said_of(kind).check, said_of(kind).not_known);
+    if (shards.size() == context.workers()) {
+      return log.cannot(said_of(kind).check, "No two workers hold the same shard.");
+    }
+    log.checked(said_of(kind).check);
+    if (all_equal(context.record)) return;
+    for (const std::uint32_t shard : shards) {
+      const Groups differ = differing(context.record, kind, shard);
+      if (differ.empty()) continue;
+      report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
+             context.roster, log);
+    }
+  }
+
+  // What some watch and others do not, or by another name, is not compared.
+  void compare_watched(const StepContext& context, SignalLog& log) {
+    const auto watched = [](const WorkerRecord& w) {
+      Groups out;
+      for (const StateHash& s : w.states) {
+        if (s.kind == Kind::kWatched) out.insert(s.group);
+      }
+      return out;
+    };
+    Groups all;
+    for (const WorkerRecord& w : context.record.workers) all.merge(watched(w));
+    Groups missing;
+    Blame blame = blame_where(context, [&](const WorkerRecord& w) {
+      const Groups own = watched(w);
+      std::ranges::set_difference(all, own, std::inserter(missing, missing.end()));
+      return own.size() < all.size();
+    });
+    if (unwatched_.see(!missing.empty(), context.record.step) < kUnwatched) return;
+    Signal signal = sighting({Check::kStateDesync, 5}, context, std::move(blame));
+    signal.severity = Severity::kInfo;
+    signal.title = signal.everyone
+                       ? "{Ranks} watched values by different names, which are not compared"
+                       : "{Ranks} did not watch what the other ranks do: it is not compared";
+    signal.evidence = {{"watched_by_some", names(missing, context.roster)}};
+    signal.remedy = "Call `monitor.watch` on every rank, with the same name.";
+    log.add(std::move(signal), kRound);
+  }
+
+  static void report_compared(const StepContext& context, SignalLog& log) {
+    constexpr auto kKind = FingerprintKind::kComparedDifferent;
+    const bool compared = std::ranges::any_of(
+        context.record.workers, [](const auto& w) { return w.fingerprint_of(kKind); });
+    if (compared) log.checked(Check::kStateDesync);
+    Blame blame = blame_where(context, [](const auto& w) { return value_of(w, kKind) > 0; });
+    if (blame.ranks.empty()) return;
+    const std::string what = context.roster.fact_of(blame.ranks.front(), "compared_different");
+    Signal signal = sighting({Check::kStateDesync, 4}, context, std::move(blame), 0.99);
+    signal.title = "{Ranks} hold copies of their parameters that are not equal to them";
+    signal.remedy =
+        "Send the parameters to the copy again after the optimiser's step, all of them, cast once; "
+        "look at names that the copy has otherwise.";
+    if (!what.empty()) signal.evidence = {{"differ_from_parameters", shortened(what, 200)}};
+    log.add(std::move(signal), kRound);
+  }
+
+  // A worker that leaves out a step of its optimiser stays behind; a packet that was made a moment
+  // earlier does not. One that had no input under join() rightly does: it gets the parameters in
+  // the end.
+  void compare_clocks(const StepContext& context, SignalLog& log) {
+    joined_ = joined_ || std::ranges::any_of(context.record.workers,
+                                             [](const auto& w) { return w.micro_batches == 0; });
+    if (joined_) return;
+    std::vector<RankValue> held;
+    for (const WorkerRecord& w : context.record.workers) held.push_back({w.optimizer_step, w.rank});
+    const Split clocks = split(std::move(held));
+    const bool counted =
+        std::ranges::all_of(clocks.groups, [](const auto& g) { return g.value > 0; });
+    lagging_.see(clocks.differs() && counted, context.record.step);
+    lagged_ = lagged_ || lagging_.length > 1;
+    if (lagging_.length < 2) return;
+    Signal signal = sighting({Check::kParameterDesync, 1}, context, clocks.blame(), 0.95);
+    signal.first_step = lagging_.first_step;
+    signal.title = signal.everyone
+                       ? "{Ranks} took different numbers of optimiser steps"
+                       : "{Ranks} took another number of optimiser steps than the others";
+    signal.evidence = {{"optimizer_steps", clocks.text()}};
+    log.add(std::move(signal), kRound);
+  }
+
+  void report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
+              const Roster& roster, SignalLog& log) {
+    // After other numbers of steps an optimiser's state is another one.
+    const bool behind = lagged_ || lagging_.length > 0;
+    if (!held.differs() || (kind == Kind::kOptimizer && behind)) return;
+    Groups& all = differ_[static_cast<std::size_t>(kind)];
+    for (const std::uint64_t group : differ) {
+      if (all.size() < kGroups) all.insert(group);
+    }
+    const std::uint64_t key = kind == Kind::kWatched ? 2U : kind == Kind::kFrozen ? 3U : 0U;
+    Signal signal = sighting({said_of(kind).check, key}, step, held.blame(),
+                             kind == Kind::kParameters ? 0.99 : 0.95);
+    if (kind == Kind::kFrozen) signal.remedy = kBase;
+    if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
+    if (kind == Kind::kBuffers && roster.fact("wrapper") == "FSDP2") {
+      signal.severity = Severity::kInfo;  // nothing broadcasts them there
+      signal.remedy = kOwnBuffers;
+    }
+    const std::size_t copies = held.groups.size();
+    const bool some_agree = signal.everyone && copies < held.known;
+    signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
+                   said_of(kind).what + (signal.everyone ? "" : " than the others");
+    if (some_agree) {
+      signal.title = fmt::format("{{Ranks}} held {} different copies of their {}", copies,
+                                 said_of(kind).thing);
+    }
+    signal.evidence = {{"groups", names(all, roster)},
+                       {"groups_different", static_cast<std::int64_t>(all.size())},
+                       {"distinct_copies", static_cast<std::int64_t>(copies)}};
+    if (some_agree) signal.evidence.emplace_back("copies_alike", shared_text(held));
+    // All of it is hashed at step 0, and then within a round; of optimisers' state half of that,
+    // and what is watched from some step on.
+    const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;
+    if (by_rounds && (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0))) {
+      const std::uint64_t before = looked_[looks_ < looked_.size() ? 0 : looks_ % looked_.size()];
+      signal.evidence.emplace_back(kEqualUntil, static_cast<std::int64_t>(before));
+    }
+    log.add(std::move(signal), kRound);
+  }
+
+  struct Farewells {
+    std::unordered_map<std::uint64_t, std::uint64_t> reference;  // group to value
+    std::vector<RankValue> held;  // what differs from it, as one hash; 0: nothing
+    Groups differ;
+  };
+  std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimiser steps; at most 64
+  // Steps of the last records, in turn: so many later the same part of the model is hashed again.
+  std::array<std::uint64_t, 25> looked_{};
+  std::uint64_t looks_ = 0;
+  std::array<Groups, 6> differ_;  // all that differed, by StateHash::Kind
+  bool joined_ = false;           // some worker had no input at some step
+  Streak unwatched_;              // not all watched the same
+  Streak lagging_;                // clocks differ
+  bool lagged_ = false;           // ever
+  std::uint64_t last_step_ = 0;
+  std::size_t workers_ = 0;  // in the last record
+};
+
 }  // namespace
 
-void States::update(const StepContext& context, SignalLog& log) {
-  last_step_ = context.record.step;
-  workers_ = context.workers();
-  report_compared(context, log);
-  if (context.alone()) {
-    for (const Said& said : kSaid) log.cannot(said.check, kOneWorker);
-    return;
-  }
-  compare_clocks(context, log);
-  for (const Said& said : kSaid) compare(context, said.kind, log);
-  if (context.complete()) compare_watched(context, log);
-  looked_[looks_++ % looked_.size()] = context.record.step;
-}
-
-void States::compare(const StepContext& context, Kind kind, SignalLog& log) {
-  const auto shards = shards_of(context.record, kind);
-  if (shards.empty()) return log.cannot(said_of(kind).check, said_of(kind).not_known);
-  if (shards.size() == context.workers()) {
-    return log.cannot(said_of(kind).check, "No two workers hold the same shard.");
-  }
-  log.checked(said_of(kind).check);
-  if (all_equal(context.record)) return;
-  for (const std::uint32_t shard : shards) compare_shard(context, kind, shard, log);
-}
-
-// What some watch and others do not, or by another name, is not compared.
-void States::compare_watched(const StepContext& context, SignalLog& log) {
-  const auto watched = [](const WorkerRecord& w) {
-    Groups out;
-    for (const StateHash& s : w.states) {
-      if (s.kind == Kind::kWatched) out.insert(s.group);
-    }
-    return out;
-  };
-  Groups all;
-  for (const WorkerRecord& w : context.record.workers) all.merge(watched(w));
-  Groups missing;
-  Blame blame = blame_where(context, [&](const WorkerRecord& w) {
-    const Groups own = watched(w);
-    std::ranges::set_difference(all, own, std::inserter(missing, missing.end()));
-    return own.size() < all.size();
-  });
-  if (unwatched_.see(!missing.empty(), context.record.step) < kUnwatched) return;
-  Signal signal = sighting({Check::kStateDesync, 5}, context, std::move(blame));
-  signal.severity = Severity::kInfo;
-  signal.title = signal.everyone
-                     ? "{Ranks} watched values by different names, which are not compared"
-                     : "{Ranks} did not watch what the other ranks do: it is not compared";
-  signal.evidence = {{"watched_by_some", names(missing, context.roster)}};
-  signal.remedy = "Call `monitor.watch` on every rank, with the same name.";
-  log.add(std::move(signal), kRound);
-}
-
-void States::compare_shard(const StepContext& context, Kind kind, std::uint32_t shard,
-                           SignalLog& log) {
-  const Groups differ = differing(context.record, kind, shard);
-  if (differ.empty()) return;
-  report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
-         context.roster, log);
-}
-
-void States::report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
-                    const Roster& roster, SignalLog& log) {
-  // After other numbers of steps an optimiser's state is another one.
-  const bool behind = lagged_ || lagging_.length > 0;
-  if (!held.differs() || (kind == Kind::kOptimizer && behind)) return;
-  Groups& all = differ_[static_cast<std::size_t>(kind)];
-  for (const std::uint64_t group : differ) {
-    if (all.size() < kGroups) all.insert(group);
-  }
-  const std::uint64_t key = kind == Kind::kWatched ? 2U : kind == Kind::kFrozen ? 3U : 0U;
-  Signal signal = sighting({said_of(kind).check, key}, step, held.blame(),
-                           kind == Kind::kParameters ? 0.99 : 0.95);
-  if (kind == Kind::kFrozen) signal.remedy = kBase;
-  if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
-  if (kind == Kind::kBuffers && roster.fact("wrapper") == "FSDP2") {
-    signal.severity = Severity::kInfo;  // nothing broadcasts them there
-    signal.remedy = kOwnBuffers;
-  }
-  const std::size_t copies = held.groups.size();
-  const bool some_agree = signal.everyone && copies < held.known;
-  signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
-                 said_of(kind).what + (signal.everyone ? "" : " than the others");
-  if (some_agree) {
-    signal.title =
-        fmt::format("{{Ranks}} held {} different copies of their {}", copies, said_of(kind).thing);
-  }
-  signal.evidence = {{"groups", names(all, roster)},
-                     {"groups_different", static_cast<std::int64_t>(all.size())},
-                     {"distinct_copies", static_cast<std::int64_t>(copies)}};
-  if (some_agree) signal.evidence.emplace_back("copies_alike", shared_text(held));
-  // All of it is hashed at step 0, and then within a round; of optimisers' state half of that, and
-  // what is watched from some step on.
-  const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;
-  if (by_rounds && (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0))) {
-    const std::uint64_t before = looked_[looks_ < looked_.size() ? 0 : looks_ % looked_.size()];
-    signal.evidence.emplace_back(kEqualUntil, static_cast<std::int64_t>(before));
-  }
-  log.add(std::move(signal), kRound);
-}
-
-void States::report_compared(const StepContext& context, SignalLog& log) {
-  constexpr auto kKind = FingerprintKind::kComparedDifferent;
-  const bool compared = std::ranges::any_of(context.record.workers,
-                                            [](const auto& w) { return w.fingerprint_of(kKind); });
-  if (compared) log.checked(Check::kStateDesync);
-  Blame blame = blame_where(context, [](const auto& w) { return value_of(w, kKind) > 0; });
-  if (blame.ranks.empty()) return;
-  const std::string what = context.roster.fact_of(blame.ranks.front(), "compared_different");
-  Signal signal = sighting({Check::kStateDesync, 4}, context, std::move(blame), 0.99);
-  signal.title = "{Ranks} hold copies of their parameters that are not equal to them";
-  signal.remedy =
-      "Send the parameters to the copy again after the optimiser's step, all of them, cast once; "
-      "look at names that the copy has otherwise.";
-  if (!what.empty()) signal.evidence = {{"differ_from_parameters", shortened(what, 200)}};
-  log.add(std::move(signal), kRound);
-}
-
-// A worker that leaves out a step of its optimiser stays behind; a packet that was made a moment
-// earlier does not. One that had no input under join() rightly does: it gets the parameters in the
-// end.
-void States::compare_clocks(const StepContext& context, SignalLog& log) {
-  joined_ = joined_ || std::ranges::any_of(context.record.workers,
-                                           [](const auto& w) { return w.micro_batches == 0; });
-  if (joined_) return;
-  std::vector<RankValue> held;
-  for (const WorkerRecord& w : context.record.workers) held.push_back({w.optimizer_step, w.rank});
-  const Split clocks = split(std::move(held));
-  const bool counted =
-      std::ranges::all_of(clocks.groups, [](const auto& g) { return g.value > 0; });
-  lagging_.see(clocks.differs() && counted, context.record.step);
-  lagged_ = lagged_ || lagging_.length > 1;
-  if (lagging_.length < 2) return;
-  Signal signal = sighting({Check::kParameterDesync, 1}, context, clocks.blame(), 0.95);
-  signal.first_step = lagging_.first_step;
-  signal.title = signal.everyone ? "{Ranks} took different numbers of optimiser steps"
-                                 : "{Ranks} took another number of optimiser steps than the others";
-  signal.evidence = {{"optimizer_steps", clocks.text()}};
-  log.add(std::move(signal), kRound);
-}
-
-void States::farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
-                      SignalLog& log) {
-  const std::uint64_t steps = last.optimizer_steps;
-  if (steps == 0 || last.states.empty()) return;
-  if (farewells_.size() >= kClocks && !farewells_.contains(steps)) return;
-  Farewells& all = farewells_[steps];
-  std::uint64_t difference = 0;
-  for (const StateHash& s : last.states) {
-    if (s.kind != Kind::kParameters || all.reference.size() >= kGroups) continue;
-    const std::uint64_t key = s.shard == 0 ? s.group : mix64(s.group ^ s.shard);
-    if (all.reference.try_emplace(key, s.value).first->second == s.value) continue;
-    difference += mix64(s.value ^ mix64(s.group));
-    all.differ.insert(s.group);
-  }
-  all.held.push_back({difference, rank});
-  log.checked(Check::kParameterDesync);
-  const Split held = split(all.held);
-  const bool decided = 2 * held.groups.front().ranks.size() > workers_;
-  if (all.differ.empty() || (!decided && held.known < workers_)) return;
-  report(Kind::kParameters, last_step_, held, all.differ, roster, log);
-}
+std::unique_ptr<Rule> make_states() { return std::make_unique<States>(); }
 
 }  // namespace presum::diagnose

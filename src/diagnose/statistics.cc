@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/statistics.h"
-
+// worker-outlier, pair-too-similar, too-consistent, loss-event, token-imbalance.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
+#include <unordered_map>
+
+#include "diagnose/rules.h"
 
 namespace presum::diagnose {
 namespace {
@@ -24,75 +27,56 @@ constexpr const char* kOtherTokens =
 constexpr const char* kStatic =
     "Nothing, where that is meant (one batch is overfitted, every rank has a shard of its own). "
     "Else deal the samples anew in every pass: a DistributedSampler with `set_epoch`.";
+constexpr std::size_t kRowsKnown = 65536;
+constexpr std::uint64_t kShareSteps = 10;
+constexpr double kApart = 0.1823;  // log 1.2
+constexpr double kOfSteps = 0.8;
 constexpr std::uint64_t kTokenSteps = 20;
 constexpr double kTokenVariation = 0.2;
 
 struct Words {
+  Statistic statistic;
   const char* name;  // in evidence
   const char* of;    // in a title
 };
 
-Words words_of(Statistic statistic) {
-  switch (statistic) {
-    case Statistic::kLoss:
-      return {"loss", "loss"};
-    case Statistic::kNorm:
-      return {"norm", "gradient norm"};
-    case Statistic::kDirection:
-      return {"direction", "cosine with the other workers' gradients"};
-    case Statistic::kPeak:
-      return {"peak", "largest gradient element relative to the norm"};
-    case Statistic::kResidual:
-      return {"residual", "gradient norm for its loss"};
-    case Statistic::kTokens:
-      return {"tokens", "token count"};
-    case Statistic::kGroupNorm:
-      return {"group_norm", "gradient norm in one layer"};
-    case Statistic::kPair:
-      return {"direction", "gradient direction"};
-    case Statistic::kMicroBatch:
-      return {"micro_batch_loss", "spread of micro-batch losses"};
-    case Statistic::kOwnTime:
-    case Statistic::kQueuedTime:
-      return {"time", "own time"};
-  }
-  return {"unknown", "statistic"};
+constexpr Words kStatisticWords[] = {
+    {Statistic::kLoss, "loss", "loss"},
+    {Statistic::kNorm, "norm", "gradient norm"},
+    {Statistic::kDirection, "direction", "cosine with the other workers' gradients"},
+    {Statistic::kPeak, "peak", "largest gradient element relative to the norm"},
+    {Statistic::kResidual, "residual", "gradient norm for its loss"},
+    {Statistic::kTokens, "tokens", "token count"},
+    {Statistic::kGroupNorm, "group_norm", "gradient norm in one layer"},
+    {Statistic::kPair, "direction", "gradient direction"},
+    {Statistic::kMicroBatch, "micro_batch_loss", "spread of micro-batch losses"},
+    {Statistic::kOwnTime, "time", "own time"},
+    {Statistic::kQueuedTime, "time", "own time"},
+};
+
+const Words& words_of(Statistic statistic) {
+  return *std::ranges::find(kStatisticWords, statistic, &Words::statistic);
 }
 
 Check check_of(const Alarm& alarm) {
-  switch (alarm.kind) {
-    case Alarm::Kind::kPairSimilar:
-      return Check::kPairTooSimilar;
-    case Alarm::Kind::kTooConsistent:
-      return Check::kTooConsistent;
-    case Alarm::Kind::kEvent:
-      return Check::kLossEvent;
-    case Alarm::Kind::kOutlier:
-    case Alarm::Kind::kPairOpposed:
-    case Alarm::Kind::kTooInconsistent:
-      break;
-  }
+  if (alarm.kind == Alarm::Kind::kPairSimilar) return Check::kPairTooSimilar;
+  if (alarm.kind == Alarm::Kind::kTooConsistent) return Check::kTooConsistent;
+  if (alarm.kind == Alarm::Kind::kEvent) return Check::kLossEvent;
   return alarm.statistic == Statistic::kTokens ? Check::kTokenImbalance : Check::kWorkerOutlier;
 }
 
 std::string title_of(const Alarm& alarm, bool two) {
+  using enum Alarm::Kind;
   const std::string of = words_of(alarm.statistic).of;
-  const std::string side = alarm.high ? "higher" : "lower";
-  switch (alarm.kind) {
-    case Alarm::Kind::kPairSimilar:
-      return "{Ranks} had gradients more alike than chance allows";
-    case Alarm::Kind::kPairOpposed:
-      return "{Ranks} had gradients less alike than chance allows";
-    case Alarm::Kind::kTooConsistent:
-      return "{Ranks} differed less than their micro-batches allow";
-    case Alarm::Kind::kTooInconsistent:
-      return "{Ranks} had micro-batches more alike than chance allows";
-    case Alarm::Kind::kEvent:
-      return "{Ranks} had a " + of + " far outside everything seen before";
-    case Alarm::Kind::kOutlier:
-      break;
+  if (alarm.kind == kPairSimilar) return "{Ranks} had gradients more alike than chance allows";
+  if (alarm.kind == kPairOpposed) return "{Ranks} had gradients less alike than chance allows";
+  if (alarm.kind == kTooConsistent) return "{Ranks} differed less than their micro-batches allow";
+  if (alarm.kind == kTooInconsistent) {
+    return "{Ranks} had micro-batches more alike than chance allows";
   }
+  if (alarm.kind == kEvent) return "{Ranks} had a " + of + " far outside everything seen before";
   if (two) return "{Ranks} persistently differed in their " + of;
+  const std::string side = alarm.high ? "higher" : "lower";
   return "{Ranks} had a " + of + " persistently " + side + " than the other workers'";
 }
 
@@ -171,6 +155,210 @@ bool weights_follow_tokens(const StepRecord& record) {
   });
 }
 
+// Whether every worker reads the same samples again and again, and nobody else's: one batch that is
+// overfitted, or shards that are never dealt anew. Then workers differ lastingly without a fault.
+// Knows up to 65,536 rows; where there are more it says no.
+class StaticData {
+ public:
+  void see(const StepContext& context) {
+    if (lost_) return;
+    bool own_again = true;
+    for (const WorkerRecord& w : context.record.workers) {
+      own_again = own_again && !w.samples.hashes.empty();
+      for (const std::uint64_t row : w.samples.hashes) {
+        const auto [at, fresh] = reader_.try_emplace(row, w.replica);
+        own_again = own_again && !fresh && at->second == w.replica;
+      }
+    }
+    quiet_ = own_again ? quiet_ + 1 : 0;
+    lost_ = reader_.size() > kRowsKnown;
+    if (lost_) reader_.clear();
+  }
+
+  // Five records long nothing but one's own samples of before.
+  bool is_static() const { return !lost_ && quiet_ >= 5; }
+
+ private:
+  std::unordered_map<std::uint64_t, std::uint32_t> reader_;  // replica by row
+  std::uint64_t quiet_ = 0;
+  bool lost_ = false;
+};
+
+// How many target tokens each worker has beside the others, over the steps in which all counts are
+// known.
+class TokenShares {
+ public:
+  void see(const StepRecord& record) {
+    const auto& workers = record.workers;
+    const bool known = std::ranges::all_of(workers, [](const auto& w) { return w.tokens > 0; });
+    if (!known || workers.size() < 2) return;
+    double sum = 0;
+    for (const WorkerRecord& w : workers) sum += std::log(static_cast<double>(w.tokens));
+    for (const WorkerRecord& w : workers) {
+      const double own = std::log(static_cast<double>(w.tokens));
+      const double ratio = own - (sum - own) / static_cast<double>(workers.size() - 1);
+      Share& share = shares_[w.replica];
+      share.log_ratio += ratio;
+      ++share.steps;
+      share.above += ratio > 0;
+    }
+  }
+
+  // The geometric mean of a worker's count over the others', where it is at least 1.2 (or at most
+  // its inverse) and on the same side in four of five steps, ten or more; else none.
+  std::optional<double> apart(std::uint32_t replica) const {
+    const Share* share = shares_.find(replica);
+    if (share == nullptr || share->steps < kShareSteps) return {};
+    const auto steps = static_cast<double>(share->steps);
+    const double mean = share->log_ratio / steps;
+    const auto above = static_cast<double>(share->above);
+    const double same_side = mean > 0 ? above : steps - above;
+    if (std::abs(mean) < kApart || same_side < kOfSteps * steps) return {};
+    return std::exp(mean);
+  }
+
+ private:
+  struct Share {
+    double log_ratio = 0;
+    std::uint64_t steps = 0;
+    std::uint64_t above = 0;
+  };
+  PerWorker<Share> shares_;
+};
+
+class Statistics final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    cover(context, log);
+    data_.see(context);
+    tokens_.see(context.record);
+    for (const Alarm& alarm : context.alarms.raised) report(context, alarm, log);
+    for (const Alarm& alarm : context.alarms.lasting) {
+      const Ranks ranks = blame_of(context, alarm).ranks;
+      log.prolong(check_of(alarm), key_of(alarm), ranks, context.record.step);
+    }
+    watch_tokens(context, log);
+    sizes_->update(context, log);
+  }
+
+ private:
+  void cover(const StepContext& context, SignalLog& log) {
+    const auto watched = [&](Statistic s) {
+      return context.alarms.watched[static_cast<std::size_t>(s)] > 0;
+    };
+    const auto note = [&](Check check, bool seen, const char* why) {
+      seen ? log.checked(check) : log.cannot(check, why);
+    };
+    note(Check::kWorkerOutlier,
+         watched(Statistic::kLoss) || watched(Statistic::kNorm) || watched(Statistic::kDirection),
+         "Neither losses, norms nor directions were comparable so far.");
+    note(Check::kPairTooSimilar, watched(Statistic::kPair),
+         some_cosine(context.record)
+             ? "All pairs had equal cosines so far: none stands out."
+             : "No cosines of pairs: that takes three workers and sketches.");
+    note(
+        Check::kTooConsistent, watched(Statistic::kMicroBatch) || watched(Statistic::kDirection),
+        "Neither micro-batch losses (two or more a worker) nor directions were comparable so far.");
+    losses_ += watched(Statistic::kLoss) ? 1 : 0;
+    if (losses_ > 0 && losses_ <= kNoEvents) return log.cannot(Check::kLossEvent, kTooEarly);
+    note(Check::kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
+  }
+
+  void report(const StepContext& context, const Alarm& alarm, SignalLog& log) const {
+    Signal signal =
+        sighting({check_of(alarm), key_of(alarm)}, alarm.step, blame_of(context, alarm), kAtAlarm);
+    if (signal.ranks.empty()) return;
+    signal.first_step = std::min(alarm.first_step, alarm.step);
+    signal.workers = context.record.workers_expected;
+    signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
+    if (signal.check == Check::kTokenImbalance && signal.everyone)
+      signal.severity = Severity::kInfo;
+    signal.title = title_of(alarm, context.record.workers_expected == 2);
+    const bool samples = std::ranges::all_of(context.batches, &Batch::known);
+    if (signal.check == Check::kPairTooSimilar && samples) signal.remedy = kUnlikeData;
+    signal.evidence = evidence_of(context, alarm);
+    if (!expected(alarm)) {
+      if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
+        report_tokens(alarm, signal, log);
+      }
+      return log.add(std::move(signal));
+    }
+    const bool alike =
+        signal.check == Check::kPairTooSimilar || signal.check == Check::kTooConsistent;
+    signal.key = kOfStaticData;
+    signal.severity = Severity::kInfo;
+    signal.title = alike ? "{Ranks} were lastingly alike" : "{Ranks} differed lastingly";
+    signal.title += ", as may be where each rank reads the same samples again and again";
+    signal.remedy = kStatic;
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  // A worker that stands out and has other token counts than the others: these are the cause.
+  void report_tokens(const Alarm& alarm, const Signal& outlier, SignalLog& log) const {
+    const auto ratio = tokens_.apart(alarm.replicas.front());
+    if (!ratio) return;
+    Signal signal = sighting({Check::kTokenImbalance, kOfOutlier}, alarm.step,
+                             {outlier.ranks, false}, kFromTokens);
+    signal.first_step = outlier.first_step;
+    signal.title =
+        fmt::format("{{Ranks}} had {:.2f} times as many target tokens as the others", *ratio);
+    if (outlier.ranks.size() == 2) {
+      signal.title = fmt::format("Rank {} had {:.2f} times as many target tokens as rank {}",
+                                 outlier.ranks.front(), *ratio, outlier.ranks.back());
+    }
+    signal.remedy = kOtherTokens;
+    signal.evidence = {{"tokens_ratio", *ratio}};
+    log.add(std::move(signal));
+  }
+
+  // Of data that never change differences are lasting. Not far ones, nor single events.
+  bool expected(const Alarm& alarm) const {
+    const bool near = alarm.kind != Alarm::Kind::kOutlier || std::abs(alarm.effect) < kFar;
+    return data_.is_static() && near && alarm.kind != Alarm::Kind::kEvent &&
+           alarm.statistic != Statistic::kTokens;
+  }
+
+  void watch_tokens(const StepContext& context, SignalLog& log) {
+    const StepRecord& r = context.record;
+    if (std::isnan(r.tokens_cv)) {
+      return log.cannot(Check::kTokenImbalance, "Token counts are not known.");
+    }
+    if (std::ranges::any_of(r.workers, [](const auto& w) { return w.tokens == 0; })) return;
+    log.waits(Check::kTokenImbalance, "Fewer than 20 steps with token counts so far.");
+    const bool weighted = weights_follow_tokens(r);
+    cv_sum_ += weighted ? 0 : r.tokens_cv;
+    const double gap = std::abs(r.loss_mean - token_weighted_loss(r));
+    if (std::isfinite(gap)) {
+      gap_sum_ += gap;
+      ++gap_steps_;
+    }
+    if (++token_steps_ < kTokenSteps) return;
+    log.checked(Check::kTokenImbalance);
+    const double cv = cv_sum_ / static_cast<double>(token_steps_);
+    if (!(cv > kTokenVariation) || weighted) return;
+    Signal signal = sighting(Check::kTokenImbalance, context, of_all(r), 0.8);
+    signal.first_step = r.step - std::min(r.step, kTokenSteps - 1);
+    signal.severity = Severity::kInfo;
+    signal.title =
+        "{Ranks} had token counts that differ while every worker's mean counts alike: the mean of "
+        "means is not the mean over tokens";
+    signal.evidence = {{"tokens_cv", cv}};
+    if (gap_steps_ > 0) {
+      signal.evidence.emplace_back("loss_gap", gap_sum_ / static_cast<double>(gap_steps_));
+    }
+    log.add(std::move(signal));
+  }
+
+  StaticData data_;
+  std::unique_ptr<Rule> sizes_ = make_batch_sizes();
+  TokenShares tokens_;
+  std::uint64_t token_steps_ = 0;
+  double cv_sum_ = 0;
+  double gap_sum_ = 0;  // |mean of the workers' losses - mean over tokens|
+  std::uint64_t gap_steps_ = 0;
+  std::uint64_t losses_ = 0;  // steps in which losses were watched
+};
+
 }  // namespace
 
 bool is_turned_away(const Signal& signal) {
@@ -178,129 +366,6 @@ bool is_turned_away(const Signal& signal) {
          signal.key == key(Alarm::Kind::kOutlier, Statistic::kDirection, false, false);
 }
 
-void Statistics::update(const StepContext& context, SignalLog& log) {
-  if (context.alone()) {
-    for (const Check check : {Check::kWorkerOutlier, Check::kPairTooSimilar, Check::kTooConsistent,
-                              Check::kLossEvent, Check::kTokenImbalance}) {
-      log.cannot(check, kOneWorker);
-    }
-    return;
-  }
-  cover(context, log);
-  data_.see(context);
-  tokens_.see(context.record);
-  for (const Alarm& alarm : context.alarms.raised) report(context, alarm, log);
-  for (const Alarm& alarm : context.alarms.lasting) extend(context, alarm, log);
-  watch_tokens(context, log);
-  sizes_.update(context, log);
-}
-
-void Statistics::cover(const StepContext& context, SignalLog& log) {
-  const auto watched = [&](Statistic s) {
-    return context.alarms.watched[static_cast<std::size_t>(s)] > 0;
-  };
-  const auto note = [&](Check check, bool seen, const char* why) {
-    seen ? log.checked(check) : log.cannot(check, why);
-  };
-  note(Check::kWorkerOutlier,
-       watched(Statistic::kLoss) || watched(Statistic::kNorm) || watched(Statistic::kDirection),
-       "Neither losses, norms nor directions were comparable so far.");
-  note(Check::kPairTooSimilar, watched(Statistic::kPair),
-       some_cosine(context.record) ? "All pairs had equal cosines so far: none stands out."
-                                   : "No cosines of pairs: that takes three workers and sketches.");
-  note(Check::kTooConsistent, watched(Statistic::kMicroBatch) || watched(Statistic::kDirection),
-       "Neither micro-batch losses (two or more a worker) nor directions were comparable so far.");
-  losses_ += watched(Statistic::kLoss) ? 1 : 0;
-  if (losses_ > 0 && losses_ <= kNoEvents) return log.cannot(Check::kLossEvent, kTooEarly);
-  note(Check::kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
-}
-
-// Of data that never change differences are lasting. Not far ones, nor single events.
-bool Statistics::expected(const Alarm& alarm) const {
-  const bool near = alarm.kind != Alarm::Kind::kOutlier || std::abs(alarm.effect) < kFar;
-  return data_.is_static() && near && alarm.kind != Alarm::Kind::kEvent &&
-         alarm.statistic != Statistic::kTokens;
-}
-
-void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLog& log) const {
-  Signal signal =
-      sighting({check_of(alarm), key_of(alarm)}, alarm.step, blame_of(context, alarm), kAtAlarm);
-  if (signal.ranks.empty()) return;
-  signal.first_step = std::min(alarm.first_step, alarm.step);
-  signal.workers = context.record.workers_expected;
-  signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
-  if (signal.check == Check::kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
-  signal.title = title_of(alarm, context.record.workers_expected == 2);
-  const bool samples = std::ranges::all_of(context.batches, &Batch::known);
-  if (signal.check == Check::kPairTooSimilar && samples) signal.remedy = kUnlikeData;
-  signal.evidence = evidence_of(context, alarm);
-  if (!expected(alarm)) {
-    if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
-      report_tokens(alarm, signal, log);
-    }
-    return log.add(std::move(signal));
-  }
-  const bool alike =
-      signal.check == Check::kPairTooSimilar || signal.check == Check::kTooConsistent;
-  signal.key = kOfStaticData;
-  signal.severity = Severity::kInfo;
-  signal.title = alike ? "{Ranks} were lastingly alike" : "{Ranks} differed lastingly";
-  signal.title += ", as may be where each rank reads the same samples again and again";
-  signal.remedy = kStatic;
-  log.add(std::move(signal), kAllSteps);
-}
-
-// A worker that stands out and has other token counts than the others: these are the cause.
-void Statistics::report_tokens(const Alarm& alarm, const Signal& outlier, SignalLog& log) const {
-  const auto ratio = tokens_.apart(alarm.replicas.front());
-  if (!ratio) return;
-  Signal signal = sighting({Check::kTokenImbalance, kOfOutlier}, alarm.step, {outlier.ranks, false},
-                           kFromTokens);
-  signal.first_step = outlier.first_step;
-  signal.title =
-      fmt::format("{{Ranks}} had {:.2f} times as many target tokens as the others", *ratio);
-  if (outlier.ranks.size() == 2) {
-    signal.title = fmt::format("Rank {} had {:.2f} times as many target tokens as rank {}",
-                               outlier.ranks.front(), *ratio, outlier.ranks.back());
-  }
-  signal.remedy = kOtherTokens;
-  signal.evidence = {{"tokens_ratio", *ratio}};
-  log.add(std::move(signal));
-}
-
-void Statistics::extend(const StepContext& context, const Alarm& alarm, SignalLog& log) {
-  log.prolong(check_of(alarm), key_of(alarm), blame_of(context, alarm).ranks, context.record.step);
-}
-
-void Statistics::watch_tokens(const StepContext& context, SignalLog& log) {
-  const StepRecord& r = context.record;
-  if (std::isnan(r.tokens_cv)) {
-    return log.cannot(Check::kTokenImbalance, "Token counts are not known.");
-  }
-  if (std::ranges::any_of(r.workers, [](const auto& w) { return w.tokens == 0; })) return;
-  log.waits(Check::kTokenImbalance, "Fewer than 20 steps with token counts so far.");
-  const bool weighted = weights_follow_tokens(r);
-  cv_sum_ += weighted ? 0 : r.tokens_cv;
-  const double gap = std::abs(r.loss_mean - token_weighted_loss(r));
-  if (std::isfinite(gap)) {
-    gap_sum_ += gap;
-    ++gap_steps_;
-  }
-  if (++token_steps_ < kTokenSteps) return;
-  log.checked(Check::kTokenImbalance);
-  const double cv = cv_sum_ / static_cast<double>(token_steps_);
-  if (!(cv > kTokenVariation) || weighted) return;
-  Signal signal = sighting(Check::kTokenImbalance, context, of_all(r), 0.8);
-  signal.first_step = r.step - std::min(r.step, kTokenSteps - 1);
-  signal.severity = Severity::kInfo;
-  signal.title =
-      "{Ranks} had token counts that differ while every worker's mean counts alike: the mean of "
-      "means is not the mean over tokens";
-  signal.evidence = {{"tokens_cv", cv}};
-  if (gap_steps_ > 0) {
-    signal.evidence.emplace_back("loss_gap", gap_sum_ / static_cast<double>(gap_steps_));
-  }
-  log.add(std::move(signal));
-}
+std::unique_ptr<Rule> make_statistics() { return std::make_unique<Statistics>(); }
 
 }  // namespace presum::diagnose

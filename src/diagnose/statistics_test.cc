@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // worker-outlier, pair-too-similar, too-consistent, loss-event, token-imbalance.
-#include "diagnose/statistics.h"
-
 #include <gtest/gtest.h>
 
 #include "detect/testing.h"
@@ -39,7 +37,9 @@ TEST(Statistics, EveryKindOfAlarmHasItsCheck) {
   EXPECT_EQ(raised(alarm(K::kOutlier, Statistic::kTokens, {3})).check, "token-imbalance");
   EXPECT_EQ(raised(alarm(K::kPairSimilar, Statistic::kPair, {1, 3})).check, "pair-too-similar");
   EXPECT_EQ(raised(alarm(K::kPairOpposed, Statistic::kPair, {1, 3})).check, "worker-outlier");
-  EXPECT_EQ(raised(alarm(K::kTooConsistent, Statistic::kMicroBatch, {})).check, "too-consistent");
+  const Finding all = raised(alarm(K::kTooConsistent, Statistic::kMicroBatch, {}));
+  EXPECT_EQ(all.check, "too-consistent");
+  EXPECT_EQ(all.title, "All 8 ranks differed less than their micro-batches allow");
   EXPECT_EQ(raised(alarm(K::kTooInconsistent, Statistic::kMicroBatch, {3})).check,
             "worker-outlier");
   EXPECT_EQ(raised(alarm(K::kEvent, Statistic::kLoss, {3})).check, "loss-event");
@@ -94,59 +94,24 @@ TEST(Statistics, NamesRankStatisticAndNumbers) {
 TEST(Statistics, MapsReplicasToRanks) {
   Watched w;
   for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello(who(100 + 2 * r, r), {"h", {}, {}});
-  w.feed(
-      [&] {
-        StepRecord r = w.run.step(24);
-        for (WorkerRecord& x : r.workers) x.rank = 100 + 2 * x.replica;
-        return r;
-      }(),
-      {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3})});
+  StepRecord record = w.run.step(24);
+  for (WorkerRecord& x : record.workers) x.rank = 100 + 2 * x.replica;
+  w.feed(record, {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3})});
   EXPECT_EQ(w.first().ranks, RankList{106});
 }
 
-TEST(Statistics, AllReplicasAreTooConsistent) {
-  const Finding f = raised(alarm(Alarm::Kind::kTooConsistent, Statistic::kDirection, {}));
-  EXPECT_EQ(f.title, "All 8 ranks differed less than their micro-batches allow");
-  EXPECT_EQ(f.ranks.size(), 8U);
-}
-
-TEST(Statistics, SeveralStatisticsOfOneWorkerAreOneFinding) {
-  Watched w;
-  w.feed(w.run.step(24), {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3}),
-                          alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3}),
-                          alarm(Alarm::Kind::kEvent, Statistic::kLoss, {3}),
-                          alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {5})});
-  const auto found = w.findings();
-  ASSERT_EQ(found.size(), 2U);
-  EXPECT_EQ(found[0].ranks, RankList{3});
-  EXPECT_EQ(found[0].also, Ids{"loss-event"});
-  EXPECT_EQ(found[1].ranks, RankList{5});
-}
-
-TEST(Statistics, AreExplainedByAHarderCheck) {
-  Watched w = played(60, [](StepRecord& r) { set(r.workers[3], Kind::kMode, std::uint64_t{0}); });
-  w.feed(w.run.step(61), {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3})});
-  expect(w, "mode-mismatch", {.first_step = 0, .also = {"worker-outlier"}});
-}
-
 TEST(Statistics, TellWhatTheyWatched) {
-  SignalLog log;
-  Roster roster;
-  const HealthyRun run;
-  const StepRecord record = run.step(1);
-  const std::vector<Batch> read = batches(record);
+  Watched w;
+  w.play(1, 1);
+  EXPECT_EQ(w.check("worker-outlier").state, State::kNotPossible);
+  EXPECT_EQ(w.check("pair-too-similar").state, State::kNotPossible);
   detect::StepAlarms alarms;
-  const detect::TimeAlarms times;
-  Statistics rule;
-  rule.update({record, read, alarms, times, roster}, log);
-  EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotPossible);
-  EXPECT_EQ(log.record(Check::kPairTooSimilar).state, State::kNotPossible);
   alarms.watched[static_cast<std::size_t>(Statistic::kNorm)] = 1;
   alarms.watched[static_cast<std::size_t>(Statistic::kPair)] = 1;
-  rule.update({record, read, alarms, times, roster}, log);
-  EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotTriggered);
-  EXPECT_EQ(log.record(Check::kPairTooSimilar).state, State::kNotTriggered);
-  EXPECT_EQ(log.record(Check::kLossEvent).state, State::kNotPossible);
+  w.diagnoser.update(w.run.step(2), alarms);
+  EXPECT_EQ(w.check("worker-outlier").state, State::kNotTriggered);
+  EXPECT_EQ(w.check("pair-too-similar").state, State::kNotTriggered);
+  EXPECT_EQ(w.check("loss-event").state, State::kNotPossible);
 }
 
 TEST(Statistics, SayThatEqualValuesStandOutNowhere) {

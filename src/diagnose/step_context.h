@@ -98,4 +98,16 @@ class PerWorker {
   std::unordered_map<std::uint32_t, T> map_;
 };
 
+// Looks at every step of one model for a check or more, and keeps what it needs.
+class Rule {
+ public:
+  virtual ~Rule() = default;
+  virtual void update(const StepContext& context, SignalLog& log) = 0;
+  // A worker has left. Its last steps may be yet to come.
+  virtual void farewell(std::uint32_t /*rank*/, const FinalState& /*last*/,
+                        const Roster& /*roster*/, SignalLog& /*log*/) {}
+  // Ranks tell where they stand, and so how they end.
+  virtual void beats() {}
+};
+
 }  // namespace presum::diagnose

@@ -30,23 +30,22 @@ using Kind = FingerprintKind;
 
 inline std::uint64_t scramble(std::uint64_t x) { return splitmix64(x); }
 
-inline void set(WorkerRecord& worker, Kind kind, std::uint64_t value) {
-  const auto number = static_cast<std::uint32_t>(kind);
-  for (FingerprintValue& f : worker.fingerprints) {
-    if (f.kind == number) {
-      f.value = value;
-      return;
-    }
-  }
-  worker.fingerprints.push_back({number, value});
-}
-inline void set(WorkerRecord& worker, Kind kind, double value) {
-  set(worker, kind, std::bit_cast<std::uint64_t>(value));
-}
 inline void unset(WorkerRecord& worker, Kind kind) {
   std::erase_if(worker.fingerprints, [&](const FingerprintValue& f) {
     return f.kind == static_cast<std::uint32_t>(kind);
   });
+}
+// A whole number, or a real one.
+template <class Number>
+void set(WorkerRecord& worker, Kind kind, Number value) {
+  unset(worker, kind);
+  if constexpr (std::is_floating_point_v<Number>) {
+    worker.fingerprints.push_back(
+        {static_cast<std::uint32_t>(kind), std::bit_cast<std::uint64_t>(value)});
+  } else {
+    worker.fingerprints.push_back(
+        {static_cast<std::uint32_t>(kind), static_cast<std::uint64_t>(value)});
+  }
 }
 
 struct RunOptions {
@@ -142,34 +141,34 @@ class HealthyRun {
 
   void settings(WorkerRecord& w, std::uint64_t step) const {
     const std::uint64_t pass = step / steps_per_pass();
-    set(w, Kind::kRngTorch, std::uint64_t{5});
-    set(w, Kind::kRngNumpy, std::uint64_t{6});
-    set(w, Kind::kSamplerClass, std::uint64_t{0xD157});
-    set(w, Kind::kSamplerSeed, std::uint64_t{42});
+    set(w, Kind::kRngTorch, 5);
+    set(w, Kind::kRngNumpy, 6);
+    set(w, Kind::kSamplerClass, 0xD157);
+    set(w, Kind::kSamplerSeed, 42);
     set(w, Kind::kSamplerEpoch, pass);
-    set(w, Kind::kSamplerRank, std::uint64_t{w.replica});
-    set(w, Kind::kSamplerReplicas, std::uint64_t{options_.workers});
+    set(w, Kind::kSamplerRank, w.replica);
+    set(w, Kind::kSamplerReplicas, options_.workers);
     set(w, Kind::kSamplerLength, (options_.data + options_.workers - 1) / options_.workers);
-    set(w, Kind::kSamplerShuffle, std::uint64_t{1});
-    set(w, Kind::kSamplerDropLast, std::uint64_t{0});
-    set(w, Kind::kSamplerSetsEpoch, std::uint64_t{1});
-    set(w, Kind::kDataClass, std::uint64_t{0xDA7A});
+    set(w, Kind::kSamplerShuffle, 1);
+    set(w, Kind::kSamplerDropLast, 0);
+    set(w, Kind::kSamplerSetsEpoch, 1);
+    set(w, Kind::kDataClass, 0xDA7A);
     set(w, Kind::kDataLength, options_.data);
-    set(w, Kind::kDataAttributes, std::uint64_t{0xA77});
+    set(w, Kind::kDataAttributes, 0xA77);
     set(w, Kind::kDataPass, pass);
     set(w, Kind::kDataBatch, step % steps_per_pass());
-    set(w, Kind::kMode, std::uint64_t{1});
-    set(w, Kind::kModes, std::uint64_t{0x30DE});
+    set(w, Kind::kMode, 1);
+    set(w, Kind::kModes, 0x30DE);
     set(w, Kind::kDropout, 0.0);
-    set(w, Kind::kDropouts, std::uint64_t{0xD0});
-    set(w, Kind::kOptimizerClass, std::uint64_t{0xADA});
-    set(w, Kind::kOptimizerSettings, std::uint64_t{0x5E7});
+    set(w, Kind::kDropouts, 0xD0);
+    set(w, Kind::kOptimizerClass, 0xADA);
+    set(w, Kind::kOptimizerSettings, 0x5E7);
     set(w, Kind::kLearningRate, 1e-3);
     set(w, Kind::kWeightDecay, 0.01);
-    set(w, Kind::kDtype, std::uint64_t{0xF32});
-    if (step % 5 == 1) set(w, Kind::kForwardPrecision, std::uint64_t{0xF32});
-    set(w, Kind::kDeterminism, std::uint64_t{0});
-    set(w, Kind::kWrapperForward, std::uint64_t{1});
+    set(w, Kind::kDtype, 0xF32);
+    if (step % 5 == 1) set(w, Kind::kForwardPrecision, 0xF32);
+    set(w, Kind::kDeterminism, 0);
+    set(w, Kind::kWrapperForward, 1);
   }
 
   const std::vector<std::uint64_t>& order(std::uint64_t seed, std::uint64_t epoch) const {

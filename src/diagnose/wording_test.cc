@@ -26,6 +26,14 @@ Finding outlier() {
   return f;
 }
 
+// Of an outlier that is changed.
+template <class Change>
+Wording changed(const Change& change) {
+  Finding f = outlier();
+  change(f);
+  return wording(f);
+}
+
 TEST(Wording, SaysSinceWhenWithHowMuchAndWhatItMayBe) {
   const Wording said = wording(outlier());
   EXPECT_EQ(said.sentence,
@@ -76,9 +84,7 @@ TEST(Wording, BetweenTheLastEqualHashAndTheFirstOtherOne) {
 }
 
 TEST(Wording, OfOneStep) {
-  Finding f = outlier();
-  f.first_step = f.last_step = 114;
-  const Wording said = wording(f);
+  const Wording said = changed([](Finding& f) { f.first_step = f.last_step = 114; });
   EXPECT_TRUE(said.sentence.ends_with(", at step 114")) << said.sentence;
   EXPECT_EQ(said.evidence.find("began"), std::string::npos);
 }
@@ -98,15 +104,13 @@ TEST(Wording, OfTwoWorkersNobodyKnowsWhichIsAtFault) {
 }
 
 TEST(Wording, OnlyAnAlarmIsCertainLaterThanItsBeginning) {
-  Finding f = outlier();
-  f.check = "optimizer-mismatch";
-  EXPECT_EQ(wording(f).evidence.find("certain"), std::string::npos);
+  const Wording said = changed([](Finding& f) { f.check = "optimizer-mismatch"; });
+  EXPECT_EQ(said.evidence.find("certain"), std::string::npos);
 }
 
 TEST(Wording, OfSeveralModels) {
-  Finding f = outlier();
-  f.elsewhere = {{1, 1, 0}, {1, 2, 0}};
-  EXPECT_TRUE(wording(f).sentence.ends_with("last seen at 140, in 3 models"));
+  const Wording said = changed([](Finding& f) { f.elsewhere = {{1, 1, 0}, {1, 2, 0}}; });
+  EXPECT_TRUE(said.sentence.ends_with("last seen at 140, in 3 models"));
 }
 
 TEST(Wording, SeveralStatisticsAreToldApartWithTheRanksOfOthers) {
@@ -153,18 +157,14 @@ TEST(Wording, LeavesOutWhatSaysNothing) {
 }
 
 TEST(Wording, OfInformationThereIsNoConsequenceAndNoSuspect) {
-  Finding f = outlier();
-  f.severity = Severity::kInfo;
-  const Wording said = wording(f);
+  const Wording said = changed([](Finding& f) { f.severity = Severity::kInfo; });
   EXPECT_EQ(said.consequence, "");
   EXPECT_EQ(said.suspects, "");
   EXPECT_NE(said.evidence, "");
 }
 
 TEST(Wording, OfACheckThatThisVersionDoesNotKnow) {
-  Finding f = outlier();
-  f.check = "of-another-version";
-  const Wording said = wording(f);
+  const Wording said = changed([](Finding& f) { f.check = "of-another-version"; });
   EXPECT_EQ(said.more, "");
   EXPECT_EQ(said.consequence, "");
 }
