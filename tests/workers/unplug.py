@@ -127,21 +127,13 @@ def _train_alone(
 ) -> presum.Monitor:
     """Without the reduction after step 3, so that survivors can go on."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    packets, send = [], Session.send
-
-    def counted(session: Session, packet: Any) -> None:
-        packets.append(None)
-        send(session, packet)
-
-    Session.send = counted  # type: ignore[method-assign]
     monitor = presum.attach(model, optimizer=optimizer, run=run)
     for step in range(steps):
         forward = model if step < 3 else model.module
         forward(torch.ones(2, 4) * (rank + 1)).sum().backward()
         optimizer.step()
-    Session.send = send  # type: ignore[method-assign]
     outbox = open_sessions()[-1].channel.outbox
-    wait_until(lambda: outbox.sent >= len(packets))
+    wait_until(lambda: len(outbox) == 0)
     return monitor
 
 
