@@ -203,8 +203,8 @@ def test_a_file_has_the_tables_and_views_of_the_library(db: sqlite3.Connection) 
     assert set(objects) == stored | {("view", name) for name, *_ in shown_tables()}
     for name, _, columns in stored_tables():
         info = db.execute(f'PRAGMA table_info("{name}")').fetchall()
-        declared = [(column, kind) for _, column, kind, *_ in info]
-        assert declared == [(column, kind.upper()) for column, kind, *_ in columns], name
+        declared = [(column, kind.lower()) for _, column, kind, *_ in info]
+        assert declared == [(column, kind) for column, kind, *_ in columns], name
     for name, _, columns in shown_tables():
         info = db.execute(f'PRAGMA table_info("{name}")').fetchall()
         assert [column for _, column, *_ in info] == [column for column, *_ in columns], name
