@@ -85,7 +85,7 @@ std::vector<double> time_steps(Aggregator& monitor, Workers& workers, const Size
     std::vector<Packet> packets;
     for (std::uint32_t w = 0; w < size.workers; ++w) {
       packets.push_back(workers.step(w, number));
-      packets.back().stamp(monitor.announcement(), {});
+      packets.back().stamp(monitor.announcement());
     }
     const double begin = thread_seconds();
     for (const Packet& packet : packets) ingest(monitor, packet);
@@ -121,7 +121,7 @@ void run(const Size& size, bool judged) {
     Workers workers(size);
     for (std::uint32_t w = 0; w < size.workers; ++w) {
       Packet hello = workers.hello(w);
-      hello.stamp(monitor->announcement(), {});
+      hello.stamp(monitor->announcement());
       ingest(*monitor, hello);
     }
     print(time_steps(*monitor, workers, size), size, judged);

@@ -15,6 +15,7 @@
 #include "presum/finding.h"
 #include "presum/packet.h"
 #include "presum/process_end.h"
+#include "presum/run_log.h"
 #include "presum/status.h"
 
 namespace presum {
@@ -35,13 +36,9 @@ struct RankProcess {
   std::string start;  // of the process, as its system counts it: tells it from a later one
 };
 
-struct AggregatorCounters {
-  std::uint64_t packets = 0;    // understood and used
-  std::uint64_t damaged = 0;    // not a packet
-  std::uint64_t foreign = 0;    // of another run or segment
-  std::uint64_t duplicate = 0;  // a worker's step that was already there
-  std::uint64_t late = 0;       // of a step that was already closed
-  std::uint64_t records = 0;    // steps written to the run log, each of one model and group
+struct AggregatorCounters : PacketCounts {
+  std::uint64_t packets = 0;  // understood and used
+  std::uint64_t records = 0;  // steps written to the run log, each of one model and group
   // Of the training, in this segment: the most that one of its models or data-parallel groups has.
   std::uint64_t steps = 0;
 };

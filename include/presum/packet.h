@@ -14,21 +14,15 @@ struct Announcement {
   std::uint32_t segment = 0;
 };
 
-// Packets of one rank, before one of them: those that were sent, and those that could not be.
-struct SendCounts {
-  std::uint64_t sent = 0;
-  std::uint64_t dropped = 0;
-};
-
 // One encoded message of one worker (docs/packet_format.md). A plain value: it owns its bytes.
 // Thread-safety: as a std::vector.
 struct Packet {
   std::vector<std::byte> bytes;
 
   // Writes what a rank learns once the packet is encoded: what the aggregator announced, and how
-  // many packets there were before (steps and notes hold it). Renews the checksum.
+  // many packets it could not send before (steps hold it). Renews the checksum.
   // Bytes that are no packet stay as they are. REQUIRES: presum made the packet.
-  void stamp(const Announcement& announced, const SendCounts& counts);
+  void stamp(const Announcement& announced, std::uint64_t dropped = 0);
 };
 
 // Which worker of which model a packet is about.

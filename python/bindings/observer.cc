@@ -161,10 +161,10 @@ nb::bytes note(const Steps& o, std::string text) {
 }
 
 nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segment,
-                std::uint64_t sent, std::uint64_t dropped) {
+                std::uint64_t dropped) {
   const auto bytes = as_span(packet);
   Packet copy{{bytes.begin(), bytes.end()}};
-  copy.stamp({run, segment}, {sent, dropped});
+  copy.stamp({run, segment}, dropped);
   return to_bytes(copy);
 }
 
@@ -373,7 +373,7 @@ void bind_observer(nb::module_& m) {
         "A 64-bit hash of an array's bytes.");
   m.def("hash_memory", &hash_memory, nb::arg("address"), nb::arg("bytes"),
         "The same, of what lies at an address.");
-  m.def("stamp", &stamp, nb::arg("packet"), nb::arg("run"), nb::arg("segment"), nb::arg("sent") = 0,
+  m.def("stamp", &stamp, nb::arg("packet"), nb::arg("run"), nb::arg("segment"),
         nb::arg("dropped") = 0,
         "The packet with what the aggregator announced and its sender has counted.");
   m.def("count_targets", &count_targets, nb::arg("labels").noconvert(), nb::arg("ignored"),

@@ -403,7 +403,7 @@ def hash_array(values: DLPack) -> int:
 def hash_memory(address: int, bytes: int) -> int:
     """The same, of what lies at an address."""
 
-def stamp(packet: bytes, run: int, segment: int, sent: int = 0, dropped: int = 0) -> bytes:
+def stamp(packet: bytes, run: int, segment: int, dropped: int = 0) -> bytes:
     """
     The packet with what the aggregator announced and its sender has counted.
     """

@@ -24,7 +24,7 @@
 #include "judge/coverage.h"
 #include "judge/judgement.h"
 #include "packet/packet.h"
-#include "runlog/open_writer.h"
+#include "runlog/writer.h"
 
 namespace presum {
 namespace {
@@ -81,7 +81,7 @@ struct Aggregator::State {
   std::set<FindingKey> announced;
   Seconds detectors_saved{0};
   bool checkpointed = false;  // since then: a run may go on from there
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;   // see number()
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;   // see admit()
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> replicas;  // by module and shard
   std::set<std::uint32_t> ranks;                                              // that were heard
   std::set<WorkerKey> departed;
@@ -101,18 +101,15 @@ struct Aggregator::State {
     return world == 0 || (who.replicas <= world && who.rank < world && who.shard < world);
   }
 
-  // The model's number in the run log. A rank's own says how many models of the same ranks it
-  // attached before, because it may have others that the rest do not know.
-  std::uint32_t number(const Identity& who) {
-    const auto next = static_cast<std::uint32_t>(modules.size());
-    return modules.try_emplace({who.module, who.replicas}, next).first->second;
-  }
-
-  // Gives the worker's model its number. False: a bad packet, which would cost memory.
+  // Gives the worker's model its number in the run log. A rank's own says how many models of the
+  // same ranks it attached before, because it may have others that the rest do not know. False: a
+  // bad packet, which would cost memory.
   bool admit(Identity& who) {
     const bool known = modules.contains({who.module, who.replicas});
     if (!possible(who) || (!known && modules.size() >= kModulesMax)) return false;
-    const std::pair key{number(who), who.shard};
+    const auto next = static_cast<std::uint32_t>(modules.size());
+    const auto number = modules.try_emplace({who.module, who.replicas}, next).first->second;
+    const std::pair key{number, who.shard};
     if (!replicas.contains(key) && replicas.size() >= kAnalysesMax) return false;
     who.module = key.first;
     replicas[key] = who.replicas;
@@ -126,30 +123,30 @@ struct Aggregator::State {
     return workers > 0 && departed.size() >= workers;
   }
 
-  aggregate::ModelAnalysis& analysis(std::uint32_t module, std::uint32_t shard) {
-    const auto [at, fresh] =
-        analyses.try_emplace({module, shard}, ModelKey{writer.segment(), module, shard});
+  aggregate::ModelAnalysis& analysis(const Identity& who) {
+    const auto [at, fresh] = analyses.try_emplace(
+        {who.module, who.shard}, ModelKey{writer.segment(), who.module, who.shard});
     if (fresh && writer.segment() > 1) {
-      auto saved = writer.saved_detector(module, shard);
-      at->second.resumes(std::move(left.models[{module, shard}]),
+      auto saved = writer.saved_detector(who.module, who.shard);
+      at->second.resumes(std::move(left.models[{who.module, who.shard}]),
                          saved ? std::move(*saved) : std::nullopt);
     }
     return at->second;
   }
 
   Status take(const packet::Hello& hello) {
-    stalls.hello(hello.header.identity.rank, hello.facts.groups);
-    ends.hello(hello.header.identity.rank);
-    if (processes.size() < kProcessesMax) {
-      processes[hello.header.identity.rank] = process_of(hello);
-    }
-    if (hellos.insert(key(hello.header.identity)).second) ++models_of[hello.header.identity.rank];
-    analysis(hello.header.identity.module, hello.header.identity.shard).hello(hello);
+    const Identity& who = hello.header.identity;
+    stalls.hello(who.rank, hello.facts.groups);
+    ends.hello(who.rank);
+    if (processes.size() < kProcessesMax) processes[who.rank] = process_of(hello);
+    if (hellos.insert(key(who)).second) ++models_of[who.rank];
+    analysis(who).tell().hello(who, hello.facts);
     return writer.add(hello);
   }
 
   Status take(const packet::MomentOf& moment) {
-    analysis(moment.header.identity.module, moment.header.identity.shard).moment(moment);
+    const Identity& who = moment.header.identity;
+    analysis(who).tell().moment(who, moment.moment);
     checkpointed = checkpointed || moment.moment.kind == Moment::Kind::kSaved;
     return writer.add(moment);
   }
@@ -167,7 +164,7 @@ struct Aggregator::State {
     if (end == end_told || analyses.empty()) return {};
     const bool fresh = !end || !end_told || end->title != end_told->title;
     end_told = std::move(end);
-    analyses.begin()->second.ended(end_told);
+    analyses.begin()->second.tell().ended(end_told);
     if (!fresh) return {};  // more evidence, of which each rank brings some
     PRESUM_TRY(write_ready(false));
     PRESUM_TRY(write_findings());
@@ -193,7 +190,7 @@ struct Aggregator::State {
     const auto stall = stalls.look(options.clock());
     if (!stall) return {};
     PRESUM_TRY(writer.add(*stall));
-    if (!analyses.empty()) analyses.begin()->second.stalled(*stall);
+    if (!analyses.empty()) analyses.begin()->second.tell().stalled(*stall);
     PRESUM_TRY(write_findings());
     return writer.commit();
   }
@@ -204,16 +201,17 @@ struct Aggregator::State {
   }
 
   Status take(const packet::Note& note) {
+    const Identity& who = note.header.identity;
     if (note.final) {
-      const std::uint32_t rank = note.header.identity.rank;
-      const bool fresh = departed.insert(key(note.header.identity)).second;
-      if (fresh && models_of[rank] > 0 && --models_of[rank] == 0) leave(rank, note.text);
-      assembler.departed(note.header.identity);
-      analysis(note.header.identity.module, note.header.identity.shard).farewell(note);
+      const bool fresh = departed.insert(key(who)).second;
+      if (fresh && models_of[who.rank] > 0 && --models_of[who.rank] == 0)
+        leave(who.rank, note.text);
+      assembler.departed(who);
+      analysis(who).tell().farewell(who, note.state);
       PRESUM_TRY(watch_ends());
     }
     if (note.broken) {
-      const auto why = fmt::format("on rank {}: {}", note.header.identity.rank, note.text);
+      const auto why = fmt::format("on rank {}: {}", who.rank, note.text);
       become_incomplete(why);
       PRESUM_TRY(writer.mark_incomplete(why));
     }
@@ -222,19 +220,11 @@ struct Aggregator::State {
 
   Status take(packet::Step&& step) {
     ends.step(step.header.identity.rank, step.header.step);
-    switch (assembler.add(std::move(step), options.clock())) {
-      case aggregate::StepAssembler::Taken::kNew:
-        break;
-      case aggregate::StepAssembler::Taken::kDuplicate:
-        ++counters.duplicate;
-        break;
-      case aggregate::StepAssembler::Taken::kLate:
-        ++counters.late;
-        break;
-      case aggregate::StepAssembler::Taken::kImplausible:
-        ++counters.damaged;
-        break;
-    }
+    using Taken = aggregate::StepAssembler::Taken;
+    const Taken taken = assembler.add(std::move(step), options.clock());
+    if (taken == Taken::kDuplicate) ++counters.duplicate;
+    if (taken == Taken::kLate) ++counters.late;
+    if (taken == Taken::kImplausible) ++counters.damaged;
     return {};
   }
 
@@ -242,7 +232,7 @@ struct Aggregator::State {
     std::vector<const packet::Step*> workers;
     for (const packet::Step& step : assembled.workers) workers.push_back(&step);
     const packet::Header& first = workers.front()->header;
-    auto& model = analysis(first.identity.module, first.identity.shard);
+    auto& model = analysis(first.identity);
     StepRecord record = model.measure(
         {.workers_expected = assembled.workers_expected,
          .left_out = assembled.left_out,
@@ -286,7 +276,7 @@ struct Aggregator::State {
   }
 
   Status write_counts() {
-    const PacketCounts now{counters.damaged, counters.foreign, counters.duplicate, counters.late};
+    const PacketCounts& now = counters;
     if (now == counts_written) return {};
     counts_written = now;
     return writer.count(now);

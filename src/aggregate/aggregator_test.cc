@@ -127,25 +127,6 @@ TEST(Aggregator, CountsPacketsOfAnotherRunOrSegmentAsForeign) {
   EXPECT_EQ(aggregator.steps(), 0U);
 }
 
-TEST(Aggregator, RecordsAMissingWorkerAfterBoth64LaterStepsAnd30Seconds) {
-  FedAggregator aggregator;
-  for (std::uint64_t s = 0; s <= 64; ++s) {
-    aggregator.ingest(step_of(s, 0, 2));
-    if (s > 0) aggregator.ingest(step_of(s, 1, 2));
-  }
-  EXPECT_EQ(aggregator.steps(), 0U);
-  aggregator.clock().advance(30);
-  ASSERT_TRUE(aggregator->tick());
-  EXPECT_EQ(aggregator.steps(), 65U) << "closing the first lets the complete ones through";
-  aggregator.ingest(step_of(0, 1, 2));
-  EXPECT_EQ(aggregator->counters().late, 1U);
-  aggregator.close();
-  const auto steps = read_steps(aggregator.run());
-  ASSERT_EQ(steps.size(), 65U);
-  EXPECT_EQ(steps[0].missing_replicas, std::vector<std::uint32_t>{1});
-  for (std::size_t i = 1; i < 65; ++i) EXPECT_TRUE(steps[i].missing_replicas.empty()) << i;
-}
-
 TEST(Aggregator, DoesNotWaitForWorkersThatSaidGoodbye) {
   FedAggregator aggregator;
   aggregator.ingest(step_of(0, 0, 2));
@@ -231,31 +212,6 @@ TEST(Aggregator, CloseWritesWhatIsStillOpen) {
   EXPECT_EQ(read_steps(aggregator.run()).size(), 2U);
 }
 
-TEST(Aggregator, CommitsWithinASecondOfTicks) {
-  FedAggregator aggregator;
-  aggregator.ingest(step_of(0, 0, 1));
-  EXPECT_TRUE(read_steps(aggregator.run()).empty());
-  aggregator.clock().advance(1.1);
-  ASSERT_TRUE(aggregator->tick());
-  EXPECT_EQ(read_steps(aggregator.run()).size(), 1U);
-}
-
-TEST(Aggregator, ARestartContinuesTheRunInANewSegment) {
-  const TempFolder folder;
-  std::uint64_t first_run = 0;
-  for (std::uint32_t segment = 1; segment <= 2; ++segment) {
-    FedAggregator aggregator(folder / "run");
-    EXPECT_EQ(aggregator->announcement().segment, segment);
-    EXPECT_NE(aggregator->announcement().run, first_run);
-    first_run = aggregator->announcement().run;
-    aggregator.ingest(step_of(0, 0, 1));
-    aggregator.close();
-  }
-  const auto steps = read_steps(folder / "run");
-  ASSERT_EQ(steps.size(), 2U);
-  EXPECT_EQ(steps[1].model.segment, 2U);
-}
-
 TEST(Aggregator, NoiseScaleIsOnePerModel) {
   FedAggregator aggregator;
   const auto with_reduced = [](packet::Step step, double reduced_squares) {
@@ -297,7 +253,7 @@ TEST(Aggregator, AnErrorOfTheRunLogStopsTheWritingForGood) {
     ASSERT_TRUE(db->execute("DROP VIEW missing; DROP TABLE missing_worker; DROP TABLE step;"));
   }
   Packet packet = packet::encode(step_of(0, 0, 1));
-  packet.stamp(aggregator->announcement(), {});
+  packet.stamp(aggregator->announcement());
   const auto first = aggregator->ingest(packet.bytes);
   ASSERT_FALSE(first);
   const auto second = aggregator->tick();
@@ -329,7 +285,7 @@ TEST(Aggregator, AfterAnErrorTheSegmentIsNotMarkedAsEndedInOrder) {
   auto step = step_of(20, 0, 1);
   step.groups.resize(1);
   Packet packet = packet::encode(step);
-  packet.stamp(aggregator->announcement(), {});
+  packet.stamp(aggregator->announcement());
   ASSERT_FALSE(aggregator->ingest(packet.bytes));
   EXPECT_EQ(aggregator->verdict(), Verdict::kInsufficientEvidence);
   EXPECT_FALSE(aggregator->close());
@@ -632,12 +588,6 @@ TEST(MonitorPreflight, CannotJudgeASingleWorker) {
   FedAggregator aggregator;
   for (std::uint64_t s = 0; s < 20; ++s) aggregator.ingest(step_of(s, 0, 1));
   expect_preflight(aggregator, 2);
-}
-
-TEST(MonitorPreflight, LeavesNoCodeWhereThereWasNone) {
-  FedAggregator aggregator;
-  aggregator.close();
-  EXPECT_EQ(preflight_code_in(aggregator.run()), 99U);
 }
 
 // ---- what lasts beyond a process

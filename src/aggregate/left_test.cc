@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "packet/packet.h"
-#include "runlog/open_writer.h"
 #include "runlog/testing.h"
+#include "runlog/writer.h"
 
 namespace presum::aggregate {
 namespace {

@@ -27,29 +27,9 @@ std::optional<std::string> ModelAnalysis::save() const {
   return left_ ? std::nullopt : std::optional(detector_.save());
 }
 
-void ModelAnalysis::moment(const packet::MomentOf& moment) {
-  diagnoser_.moment(moment.header.identity, moment.moment);
-  changed();
-}
-
-void ModelAnalysis::hello(const packet::Hello& hello) {
-  diagnoser_.hello(hello.header.identity, hello.facts);
-  changed();
-}
-
-void ModelAnalysis::farewell(const packet::Note& note) {
-  diagnoser_.farewell(note.header.identity, note.state);
-  changed();
-}
-
-void ModelAnalysis::stalled(const Stall& stall) {
-  diagnoser_.stalled(stall);
-  changed();
-}
-
-void ModelAnalysis::ended(const std::optional<diagnose::RankEnd>& end) {
-  diagnoser_.ended(end);
-  changed();
+diagnose::Diagnoser& ModelAnalysis::tell() {
+  changed_ = findings_stale_ = true;
+  return diagnoser_;
 }
 
 StepRecord ModelAnalysis::measure(metrics::StepInput input) {
@@ -59,9 +39,8 @@ StepRecord ModelAnalysis::measure(metrics::StepInput input) {
 
 void ModelAnalysis::judge(const StepRecord& record) {
   if (left_) begin(record);
-  diagnoser_.update(record, detector_.judge(record), slow_.judge(record));
+  tell().update(record, detector_.judge(record), slow_.judge(record));
   steps_.add(record);
-  changed();
 }
 
 const std::vector<diagnose::Diagnoser::Numbered>& ModelAnalysis::findings() {
@@ -70,7 +49,5 @@ const std::vector<diagnose::Diagnoser::Numbered>& ModelAnalysis::findings() {
 }
 
 bool ModelAnalysis::take_changed() { return std::exchange(changed_, false); }
-
-void ModelAnalysis::changed() { changed_ = findings_stale_ = true; }
 
 }  // namespace presum::aggregate

@@ -9,13 +9,10 @@
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
 #include "diagnose/diagnoser.h"
-#include "diagnose/rank_ended.h"
 #include "judge/coverage.h"
 #include "metrics/step_metrics.h"
-#include "packet/packet.h"
 #include "presum/finding.h"
 #include "presum/run_log.h"
-#include "presum/stall.h"
 #include "runlog/writer.h"
 
 namespace presum::aggregate {
@@ -28,12 +25,9 @@ class ModelAnalysis {
 
   // The run has earlier segments, and these are theirs; before anything else.
   void resumes(LeftModel left, std::optional<runlog::SavedDetector> saved);
-  void hello(const packet::Hello& hello);
-  void moment(const packet::MomentOf& moment);
-  void farewell(const packet::Note& note);
+  // To be told what is no step; its findings may change by it.
+  diagnose::Diagnoser& tell();
   void beats() { diagnoser_.beats(); }
-  void stalled(const Stall& stall);
-  void ended(const std::optional<diagnose::RankEnd>& end);
   // The step's record; `input` gets the model's noise scale. REQUIRES: ascending steps.
   StepRecord measure(metrics::StepInput input);
   void judge(const StepRecord& record);
@@ -51,7 +45,6 @@ class ModelAnalysis {
   std::optional<std::string> save() const;
 
  private:
-  void changed();
   void begin(const StepRecord& first);
 
   metrics::NoiseScale noise_;

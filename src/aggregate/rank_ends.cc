@@ -171,9 +171,6 @@ RankEnds::Group RankEnds::alike(std::uint32_t first) const {
   return out;
 }
 
-// A later step of another rank.
-bool RankEnds::went_on_without(const Group& group) const { return steps_behind(group) > 0; }
-
 std::uint64_t RankEnds::steps_behind(const Group& group) const {
   std::uint64_t last = 0;
   std::uint64_t latest = 0;
@@ -211,7 +208,7 @@ RankEnds::Group RankEnds::culprits() const {
   if (!causes.empty()) return causes;
   if (!some_suffer()) {
     Group silent = of(How::kSilent);
-    return !silent.empty() && went_on_without(silent) ? silent : first_of({How::kStopped});
+    return !silent.empty() && steps_behind(silent) > 0 ? silent : first_of({How::kStopped});
   }
   const Group failed = first_of({How::kExchange, How::kAborted});
   Group before = first_of({How::kStopped, How::kLeft});

@@ -56,7 +56,6 @@ class RankEnds {
   };
   using Group = std::vector<std::uint32_t>;
   void end(Rank& rank, How how, std::string text);
-  bool went_on_without(const Group& group) const;
   std::uint64_t steps_behind(const Group& group) const;
   bool some_suffer() const;
   Group first_of(std::initializer_list<How> ways) const;

@@ -168,31 +168,11 @@ bool busy(const StalledRank* r, double limit) {
   return runs(b);
 }
 
-// Ranks by what they do.
-struct Doings {
-  Some gone;
-  Some left;
-  Some waiting;
-  Some elsewhere;
-};
+using Doings = std::map<Doing, Some>;
 
 Doings doings_of(const Stall& stall) {
   Doings out;
-  for (const StalledRank& r : stall.all) {
-    switch (doing_of(r)) {
-      case Doing::kGone:
-        out.gone.push_back(&r);
-        break;
-      case Doing::kLeft:
-        out.left.push_back(&r);
-        break;
-      case Doing::kWaits:
-        out.waiting.push_back(&r);
-        break;
-      case Doing::kElsewhere:
-        out.elsewhere.push_back(&r);
-    }
-  }
+  for (const StalledRank& r : stall.all) out[doing_of(r)].push_back(&r);
   return out;
 }
 
@@ -228,29 +208,32 @@ void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uin
 }
 
 // Nobody waits; or the others let somebody work; or something is compiled.
-bool may_be_meant(const Stall& stall, const Doings& doings, double limit) {
-  const bool alone = doings.waiting.empty();
-  const bool let = !alone && std::ranges::all_of(doings.waiting, [](const StalledRank* r) {
+bool may_be_meant(const Stall& stall, Doings& doings, double limit) {
+  const Some& waiting = doings[Doing::kWaits];
+  const bool alone = waiting.empty();
+  const bool let = !alone && std::ranges::all_of(waiting, [](const StalledRank* r) {
     return lets_others_work(r->last);
   });
-  const bool first_step = std::ranges::all_of(doings.elsewhere, [](const StalledRank* r) {
+  const bool first_step = std::ranges::all_of(doings[Doing::kElsewhere], [](const StalledRank* r) {
     return r->last.step == 0 && r->last.phase != Phase::kRest;
   });
-  if (alone && (!doings.left.empty() || stall.all.size() == 1)) return true;
+  if (alone && (!doings[Doing::kLeft].empty() || stall.all.size() == 1)) return true;
   if (let && stall.busy) return true;
   return stall.seconds < kPatience * limit && (alone || let || first_step);
 }
 
 void judge(Stall& stall, double limit, const std::vector<std::uint32_t>& unheard) {
-  const Doings doings = doings_of(stall);
-  const Some& waiting = doings.waiting;
-  Some culprits = !doings.gone.empty() ? doings.gone : waiting.empty() ? Some() : doings.left;
-  if (culprits.empty() && doings.elsewhere.empty()) {
+  Doings doings = doings_of(stall);
+  const Some& waiting = doings[Doing::kWaits];
+  const Some& elsewhere = doings[Doing::kElsewhere];
+  Some culprits = doings[Doing::kGone];
+  if (culprits.empty() && !waiting.empty()) culprits = doings[Doing::kLeft];
+  if (culprits.empty() && elsewhere.empty()) {
     return judge_waiting(stall, waiting, unheard, limit);
   }
   stall.awaited = !waiting.empty();
   if (culprits.empty()) {
-    culprits = doings.elsewhere;
+    culprits = elsewhere;
     stall.busy =
         std::ranges::all_of(culprits, [&](const StalledRank* r) { return busy(r, limit); });
     stall.harmless = may_be_meant(stall, doings, limit);
@@ -259,8 +242,8 @@ void judge(Stall& stall, double limit, const std::vector<std::uint32_t>& unheard
   stall.sentence = clauses(culprits, true);
   if (!waiting.empty()) {
     stall.sentence += " while " + clauses(waiting, false);
-  } else if (culprits != doings.elsewhere && !doings.elsewhere.empty()) {
-    stall.sentence += " while " + clauses(doings.elsewhere, false);
+  } else if (culprits != elsewhere && !elsewhere.empty()) {
+    stall.sentence += " while " + clauses(elsewhere, false);
   }
 }
 

@@ -104,21 +104,14 @@ bool StepAssembler::ready(const Stream& stream, Seconds now) {
   return stream.open.size() > kLaterSteps && waited >= kPatience;
 }
 
-void StepAssembler::stop_awaiting_the_silent(Stream& stream, Seconds now) {
+void StepAssembler::stop_awaiting(Stream& stream, Seconds now, Who who) {
   const Open& first = stream.open.begin()->second;
   for (std::uint32_t replica = 0; replica < first.workers_expected; ++replica) {
-    if (first.workers.contains(replica)) continue;
     const auto heard = stream.last_heard.find(replica);
-    const Seconds last = heard == stream.last_heard.end() ? stream.began : heard->second;
+    const bool never = heard == stream.last_heard.end();
+    if (first.workers.contains(replica) || (who == Who::kNeverHeard && !never)) continue;
+    const Seconds last = never ? stream.began : heard->second;
     if (now - last >= kPatience) stream.not_awaited.insert(replica);
-  }
-}
-
-void StepAssembler::give_up_who_never_came(Stream& stream, Seconds now) {
-  if (now - stream.began < kPatience) return;
-  const std::uint32_t expected = stream.open.begin()->second.workers_expected;
-  for (std::uint32_t replica = 0; replica < expected; ++replica) {
-    if (!stream.last_heard.contains(replica)) stream.not_awaited.insert(replica);
   }
 }
 
@@ -171,16 +164,16 @@ std::optional<StepAssembler::Assembled> StepAssembler::next(Seconds now, bool fl
     if (stream.open.empty()) continue;
     if (complete(stream)) return take_first(stream, Why::kComplete);
     if (ready(stream, now)) {
-      stop_awaiting_the_silent(stream, now);
+      stop_awaiting(stream, now, Who::kSilent);
       return take_first(stream, Why::kWaited);
     }
     if (!flush) continue;
-    give_up_who_never_came(stream, now);
+    stop_awaiting(stream, now, Who::kNeverHeard);
     return take_first(stream, Why::kEnd);
   }
   if (bytes_ <= bytes_max_) return std::nullopt;
   Stream& stream = oldest()->second;
-  stop_awaiting_the_silent(stream, now);
+  stop_awaiting(stream, now, Who::kSilent);
   return take_first(stream, Why::kNoMemory);
 }
 

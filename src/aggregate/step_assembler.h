@@ -92,9 +92,9 @@ class StepAssembler {
   static std::uint64_t newest(const Stream& stream);
   static bool complete(const Stream& stream);
   static bool ready(const Stream& stream, Seconds now);
-  // Of those that the stream's first step lacks, who has been silent for long.
-  static void stop_awaiting_the_silent(Stream& stream, Seconds now);
-  static void give_up_who_never_came(Stream& stream, Seconds now);
+  // Of those that the stream's first step lacks, who has been silent for long, or ever since.
+  enum class Who { kSilent, kNeverHeard };
+  static void stop_awaiting(Stream& stream, Seconds now, Who who);
   Streams::iterator oldest();
   enum class Why { kComplete, kWaited, kNoMemory, kEnd };
   Assembled take_first(Stream& stream, Why why);

@@ -95,22 +95,6 @@ TEST(StepAssembler, GivesUpOnAWorkerAfterBoth64LaterStepsAnd30Seconds) {
   EXPECT_EQ(step->missing, std::vector<std::uint32_t>{1});
 }
 
-TEST(StepAssembler, StepsOf7MillisecondsWaitFor30Seconds) {
-  StepAssembler assembler;
-  for (std::uint64_t s = 0; s < 4000; ++s) {
-    const double now = 0.007 * static_cast<double>(s);
-    assembler.add(step_of(s, 0, 2), Seconds(now));
-    ASSERT_TRUE(closed(assembler, now).empty()) << s;
-  }
-  // The other one was starved for 28 s, and is healthy.
-  for (std::uint64_t s = 0; s < 4000; ++s) {
-    ASSERT_EQ(assembler.add(step_of(s, 1, 2), Seconds(28.5)), Taken::kNew);
-    const auto step = assembler.next(Seconds(28.5), false);
-    ASSERT_TRUE(step);
-    ASSERT_EQ(step->workers.size(), 2U) << s;
-  }
-}
-
 TEST(StepAssembler, DoesNotWaitForTheSilentAgainUntilTheyAreHeard) {
   StepAssembler assembler;
   for (std::uint64_t s = 0; s <= 64; ++s) assembler.add(step_of(s, 0, 2), Seconds(0));
@@ -228,14 +212,6 @@ TEST(StepAssembler, ExpectsAsManyWorkersAsAnyPacketOfTheStepSays) {
   assembler.add(step_of(0, 1, 3), Seconds(0));
   EXPECT_TRUE(closed(assembler).empty());
   EXPECT_EQ(assembler.next(Seconds(0), true)->workers_expected, 3U);
-}
-
-TEST(StepAssembler, StepNumbersMayHaveGaps) {
-  StepAssembler assembler;
-  for (const std::uint64_t s : {0ULL, 10ULL, 1'000'000ULL}) {
-    assembler.add(step_of(s, 0, 1), Seconds(0));
-  }
-  EXPECT_EQ(closed(assembler), (Numbers{0, 10, 1'000'000}));
 }
 
 packet::Step unreduced(std::uint64_t reductions, std::uint32_t window, std::uint64_t before,

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -64,8 +63,6 @@ constexpr std::size_t kSectionHeaderBytes = 8;
 // Of what follows the header of the first section, which encode puts first.
 constexpr std::size_t kFirstBody = kHeaderBytes + kSectionHeaderBytes;
 constexpr std::size_t kStepDroppedOffset = kFirstBody + 24;
-constexpr std::size_t kNoteSentOffset = kFirstBody + 4;
-constexpr std::size_t kNoteDroppedOffset = kFirstBody + 12;
 
 std::uint32_t checksum(std::span<const std::byte> bytes) {
   const auto body = bytes.subspan(kRunOffset);
@@ -104,17 +101,13 @@ class Put {
     static_assert((kIsPlain<T> && ...));
     (out_.put(fields), ...);
   }
-  template <class T>
-  void byte(T field) {
-    out_.put(static_cast<std::uint8_t>(field));
+  template <class As, class T>
+  void as(As /*wire*/, T field) {
+    out_.put(static_cast<As>(field));
   }
   template <class T>
-  void wide(T field) {
-    out_.put(static_cast<std::uint32_t>(field));
-  }
-  template <class T, class Each>
-  void list(const std::vector<T>& list, std::size_t /*max*/, Each&& each) {
-    for (const T& one : list) each(*this, one);
+  void list(const std::vector<T>& list, std::size_t /*max*/) {
+    for (const T& one : list) fields(*this, one);
   }
   template <class T>
   void values(const std::vector<T>& values, std::size_t /*max*/) {
@@ -135,7 +128,6 @@ class Put {
   bool goes_on_with(const std::optional<T>& optional) {
     return optional.has_value();
   }
-  bool goes_on() const { return true; }
   template <class Right>
   void require(Right&& /*right*/) {}
   template <class Enum>
@@ -160,20 +152,16 @@ class Get {
     static_assert((kIsPlain<T> && ...));
     ((fields = get<T>()), ...);
   }
-  template <class T>
-  void byte(T& field) {
-    field = static_cast<T>(get<std::uint8_t>());
-  }
-  template <class T>
-  void wide(T& field) {
-    field = static_cast<T>(get<std::uint32_t>());
+  template <class As, class T>
+  void as(As /*wire*/, T& field) {
+    field = static_cast<T>(get<As>());
   }
   // To the body's end, as `values` and `text` are too.
-  template <class T, class Each>
-  void list(std::vector<T>& list, std::size_t max, Each&& each) {
+  template <class T>
+  void list(std::vector<T>& list, std::size_t max) {
     list.clear();
     list.reserve(std::min(max, body_.remaining() / sizeof(T)));
-    while (goes_on() && list.size() < max) each(*this, list.emplace_back());
+    while (goes_on() && list.size() < max) fields(*this, list.emplace_back());
     valid_ = valid_ && body_.remaining() == 0;
   }
   template <class T>
@@ -196,7 +184,6 @@ class Get {
     if (goes_on()) optional.emplace();
     return optional.has_value();
   }
-  bool goes_on() const { return valid_ && body_.remaining() > 0; }
   template <class Right>
   void require(Right&& right) {
     valid_ = valid_ && right();
@@ -208,6 +195,7 @@ class Get {
   }
 
  private:
+  bool goes_on() const { return valid_ && body_.remaining() > 0; }
   template <class T>
   T get() {
     const auto value = body_.get<T>();
@@ -259,18 +247,38 @@ void fields(Io& io, In<Io, StateHash>& s) {
 }
 
 template <class Io>
+void fields(Io& io, In<Io, FingerprintValue>& f) {
+  io(f.kind, f.value);
+}
+
+template <class Io>
+void fields(Io& io, In<Io, MicroBatch>& m) {
+  io(m.loss, m.weight, m.tokens);
+  io.require([&] { return std::isfinite(m.weight) && m.weight >= 0; });
+}
+
+template <class Io>
+void fields(Io& io, In<Io, Group>& group) {
+  io(group.id);
+  fields(io, group.sums);
+}
+
+// None of them twice, by `key`.
+template <class Io, class List, class Key>
+void distinct_list(Io& io, List& list, std::size_t max, Key key) {
+  io.list(list, max);
+  io.require([&] { return distinct(list, key); });
+}
+
+template <class Io>
 void states(Io& io, In<Io, std::vector<StateHash>>& states) {
-  io.list(states, std::size_t{2} * kGroupsMax, [](auto& of, auto& state) { fields(of, state); });
-  io.require([&] {
-    return distinct(states,
-                    [](const StateHash& s) { return std::pair(s.group, s.kind_and_shard()); });
-  });
+  distinct_list(io, states, std::size_t{2} * kGroupsMax,
+                [](const StateHash& s) { return std::pair(s.group, s.kind_and_shard()); });
 }
 
 template <class Io>
 void fingerprints(Io& io, In<Io, std::vector<FingerprintValue>>& fingerprints) {
-  io.list(fingerprints, kGroupsMax, [](auto& of, auto& f) { of(f.kind, f.value); });
-  io.require([&] { return distinct(fingerprints, &FingerprintValue::kind); });
+  distinct_list(io, fingerprints, kGroupsMax, &FingerprintValue::kind);
 }
 
 template <class Io>
@@ -300,7 +308,7 @@ void fields(Io& io, In<Io, AuditRecord>& audit) {
 template <class Io>
 void fields(Io& io, In<Io, Layer>& layer) {
   io(layer.id, layer.elements, layer.part, layer.fingerprint, layer.squares, layer.shard);
-  io.wide(layer.kept);
+  io.as(std::uint32_t(), layer.kept);
   io(layer.own, layer.reduced);
 }
 
@@ -321,12 +329,12 @@ void fields(Io& io, In<Io, MicroBatchTimes>& micro) {
 template <class Io>
 void fields(Io& io, In<Io, StepTimes>& times) {
   io(times.seconds, times.processor, times.queued);
-  io.wide(times.on_device);
+  io.as(std::uint32_t(), times.on_device);
   if constexpr (Io::kReads) {
     limit_durations(times.processor, times.queued);
     if (!std::ranges::all_of(times.seconds, is_duration)) times.seconds.fill(kNaN);
   }
-  io.list(times.micro, kMicroTimesMax, [](auto& of, auto& micro) { fields(of, micro); });
+  io.list(times.micro, kMicroTimesMax);
 }
 
 template <class Io>
@@ -334,108 +342,51 @@ void record(Io& io, In<Io, Step>& step) {
   io(step.optimizer_step, step.micro_batches, step.skipped_parameters, step.gradient_scale,
      step.dropped);
   if constexpr (Io::kReads) step.number = {.reductions = step.header.step};
-  if (!io.goes_on()) return;  // before steps could be unreduced
   io(step.number.unreduced, step.number.window);
-  io.wide(step.use);
+  io.as(std::uint32_t(), step.use);
   io.limit(step.use, StepUse::kKept);
 }
 
 template <class Io>
-void body(Io& io, Section type, In<Io, Step>& step) {
-  switch (type) {
-    case kStep:
-      return record(io, step);
-    case kTotal:
-      fields(io, step.total);
-      return io(step.elements);
-    case kGroups:
-      io.list(step.groups, kGroupsMax, [](auto& of, auto& group) {
-        of(group.id);
-        fields(of, group.sums);
-      });
-      return io.require([&] { return distinct(step.groups, &Group::id); });
-    case kSketch:
-      io.values(step.sketch, kSketchMax);
-      return io.require([&] {
-        return std::has_single_bit(step.sketch.size()) && step.sketch.size() >= kSketchMin;
-      });
-    case kMicroBatches:
-      return io.list(step.micro, kGroupsMax, [](auto& of, auto& m) {
-        of(m.loss, m.weight, m.tokens);
-        of.require([&] { return std::isfinite(m.weight) && m.weight >= 0; });
-      });
-    case kFingerprints:
-      return fingerprints(io, step.fingerprints);
-    case kReduced:
-      return fields(io, io.value(step.reduced));
-    case kLayers:
-      io.list(step.layers, kLayersMax, [](auto& of, auto& layer) { fields(of, layer); });
-      return io.require([&] { return distinct(step.layers, &Layer::id); });
-    case kStates:
-      return states(io, step.states);
-    case kSamples:
-      return fields(io, step.samples);
-    case kIndices:
-      return io.values(step.indices, kGroupsMax);
-    case kAudit:
-      return fields(io, io.value(step.audit));
-    case kTimes:
-      return fields(io, step.times);
-    case kGram: {
-      const std::size_t size = gram_size(step.header.identity.replicas);
-      io.values(step.gram, size);
-      return io.require([&] { return size > 0 && step.gram.size() == size; });
-    }
-    default:
-      return;
-  }
+void total(Io& io, In<Io, Step>& step) {
+  fields(io, step.total);
+  io(step.elements);
 }
 
 template <class Io>
-void body(Io& io, Section type, In<Io, Hello>& hello) {
-  switch (type) {
-    case kHost:
-      return io.text(hello.facts.host);
-    case kFacts:
-      return io.list(hello.facts.facts, kGroupsMax, [](auto& of, auto& fact) {
-        of.short_text(fact.first);
-        of.short_text(fact.second);
-      });
-    case kGroupNames:
-      return io.list(hello.facts.groups, kGroupsMax, [](auto& of, auto& group) {
-        of(group.id, group.elements);
-        of.short_text(group.name);
-      });
-    default:
-      return;
-  }
+void sketch(Io& io, In<Io, std::vector<float>>& values) {
+  io.values(values, kSketchMax);
+  io.require([&] { return std::has_single_bit(values.size()) && values.size() >= kSketchMin; });
 }
 
 template <class Io>
-void words(Io& io, In<Io, Note>& note) {
+void gram(Io& io, In<Io, Step>& step) {
+  const std::size_t size = gram_size(step.header.identity.replicas);
+  io.values(step.gram, size);
+  io.require([&] { return size > 0 && step.gram.size() == size; });
+}
+
+template <class Io>
+void fields(Io& io, In<Io, std::pair<std::string, std::string>>& fact) {
+  io.short_text(fact.first);
+  io.short_text(fact.second);
+}
+
+template <class Io>
+void fields(Io& io, In<Io, GroupName>& group) {
+  io(group.id, group.elements);
+  io.short_text(group.name);
+}
+
+template <class Io>
+void fields(Io& io, In<Io, Note>& note) {
   std::uint32_t what = note.final ? kFinalNote : note.broken ? kBrokenNote : 0;
-  io(what, note.sent, note.dropped);
+  io(what);
   io.text(note.text);
   io.require([&] { return what <= kBrokenNote; });
   if constexpr (Io::kReads) {
     note.final = what == kFinalNote;
     note.broken = what == kBrokenNote;
-  }
-}
-
-template <class Io>
-void body(Io& io, Section type, In<Io, Note>& note) {
-  switch (type) {
-    case kNote:
-      return words(io, note);
-    case kClock:
-      return io(note.state.optimizer_steps);
-    case kFingerprints:
-      return fingerprints(io, note.state.fingerprints);
-    case kStates:
-      return states(io, note.state.states);
-    default:
-      return;
   }
 }
 
@@ -452,68 +403,126 @@ void fields(Io& io, In<Io, MomentGroup>& group) {
 }
 
 template <class Io>
-void body(Io& io, Section type, In<Io, MomentOf>& out) {
-  auto& moment = out.moment;
-  switch (type) {
-    case kMoment:
-      io(moment.kind, moment.step, moment.optimizer_steps, moment.learning_rate);
-      return io.require([&] {
-        return moment.kind == Moment::Kind::kBegun || moment.kind == Moment::Kind::kSaved;
-      });
-    case kFingerprints:
-      return fingerprints(io, moment.generators);
-    case kMomentGroups:
-      io.list(moment.groups, kLayersMax, [](auto& of, auto& group) { fields(of, group); });
-      return io.require([&] { return distinct(moment.groups, &MomentGroup::id); });
-    default:
-      return;
-  }
+void fields(Io& io, In<Io, Moment>& moment) {
+  io(moment.kind, moment.step, moment.optimizer_steps, moment.learning_rate);
+  io.require(
+      [&] { return moment.kind == Moment::Kind::kBegun || moment.kind == Moment::Kind::kSaved; });
 }
 
 template <class Io>
-void body(Io& io, Section type, In<Io, Beat>& out) {
-  auto& beat = out.beat;
-  switch (type) {
-    case kBeat:
-      io(beat.events, beat.step, beat.micro_batch, beat.phase);
-      io.limit(beat.phase, Phase::kReduction);
-      io.byte(beat.waiting);
-      io.byte(beat.lock_held);
-      io(beat.thread, beat.layer, beat.still, beat.longest, beat.processor, beat.period,
-         beat.stall_seconds);
-      return io.require([&] {
-        return is_duration(beat.still) && is_duration(beat.longest) && is_duration(beat.period) &&
-               is_duration(beat.stall_seconds) && beat.period > 0 && beat.stall_seconds > 0;
-      });
-    case kPlaces:
-      for (auto* text : {&beat.host, &beat.collective, &beat.site, &beat.stack, &beat.recorder}) {
-        io.short_text(*text);
-        if constexpr (Io::kReads) text->resize(std::min(text->size(), kPlaceBytesMax));
-      }
-      return;
-    default:
-      return;
+void fields(Io& io, In<Io, Heartbeat>& beat) {
+  io(beat.events, beat.step, beat.micro_batch, beat.phase);
+  io.limit(beat.phase, Phase::kReduction);
+  io.as(std::uint8_t(), beat.waiting);
+  io.as(std::uint8_t(), beat.lock_held);
+  io(beat.thread, beat.layer, beat.still, beat.longest, beat.processor, beat.period,
+     beat.stall_seconds);
+  io.require([&] {
+    return is_duration(beat.still) && is_duration(beat.longest) && is_duration(beat.period) &&
+           is_duration(beat.stall_seconds) && beat.period > 0 && beat.stall_seconds > 0;
+  });
+}
+
+template <class Io>
+void places(Io& io, In<Io, Heartbeat>& beat) {
+  for (auto* text : {&beat.host, &beat.collective, &beat.site, &beat.stack, &beat.recorder}) {
+    io.short_text(*text);
+    if constexpr (Io::kReads) text->resize(std::min(text->size(), kPlaceBytesMax));
   }
 }
 
-// Of the sections that are there.
-template <class M>
-Packet packet_of(Kind kind, const M& message,
-                 std::initializer_list<std::pair<Section, bool>> sections) {
-  Packet packet;
-  std::vector<std::byte>& bytes = packet.bytes;
-  Put put(bytes);
-  put(kMagic, kVersion, kind, std::uint64_t{0});  // length and checksum: sealed
-  fields(put, message.header);
-  for (const auto& [type, is_there] : sections) {
-    if (!is_there) continue;
+// ---- messages: one list of sections for both directions
+
+template <class To>
+void sections(To& to, In<To, Step>& step) {
+  to(kStep, true, [&](auto& io) { record(io, step); });
+  to(kTotal, true, [&](auto& io) { total(io, step); });
+  to(kGroups, true, [&](auto& io) { distinct_list(io, step.groups, kGroupsMax, &Group::id); });
+  to(kSketch, !step.sketch.empty(), [&](auto& io) { sketch(io, step.sketch); });
+  to(kMicroBatches, true, [&](auto& io) { io.list(step.micro, kGroupsMax); });
+  to(kFingerprints, true, [&](auto& io) { fingerprints(io, step.fingerprints); });
+  to(kReduced, step.reduced.has_value(), [&](auto& io) { fields(io, io.value(step.reduced)); });
+  to(kLayers, !step.layers.empty(),
+     [&](auto& io) { distinct_list(io, step.layers, kLayersMax, &Layer::id); });
+  to(kStates, !step.states.empty(), [&](auto& io) { states(io, step.states); });
+  to(kSamples, step.samples.rows > 0, [&](auto& io) { fields(io, step.samples); });
+  to(kIndices, !step.indices.empty(), [&](auto& io) { io.values(step.indices, kGroupsMax); });
+  to(kGram, !step.gram.empty(), [&](auto& io) { gram(io, step); });
+  to(kAudit, step.audit.has_value(), [&](auto& io) { fields(io, io.value(step.audit)); });
+  to(kTimes, step.times.known(), [&](auto& io) { fields(io, step.times); });
+}
+
+template <class To>
+void sections(To& to, In<To, Hello>& hello) {
+  to(kHost, true, [&](auto& io) { io.text(hello.facts.host); });
+  to(kFacts, true, [&](auto& io) { io.list(hello.facts.facts, kGroupsMax); });
+  to(kGroupNames, true, [&](auto& io) { io.list(hello.facts.groups, kGroupsMax); });
+}
+
+template <class To>
+void sections(To& to, In<To, Note>& note) {
+  auto& state = note.state;
+  to(kNote, true, [&](auto& io) { fields(io, note); });
+  to(kClock, note.final, [&](auto& io) { io(state.optimizer_steps); });
+  to(kFingerprints, !state.fingerprints.empty(),
+     [&](auto& io) { fingerprints(io, state.fingerprints); });
+  to(kStates, !state.states.empty(), [&](auto& io) { states(io, state.states); });
+}
+
+template <class To>
+void sections(To& to, In<To, MomentOf>& of) {
+  auto& moment = of.moment;
+  to(kMoment, true, [&](auto& io) { fields(io, moment); });
+  to(kFingerprints, !moment.generators.empty(),
+     [&](auto& io) { fingerprints(io, moment.generators); });
+  to(kMomentGroups, !moment.groups.empty(),
+     [&](auto& io) { distinct_list(io, moment.groups, kLayersMax, &MomentGroup::id); });
+}
+
+template <class To>
+void sections(To& to, In<To, Beat>& of) {
+  to(kBeat, true, [&](auto& io) { fields(io, of.beat); });
+  to(kPlaces, true, [&](auto& io) { places(io, of.beat); });
+}
+
+// Appends those that are there.
+struct PutSections {
+  template <class T>
+  using Of = const T;
+  template <class Body>
+  void operator()(Section type, bool is_there, Body&& body) {
+    if (!is_there) return;
+    Put put(bytes);
     put(type, std::uint16_t{0});
     const std::size_t length_at = bytes.size();
     put(std::uint32_t{0});
-    body(put, type, message);
+    body(put);
     ByteWriter(bytes).patch(length_at, static_cast<std::uint32_t>(bytes.size() - length_at - 4));
   }
-  seal(bytes);
+  std::vector<std::byte>& bytes;
+};
+
+// Takes one, if the message may have it.
+struct GetSection {
+  template <class T>
+  using Of = T;
+  template <class Body>
+  void operator()(Section candidate, bool /*is_there*/, Body&& body) {
+    if (candidate == type) body(io);
+  }
+  Section type;
+  Get io;
+};
+
+template <class M>
+Packet packet_of(Kind kind, const M& message) {
+  Packet packet;
+  Put put(packet.bytes);
+  put(kMagic, kVersion, kind, std::uint64_t{0});  // length and checksum: sealed
+  fields(put, message.header);
+  PutSections to{packet.bytes};
+  sections(to, message);
+  seal(packet.bytes);
   return packet;
 }
 
@@ -532,9 +541,9 @@ Result<Message> read_message(const Header& header, ByteReader reader) {
     if (!type || !reserved || !length) return corrupt("a section is cut off");
     const auto bytes = reader.take(*length);
     if (!bytes) return corrupt("a section is longer than the packet");
-    Get get(*bytes);
-    body(get, *type, message);
-    if (!get.valid()) return corrupt("a section is malformed");
+    GetSection section{*type, Get(*bytes)};
+    sections(section, message);
+    if (!section.io.valid()) return corrupt("a section is malformed");
   }
   if constexpr (std::is_same_v<M, MomentOf>) {
     if (message.moment.kind == Moment::Kind::kUnknown)
@@ -545,46 +554,11 @@ Result<Message> read_message(const Header& header, ByteReader reader) {
 
 }  // namespace
 
-Packet encode(const Hello& hello) {
-  return packet_of(Kind::kHello, hello, {{kHost, true}, {kFacts, true}, {kGroupNames, true}});
-}
-
-Packet encode(const Step& step) {
-  return packet_of(Kind::kStep, step,
-                   {{kStep, true},
-                    {kTotal, true},
-                    {kGroups, true},
-                    {kSketch, !step.sketch.empty()},
-                    {kMicroBatches, true},
-                    {kFingerprints, true},
-                    {kReduced, step.reduced.has_value()},
-                    {kLayers, !step.layers.empty()},
-                    {kStates, !step.states.empty()},
-                    {kSamples, step.samples.rows > 0},
-                    {kIndices, !step.indices.empty()},
-                    {kGram, !step.gram.empty()},
-                    {kAudit, step.audit.has_value()},
-                    {kTimes, step.times.known()}});
-}
-
-Packet encode(const Note& note) {
-  return packet_of(Kind::kNote, note,
-                   {{kNote, true},
-                    {kClock, note.final},
-                    {kFingerprints, !note.state.fingerprints.empty()},
-                    {kStates, !note.state.states.empty()}});
-}
-
-Packet encode(const MomentOf& of) {
-  return packet_of(Kind::kMoment, of,
-                   {{kMoment, true},
-                    {kFingerprints, !of.moment.generators.empty()},
-                    {kMomentGroups, !of.moment.groups.empty()}});
-}
-
-Packet encode(const Beat& of) {
-  return packet_of(Kind::kBeat, of, {{kBeat, true}, {kPlaces, true}});
-}
+Packet encode(const Hello& hello) { return packet_of(Kind::kHello, hello); }
+Packet encode(const Step& step) { return packet_of(Kind::kStep, step); }
+Packet encode(const Note& note) { return packet_of(Kind::kNote, note); }
+Packet encode(const MomentOf& moment) { return packet_of(Kind::kMoment, moment); }
+Packet encode(const Beat& beat) { return packet_of(Kind::kBeat, beat); }
 
 Result<Message> decode(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes) return corrupt("shorter than a header");
@@ -624,22 +598,38 @@ Result<Message> decode(std::span<const std::byte> bytes) {
   return corrupt("unknown kind");
 }
 
+template <class T>
+std::vector<std::byte> List<T>::encode(const std::vector<T>& values) {
+  std::vector<std::byte> out;
+  Put(out).list(values, values.size());
+  return out;
+}
+
+template <class T>
+std::vector<T> List<T>::decode(std::span<const std::byte> bytes) {
+  std::vector<T> out;
+  Get get(bytes);
+  get.list(out, bytes.size());
+  return get.valid() ? out : std::vector<T>();
+}
+
+template struct List<StateHash>;
+template struct List<FingerprintValue>;
+template struct List<MicroBatch>;
+template struct List<MicroBatchTimes>;
+template struct List<MomentGroup>;
+
 }  // namespace presum::packet
 
 namespace presum {
 
-void Packet::stamp(const Announcement& announced, const SendCounts& counts) {
+void Packet::stamp(const Announcement& announced, std::uint64_t dropped) {
   if (bytes.size() < packet::kFirstBody) return;
   ByteWriter writer(bytes);
   writer.patch(packet::kRunOffset, announced.run);
   writer.patch(packet::kSegmentOffset, announced.segment);
   const auto kind = static_cast<packet::Kind>(bytes[packet::kKindOffset]);
-  if (kind == packet::Kind::kStep) {
-    writer.patch(packet::kStepDroppedOffset, counts.dropped);
-  } else if (kind == packet::Kind::kNote) {
-    writer.patch(packet::kNoteSentOffset, counts.sent);
-    writer.patch(packet::kNoteDroppedOffset, counts.dropped);
-  }
+  if (kind == packet::Kind::kStep) writer.patch(packet::kStepDroppedOffset, dropped);
   packet::seal(bytes);
 }
 

@@ -19,7 +19,7 @@
 namespace presum::packet {
 
 inline constexpr std::uint32_t kMagic = 0x4D535250;  // "PRSM"
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::size_t kHeaderBytes = 56;
 inline constexpr std::size_t kBytesMax = std::size_t{16} << 20;
 inline constexpr std::uint32_t kReplicasMax = 65'536;
@@ -89,8 +89,6 @@ struct Note {
   Header header;
   bool final = false;
   bool broken = false;  // its recording has failed: no step follows, though it may train on
-  std::uint64_t sent = 0;
-  std::uint64_t dropped = 0;
   std::string text;
   FinalState state;
 };
@@ -119,5 +117,13 @@ Packet encode(const Beat& beat);
 // within the bounds above, kUnsupported for a newer version. Never crashes, never allocates more
 // than a small multiple of the bytes given.
 Result<Message> decode(std::span<const std::byte> bytes);
+
+// A list of StateHash, FingerprintValue, MicroBatch, MicroBatchTimes or MomentGroup as packets
+// carry it, for whoever keeps it so; of bytes that are no such list an empty one.
+template <class T>
+struct List {
+  static std::vector<std::byte> encode(const std::vector<T>& values);
+  static std::vector<T> decode(std::span<const std::byte> bytes);
+};
 
 }  // namespace presum::packet

@@ -3,10 +3,14 @@
 // into a row and back. Statements, views, frames and the document come from these.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -24,6 +28,7 @@
 namespace presum::runlog {
 
 enum class Type : std::uint8_t { kInteger, kReal, kText, kBlob };
+inline constexpr std::array kTypeNames = {"integer", "real", "text", "blob"};
 
 struct ColumnText {
   std::string_view meaning;
@@ -34,27 +39,26 @@ struct ColumnText {
 // How views and frames show a column.
 enum class Display : std::uint8_t { kAsIs, kHex, kHidden };
 
-template <class Record>
-struct Column {
+struct ColumnShape {
   const char* name = "";
   Type type = Type::kInteger;
   bool nullable = false;
   bool small = false;  // an integer of 32 bits or fewer
   ColumnText text = {};
-  void (*bind)(Statement&, int at, const Record&) = nullptr;
-  void (*read)(const Statement&, int at, Record&) = nullptr;
   Display shown = Display::kAsIs;
   std::span<const char* const> names = {};  // of 0, 1, ...: views show these
+};
 
-  Column hidden() const { return as(Display::kHidden); }
-  Column hex() const { return as(Display::kHex); }
+template <class Record>
+struct Column : ColumnShape {
+  void (*bind)(Statement&, int at, const Record&) = nullptr;
+  void (*read)(const Statement&, int at, Record&) = nullptr;
+};
 
- private:
-  Column as(Display how) const {
-    Column out = *this;
-    out.shown = how;
-    return out;
-  }
+template <Type T, bool Nullable>
+struct CellOf {
+  static constexpr Type kType = T;
+  static constexpr bool kNullable = Nullable;
 };
 
 // How a value becomes a cell: NaN, an empty optional and an empty array are NULL.
@@ -62,18 +66,14 @@ template <class T>
 struct Codec;
 
 template <>
-struct Codec<double> {
-  static constexpr Type kType = Type::kReal;
-  static constexpr bool kNullable = true;
+struct Codec<double> : CellOf<Type::kReal, true> {
   static void bind(Statement& row, int at, double value) { row.bind(at, value); }
   static double read(const Statement& row, int at) { return row.number(at); }
 };
 
 template <class T>
 requires std::integral<T> || std::is_enum_v<T>
-struct Codec<T> {
-  static constexpr Type kType = Type::kInteger;
-  static constexpr bool kNullable = false;
+struct Codec<T> : CellOf<Type::kInteger, false> {
   static void bind(Statement& row, int at, T value) {
     row.bind(at, static_cast<std::uint64_t>(value));
   }
@@ -89,9 +89,7 @@ struct Codec<T> {
 };
 
 template <class T>
-struct Codec<std::optional<T>> {
-  static constexpr Type kType = Codec<T>::kType;
-  static constexpr bool kNullable = true;
+struct Codec<std::optional<T>> : CellOf<Codec<T>::kType, true> {
   static void bind(Statement& row, int at, const std::optional<T>& value) {
     if (value) Codec<T>::bind(row, at, *value);
   }
@@ -102,18 +100,14 @@ struct Codec<std::optional<T>> {
 };
 
 template <>
-struct Codec<std::string> {
-  static constexpr Type kType = Type::kText;
-  static constexpr bool kNullable = false;
+struct Codec<std::string> : CellOf<Type::kText, false> {
   static void bind(Statement& row, int at, std::string_view value) { row.bind(at, value); }
   static std::string read(const Statement& row, int at) { return row.text(at); }
 };
 
 template <class T>
 requires std::is_trivially_copyable_v<T>
-struct Codec<std::vector<T>> {
-  static constexpr Type kType = Type::kBlob;
-  static constexpr bool kNullable = true;
+struct Codec<std::vector<T>> : CellOf<Type::kBlob, true> {
   static void bind(Statement& row, int at, const std::vector<T>& values) {
     if (!values.empty()) row.bind_blob(at, std::as_bytes(std::span(values)));
   }
@@ -125,46 +119,75 @@ struct Codec<std::vector<T>> {
   }
 };
 
-// The member at the end of a path of pointers to members.
+// What is at the end of a path of pointers to members, and of what else can be called.
 template <auto First, auto... Rest>
 auto& member(auto& record) {
   if constexpr (sizeof...(Rest) == 0) {
-    return record.*First;
+    return std::invoke(First, record);
   } else {
-    return member<Rest...>(record.*First);
+    return member<Rest...>(std::invoke(First, record));
   }
 }
 
-template <class Coded, class Record, auto... Path>
-constexpr Column<Record> coded_column(const char* name, ColumnText text) {
-  return {.name = name,
-          .type = Coded::kType,
-          .nullable = Coded::kNullable,
-          .text = text,
-          .bind = [](Statement& row, int at,
-                     const Record& r) { Coded::bind(row, at, member<Path...>(r)); },
-          .read = [](const Statement& row, int at,
-                     Record& r) { member<Path...>(r) = Coded::read(row, at); }};
+template <class Record, class Value>
+Record record_of(Value Record::*);
+
+template <auto First, auto... Rest>
+auto member_of() {
+  using Record = decltype(record_of(First));
+  return std::remove_cvref_t<decltype(member<First, Rest...>(std::declval<Record&>()))>();
 }
 
-template <class Record, auto... Path>
-constexpr Column<Record> column(const char* name, ColumnText text) {
-  using Value = std::remove_cvref_t<decltype(member<Path...>(std::declval<Record&>()))>;
-  auto out = coded_column<Codec<Value>, Record, Path...>(name, text);
+template <auto... Path>
+using MemberAt = decltype(member_of<Path...>());
+
+// A column of whatever record has a member at the end of the path.
+template <class Coded, auto... Path>
+struct MemberColumn : ColumnShape {
+  MemberColumn hidden() const { return as(Display::kHidden); }
+  MemberColumn hex() const { return as(Display::kHex); }
+
+  template <class Record>
+  operator Column<Record>() const {  // NOLINT(google-explicit-constructor)
+    return {
+        *this,
+        [](Statement& row, int at, const Record& r) { Coded::bind(row, at, member<Path...>(r)); },
+        [](const Statement& row, int at, Record& r) { member<Path...>(r) = Coded::read(row, at); }};
+  }
+
+ private:
+  MemberColumn as(Display how) const {
+    MemberColumn out = *this;
+    out.shown = how;
+    return out;
+  }
+};
+
+template <class Coded, auto... Path>
+MemberColumn<Coded, Path...> coded_column(const char* name, ColumnText text) {
+  return {{.name = name, .type = Coded::kType, .nullable = Coded::kNullable, .text = text}};
+}
+
+template <auto... Path>
+auto column(const char* name, ColumnText text) {
+  using Value = MemberAt<Path...>;
+  auto out = coded_column<Codec<Value>, Path...>(name, text);
   out.small = std::is_integral_v<Value> && sizeof(Value) <= sizeof(std::uint32_t);
   return out;
 }
 
 // An enumeration whose values are called Names: what is out of its range is read as the last one.
-template <auto& Names, class Record, auto... Path>
-constexpr Column<Record> enumeration(const char* name, ColumnText text) {
-  auto out = column<Record, Path...>(name, text);
+template <auto& Names, class Enum>
+struct NamedCodec : Codec<Enum> {
+  static Enum read(const Statement& row, int at) {
+    return static_cast<Enum>(std::min<std::uint64_t>(row.integer(at), Names.size() - 1));
+  }
+};
+
+template <auto& Names, auto... Path>
+auto enumeration(const char* name, ColumnText text) {
+  auto out = coded_column<NamedCodec<Names, MemberAt<Path...>>, Path...>(name, text);
   out.names = Names;
-  out.read = [](const Statement& row, int at, Record& r) {
-    auto& value = member<Path...>(r);
-    value = static_cast<std::remove_cvref_t<decltype(value)>>(
-        std::min<std::uint64_t>(row.integer(at), Names.size() - 1));
-  };
   return out;
 }
 
@@ -173,20 +196,25 @@ struct Table {
   const char* name = "";
   std::string_view meaning = {};
   std::vector<Column<Record>> columns;
-  const char* key = "";  // what stands behind the columns
+  const char* key = ")";  // what stands behind the columns
 };
-
-// Which columns a query reads: a matrix or a list may be long.
-enum class ColumnSet : std::uint8_t { kAll, kWithoutBlobs };
 
 template <class Record>
 using ColumnList = std::vector<const Column<Record>*>;  // of a table that lives for ever
 
 template <class Record>
-ColumnList<Record> columns_of(const Table<Record>& table, ColumnSet set = ColumnSet::kAll) {
+ColumnList<Record> columns_of(const Table<Record>& table) {
+  ColumnList<Record> out;
+  for (const Column<Record>& c : table.columns) out.push_back(&c);
+  return out;
+}
+
+// A matrix or a list may be long.
+template <class Record>
+ColumnList<Record> without_blobs(const Table<Record>& table) {
   ColumnList<Record> out;
   for (const Column<Record>& c : table.columns) {
-    if (set == ColumnSet::kAll || c.type != Type::kBlob) out.push_back(&c);
+    if (c.type != Type::kBlob) out.push_back(&c);
   }
   return out;
 }
@@ -214,16 +242,8 @@ std::string names_of(const ColumnList<Record>& columns) {
 template <class Record>
 class Insertion {
  public:
-  // `how`: "INSERT", "INSERT OR REPLACE" or "INSERT OR IGNORE".
-  static Result<Insertion> prepare(Database& db, const Table<Record>& table,
-                                   std::string_view how = "INSERT") {
-    std::string sql(how);
-    sql.append(" INTO ").append(table.name).append(" (").append(names_of(columns_of(table)));
-    sql.append(") VALUES (?");
-    for (std::size_t c = 1; c < table.columns.size(); ++c) sql += ",?";
-    PRESUM_ASSIGN(auto statement, db.prepare(sql + ")"));
-    return Insertion(std::move(statement), &table);
-  }
+  Insertion(Statement statement, const Table<Record>& table)
+      : statement_(std::move(statement)), table_(&table) {}
   Status run(const Record& record) {
     int at = 0;
     for (const Column<Record>& c : table_->columns) c.bind(statement_, ++at, record);
@@ -231,29 +251,29 @@ class Insertion {
   }
 
  private:
-  Insertion(Statement statement, const Table<Record>* table)
-      : statement_(std::move(statement)), table_(table) {}
   Statement statement_;
   const Table<Record>* table_;
 };
+
+// `how`: "INSERT", "INSERT OR REPLACE" or "INSERT OR IGNORE".
+template <class Record>
+Result<Insertion<Record>> insertion(Database& db, const Table<Record>& table,
+                                    std::string_view how = "INSERT") {
+  std::string places = "?";
+  for (std::size_t c = 1; c < table.columns.size(); ++c) places += ",?";
+  PRESUM_ASSIGN(auto statement,
+                db.prepare(fmt::format("{} INTO {} ({}) VALUES ({})", how, table.name,
+                                       names_of(columns_of(table)), places)));
+  return Insertion<Record>(std::move(statement), table);
+}
 
 // Reads records of a table.
 template <class Record>
 class Selection {
  public:
-  // `rest`: what stands behind FROM and the table.
-  static Result<Selection> prepare(Database& db, const Table<Record>& table, std::string_view rest,
-                                   ColumnSet set = ColumnSet::kAll) {
-    return prepare(db, table, rest, columns_of(table, set));
-  }
-  static Result<Selection> prepare(Database& db, const Table<Record>& table, std::string_view rest,
-                                   ColumnList<Record> columns) {
-    std::string sql = "SELECT " + names_of(columns);
-    sql.append(" FROM ").append(table.name).append(" ").append(rest);
-    PRESUM_ASSIGN(auto statement, db.prepare(sql));
-    return Selection(std::move(statement), std::move(columns));
-  }
-  // Begins anew with these values in the places of `rest`.
+  Selection(Statement statement, ColumnList<Record> columns)
+      : statement_(std::move(statement)), columns_(std::move(columns)) {}
+  // Begins anew with these values in the places of its conditions.
   template <class... Values>
   Selection& with(const Values&... values) {
     statement_.with(values...);
@@ -284,16 +304,30 @@ class Selection {
   }
 
  private:
-  Selection(Statement statement, ColumnList<Record> columns)
-      : statement_(std::move(statement)), columns_(std::move(columns)) {}
   Statement statement_;
   ColumnList<Record> columns_;
 };
 
+// `rest`: what stands behind FROM and the table.
+template <class Record>
+Result<Selection<Record>> selection(Database& db, const Table<Record>& table, std::string_view rest,
+                                    ColumnList<Record> columns) {
+  std::string sql = "SELECT " + names_of(columns);
+  sql.append(" FROM ").append(table.name).append(" ").append(rest);
+  PRESUM_ASSIGN(auto statement, db.prepare(sql));
+  return Selection<Record>(std::move(statement), std::move(columns));
+}
+
+template <class Record>
+Result<Selection<Record>> selection(Database& db, const Table<Record>& table,
+                                    std::string_view rest) {
+  return selection(db, table, rest, columns_of(table));
+}
+
 template <class Record>
 Result<std::vector<Record>> read_all(Database& db, const Table<Record>& table,
-                                     std::string_view rest, ColumnSet set = ColumnSet::kAll) {
-  PRESUM_ASSIGN(auto rows, (Selection<Record>::prepare(db, table, rest, set)));
+                                     std::string_view rest) {
+  PRESUM_ASSIGN(auto rows, selection(db, table, rest));
   return rows.all();
 }
 

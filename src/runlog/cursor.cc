@@ -50,8 +50,7 @@ template <class Row>
 Result<RowsByStep<Row>> rows_by_step(runlog::Database& db, const runlog::Table<Row>& table,
                                      const ModelKey& model) {
   PRESUM_ASSIGN(auto rows,
-                (Selection<Row>::prepare(
-                    db, table, "WHERE segment=? AND module=? AND shard=? ORDER BY step")));
+                selection(db, table, "WHERE segment=? AND module=? AND shard=? ORDER BY step"));
   rows.with(model.segment, model.module, model.shard);
   return RowsByStep<Row>::open(std::move(rows));
 }
@@ -125,19 +124,17 @@ Result<const StepRecord*> StepCursor::next() {
 Result<StepCursor> RunLog::cursor(const ModelKey& model, std::uint64_t from_step) const {
   auto& db = state_->db;
   PRESUM_ASSIGN(auto steps,
-                Selection<StepRow>::prepare(
-                    db, runlog::step_table(),
-                    "WHERE segment=? AND module=? AND shard=? AND step>=? ORDER BY step",
-                    runlog::ColumnSet::kWithoutBlobs));
+                selection(db, runlog::kStepTable,
+                          "WHERE segment=? AND module=? AND shard=? AND step>=? ORDER BY step",
+                          without_blobs(runlog::kStepTable)));
   PRESUM_ASSIGN(auto workers,
-                Selection<WorkerStepRow>::prepare(db, runlog::worker_step_table(),
-                                                  "WHERE step_id=? ORDER BY replica"));
-  PRESUM_ASSIGN(auto groups, Selection<GroupStepRow>::prepare(db, runlog::group_step_table(),
-                                                              "WHERE step_id=? ORDER BY group_id"));
-  PRESUM_ASSIGN(auto missing, Selection<MissingRow>::prepare(db, runlog::missing_table(),
-                                                             "WHERE step_id=? ORDER BY replica"));
-  PRESUM_ASSIGN(auto fingerprints, rows_by_step(db, runlog::fingerprint_table(), model));
-  PRESUM_ASSIGN(auto audits, rows_by_step(db, runlog::audit_table(), model));
+                selection(db, runlog::kWorkerStepTable, "WHERE step_id=? ORDER BY replica"));
+  PRESUM_ASSIGN(auto groups,
+                selection(db, runlog::kGroupStepTable, "WHERE step_id=? ORDER BY group_id"));
+  PRESUM_ASSIGN(auto missing,
+                selection(db, runlog::kMissingTable, "WHERE step_id=? ORDER BY replica"));
+  PRESUM_ASSIGN(auto fingerprints, rows_by_step(db, runlog::kFingerprintTable, model));
+  PRESUM_ASSIGN(auto audits, rows_by_step(db, runlog::kAuditTable, model));
   steps.with(model.segment, model.module, model.shard, from_step);
   return StepCursor(std::make_unique<StepCursor::State>(
       StepCursor::State{std::move(steps), std::move(workers), std::move(groups), std::move(missing),

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -95,43 +92,6 @@ TEST(StepCursor, GivesAWorkerTheStatesOfTheFirstUnlessItHasItsOwn) {
   ASSERT_TRUE(got);
   EXPECT_EQ(got->workers[1].states.size(), 1U);
   EXPECT_TRUE(got->workers[2].states.empty());
-}
-
-TEST(StepCursor, SaysThatAFileIsDamaged) {
-  const TempFolder folder;
-  std::vector<StepRecord> steps;
-  for (std::uint64_t s = 0; s < 200; ++s) steps.push_back(plain_step(1, s, 8));
-  make_run(folder / "run", steps);
-  std::string bytes = read_file(folder / "run" / kFileName);
-  for (std::size_t at = bytes.size() / 2; at < bytes.size(); ++at) bytes[at] = '\x5a';
-  write_file(folder / "run" / kFileName, bytes);
-  const auto log = RunLog::open(folder / "run");
-  ASSERT_TRUE(log);
-  auto cursor = log->cursor({1, 0, 0});
-  bool failed = !cursor;
-  for (std::size_t s = 0; !failed && s < steps.size(); ++s) failed = !cursor->next();
-  EXPECT_TRUE(failed);
-}
-
-TEST(StepCursor, TakesACountThatIsNoneForZero) {
-  const TempFolder folder;
-  for (const double bad : std::array{double{NAN}, -1.0, 0x1p64, 1e300}) {
-    const Path run = folder / fmt::format("{}", bad);
-    const StepRecord record = full_step(1);
-    make_run(run, {record});
-    {
-      Database db = database(run, Database::Mode::kWrite);
-      auto change = db.prepare("UPDATE worker_step SET micro = ?");
-      const std::array<double, 3> micro = {1.5, 2, bad};
-      change->bind_blob(1, std::as_bytes(std::span(micro)));
-      ASSERT_TRUE(change->run());
-    }
-    Steps cursor(run, record);
-    const auto step = cursor.next();
-    ASSERT_TRUE(step);
-    EXPECT_EQ(step->workers.at(0).micro.at(0).loss, 1.5);
-    EXPECT_EQ(step->workers.at(0).micro.at(0).tokens, 0U) << bad;
-  }
 }
 
 }  // namespace

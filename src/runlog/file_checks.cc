@@ -3,12 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <fstream>
-#include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "base/try.h"
 #include "runlog/schema.h"
@@ -19,44 +18,25 @@ namespace {
 constexpr const char* kRemedy =
     "name a run folder or its presum.db; if it is one, copy it again from where it was written";
 
-struct Shape {
-  std::map<std::string, std::set<std::string>> tables;  // columns by table
-  std::map<std::string, std::string> views;             // statements by view
-};
-
-Result<std::set<std::string>> columns_of(Database& db, const std::string& table) {
-  // hidden: of a virtual table, or computed.
-  PRESUM_ASSIGN(auto rows, db.prepare("SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0"));
-  rows.with(std::string_view(table));
-  std::set<std::string> out;
-  while (true) {
-    PRESUM_ASSIGN(const auto row, rows.next());
-    if (!row) return out;
-    out.insert(rows.text(0));
-  }
-}
+// "table" or "view", its name, and each of its columns or its statement; of a table "" too.
+using Shape = std::set<std::tuple<std::string, std::string, std::string>>;
 
 Result<Shape> shape_of(Database& db) {
-  // A virtual table is one in sqlite_schema, but not in this list.
+  // A virtual table is one in sqlite_schema, but not in pragma_table_list. Hidden is a column that
+  // is computed.
   PRESUM_ASSIGN(
       auto rows,
-      db.prepare("SELECT s.type, s.name, s.sql FROM sqlite_schema s JOIN pragma_table_list l "
-                 "ON l.schema = 'main' AND l.name = s.name AND l.type = s.type"));
+      db.prepare("WITH t AS (SELECT s.type, s.name, s.sql FROM sqlite_schema s JOIN "
+                 "pragma_table_list l ON l.schema = 'main' AND l.name = s.name AND l.type = s.type)"
+                 "SELECT type, name, iif(type = 'view', sql, '') FROM t UNION ALL "
+                 "SELECT t.type, t.name, c.name FROM t JOIN pragma_table_xinfo(t.name) c "
+                 "WHERE t.type = 'table' AND c.hidden = 0"));
   Shape out;
   while (true) {
     PRESUM_ASSIGN(const auto row, rows.next());
-    if (!row) break;
-    if (rows.text(0) == "view") {
-      out.views[rows.text(1)] = rows.text(2);
-    } else {
-      out.tables[rows.text(1)] = {};
-    }
+    if (!row) return out;
+    out.emplace(rows.text(0), rows.text(1), rows.text(2));
   }
-  for (auto& [table, columns] : out.tables) {
-    PRESUM_ASSIGN(auto found, columns_of(db, table));
-    columns = std::move(found);
-  }
-  return out;
 }
 
 // Made once: the shape of a database that was just created.
@@ -86,17 +66,12 @@ bool ends_with(const std::filesystem::path& file, std::string_view bytes) {
 
 // What is not as it should be; empty where all is.
 std::string difference(const Shape& found) {
-  for (const auto& [table, columns] : expected().tables) {
-    const auto at = found.tables.find(table);
-    if (at == found.tables.end()) return fmt::format("{} is not a table", table);
-    if (!std::ranges::includes(at->second, columns)) {
-      return fmt::format("table {} has other columns", table);
-    }
-  }
-  for (const auto& [view, sql] : expected().views) {
-    const auto at = found.views.find(view);
-    if (at == found.views.end() || at->second != sql)
-      return fmt::format("view {} is another", view);
+  for (const auto& part : expected()) {
+    if (found.contains(part)) continue;
+    const auto& [type, name, column] = part;
+    if (type == "view") return fmt::format("view {} is another", name);
+    return fmt::format(
+        fmt::runtime(column.empty() ? "{} is not a table" : "table {} has other columns"), name);
   }
   return "";
 }
@@ -106,9 +81,6 @@ std::string difference(const Shape& found) {
 Status check_file(const std::filesystem::path& file) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
-  if (!std::filesystem::exists(status)) {
-    return fail(ErrorCode::kNotFound, fmt::format("there is no {}", file.string()));
-  }
   if (!std::filesystem::is_regular_file(status)) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is not a presum run log: it is not a regular file", file.string()));

@@ -10,7 +10,7 @@
 namespace presum::runlog {
 
 // The file, and those that SQLite looks for beside it, are regular files: reading a pipe or a
-// device could block for ever. Errors: kCorrupt, kNotFound.
+// device could block for ever. Error: kCorrupt. REQUIRES: it exists.
 Status check_file(const std::filesystem::path& file);
 // The same of the files beside it only; they may be absent.
 Status check_side_files(const std::filesystem::path& file);

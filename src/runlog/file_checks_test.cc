@@ -102,21 +102,6 @@ TEST_F(ForeignRun, MayHaveTablesAndColumnsOfItsOwn) {
   EXPECT_EQ(log->steps()->size(), 5U);
 }
 
-TEST_F(ForeignRun, EvidenceThatIsNestedWithoutEndIsLeftOut) {
-  const std::string deep = std::string(150'000, '[') + std::string(150'000, ']');
-  for (const std::string& text : {"{\"a\":" + deep + ",\"b\":1}", deep, "[" + deep}) {
-    change(
-        fmt::format("UPDATE finding SET evidence='{}', ranks='{}', hosts='{}'", text, text, text));
-    const auto findings = RunLog::open(run())->findings();
-    ASSERT_TRUE(findings);
-    EXPECT_EQ(findings->size(), 1U);
-    for (const auto& [name, value] : findings->front().evidence) {
-      const auto* shown = std::get_if<std::string>(&value);
-      EXPECT_TRUE(shown == nullptr || shown->size() < 100) << name;
-    }
-  }
-}
-
 TEST_F(ForeignRun, TextThatIsNoUtf8IsReadAsText) {
   change("UPDATE segment SET presum_version = CAST(x'41ff42' AS TEXT)");
   EXPECT_EQ(RunLog::open(run())->segments()->front().presum_version, "A\uFFFDB");

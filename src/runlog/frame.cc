@@ -106,34 +106,23 @@ class SeriesReader {
   std::unordered_map<std::string, std::int32_t> positions_;
 };
 
-const char* name_of(Type type) {
-  constexpr std::array kNames = {"integer", "real", "text", "blob"};
-  static_assert(kNames.size() == static_cast<std::size_t>(Type::kBlob) + 1);
-  return kNames[static_cast<std::size_t>(type)];
-}
-
-// Where the groups of a model stand when they are sorted by name.
-struct GroupPositions {
-  std::map<std::pair<ModelKey, std::uint64_t>, std::int32_t> place;
-  std::vector<std::string> names;  // by place
-};
-
-GroupPositions places_of(const std::vector<GroupInfo>& groups) {
-  GroupPositions out;
-  for (const GroupInfo& g : groups) out.names.push_back(g.name);
-  std::ranges::sort(out.names);
-  out.names.erase(std::unique(out.names.begin(), out.names.end()), out.names.end());
-  for (const GroupInfo& g : groups) {
-    const auto at = std::ranges::lower_bound(out.names, g.name) - out.names.begin();
-    out.place[{g.model, g.id}] = static_cast<std::int32_t>(at);
-  }
-  return out;
+ColumnInfo info_of(const runlog::ColumnShape& c, bool as_text) {
+  const char* type = as_text ? "text" : runlog::kTypeNames[static_cast<std::size_t>(c.type)];
+  return {c.name, type, c.text.meaning, c.text.unit, c.text.unknown};
 }
 
 // One row a step, group and worker.
 class GroupNormRows {
  public:
-  explicit GroupNormRows(GroupPositions places) : places_(std::move(places)) {}
+  explicit GroupNormRows(const std::vector<GroupInfo>& groups) {
+    for (const GroupInfo& g : groups) names_.push_back(g.name);
+    std::ranges::sort(names_);
+    names_.erase(std::unique(names_.begin(), names_.end()), names_.end());
+    for (const GroupInfo& g : groups) {
+      const auto at = std::ranges::lower_bound(names_, g.name) - names_.begin();
+      places_[{g.model, g.id}] = static_cast<std::int32_t>(at);
+    }
+  }
 
   void reserve(std::size_t rows) {
     step_.reserve(rows);
@@ -163,7 +152,7 @@ class GroupNormRows {
     out.push_back({"segment", std::move(segment_), {}});
     out.push_back({"module", std::move(module_), {}});
     out.push_back({"shard", std::move(shard_), {}});
-    out.push_back({"group", std::move(group_), std::move(places_.names), true});
+    out.push_back({"group", std::move(group_), std::move(names_), true});
     out.push_back({"rank", std::move(rank_), {}});
     out.push_back({"grad_norm", std::move(norm_), {}});
     out.push_back({"grad_max", std::move(max_), {}});
@@ -176,8 +165,8 @@ class GroupNormRows {
   }
 
   std::int32_t place_of(const ModelKey& model, const GroupRecord& group) const {
-    const auto known = places_.place.find({model, group.id});
-    return known == places_.place.end() ? -1 : known->second;
+    const auto known = places_.find({model, group.id});
+    return known == places_.end() ? -1 : known->second;
   }
 
   void sort_by_name(const ModelKey& model, std::vector<GroupStepRow>& groups) const {
@@ -185,7 +174,8 @@ class GroupNormRows {
     std::ranges::stable_sort(groups, {}, place);
   }
 
-  GroupPositions places_;
+  std::vector<std::string> names_;  // sorted
+  std::map<std::pair<ModelKey, std::uint64_t>, std::int32_t> places_;
   Integers step_;
   Small segment_, module_, shard_, group_, rank_;
   std::vector<float> norm_, max_;
@@ -197,10 +187,7 @@ std::vector<TableInfo> stored_tables() {
   std::vector<TableInfo> out;
   runlog::each_table([&](const auto& table) {
     TableInfo& info = out.emplace_back(TableInfo{table.name, table.meaning, {}});
-    for (const auto& c : table.columns) {
-      info.columns.push_back(
-          {c.name, name_of(c.type), c.text.meaning, c.text.unit, c.text.unknown});
-    }
+    for (const auto& c : table.columns) info.columns.push_back(info_of(c, false));
   });
   return out;
 }
@@ -210,9 +197,7 @@ std::vector<TableInfo> shown_tables() {
   for (const runlog::View& view : runlog::views()) {
     TableInfo& info = out.emplace_back(TableInfo{view.name, view.meaning, {}});
     for (const ViewColumn& c : view.columns) {
-      const bool text = !c.names.empty() || c.shown == Display::kHex;
-      info.columns.push_back(
-          {c.name, text ? "text" : name_of(c.type), c.text.meaning, c.text.unit, c.text.unknown});
+      info.columns.push_back(info_of(c, !c.names.empty() || c.shown == Display::kHex));
     }
   }
   return out;
@@ -264,19 +249,16 @@ Result<std::vector<Series>> RunLog::group_norms() const {
   const auto bytes = std::filesystem::file_size(state_->file, error);
   const auto count = db.query_integer("SELECT ifnull(sum(length(norms)), 0) / 4 FROM group_step");
   using runlog::columns_of;
-  PRESUM_ASSIGN(auto steps, Selection<StepRow>::prepare(
-                                db, runlog::step_table(), runlog::kStepOrder,
-                                columns_of(runlog::step_table(),
-                                           {"id", "step", "segment", "module", "shard"})));
+  PRESUM_ASSIGN(auto steps, selection(db, runlog::kStepTable, runlog::kStepOrder,
+                                      columns_of(runlog::kStepTable,
+                                                 {"id", "step", "segment", "module", "shard"})));
   PRESUM_ASSIGN(auto workers,
-                Selection<WorkerStepRow>::prepare(
-                    db, runlog::worker_step_table(), "WHERE step_id=? ORDER BY replica",
-                    columns_of(runlog::worker_step_table(), {"rank"})));
+                selection(db, runlog::kWorkerStepTable, "WHERE step_id=? ORDER BY replica",
+                          columns_of(runlog::kWorkerStepTable, {"rank"})));
   PRESUM_ASSIGN(auto groups,
-                Selection<GroupStepRow>::prepare(
-                    db, runlog::group_step_table(), "WHERE step_id=?",
-                    columns_of(runlog::group_step_table(), {"group_id", "norms", "maxima"})));
-  GroupNormRows out(places_of(names));
+                selection(db, runlog::kGroupStepTable, "WHERE step_id=?",
+                          columns_of(runlog::kGroupStepTable, {"group_id", "norms", "maxima"})));
+  GroupNormRows out(names);
   out.reserve(error ? 0 : std::min(count.value_or(0), bytes / kBytesOfARow));
   while (true) {
     PRESUM_ASSIGN(const auto step, steps.next());

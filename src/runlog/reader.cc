@@ -14,7 +14,6 @@
 
 namespace presum {
 
-using runlog::ColumnSet;
 using runlog::Database;
 using runlog::kStepOrder;
 using runlog::read_all;
@@ -26,6 +25,7 @@ using runlog::key_of;
 using runlog::MissingRow;
 using runlog::Selection;
 using runlog::StepRow;
+using runlog::Table;
 using runlog::WorkerRow;
 
 Status damaged(const std::filesystem::path& file, const StepRecord& step, const char* what) {
@@ -53,25 +53,26 @@ Status check_steps(const std::vector<StepRow>& steps, const std::filesystem::pat
 Status read_missing(Database& db, std::vector<StepRow>& steps) {
   std::unordered_map<std::uint64_t, StepRow*> by_id;
   for (StepRow& s : steps) by_id.emplace(s.id, &s);
-  PRESUM_ASSIGN(auto rows, Selection<MissingRow>::prepare(db, runlog::missing_table(),
-                                                          "ORDER BY step_id, replica"));
+  PRESUM_ASSIGN(auto rows, selection(db, runlog::kMissingTable, "ORDER BY step_id, replica"));
   return rows.each([&](const MissingRow& row) {
     const auto at = by_id.find(row.step_id);
     if (at != by_id.end()) at->second->missing_replicas.push_back(row.replica);
   });
 }
 
-Result<std::vector<StepCount>> count_steps(Database& db) {
-  PRESUM_ASSIGN(auto rows, db.prepare("SELECT segment, module, shard, count(*), max(step) "
-                                      "FROM step GROUP BY segment, module, shard "
-                                      "ORDER BY segment, module, shard"));
-  std::vector<StepCount> out;
+// Calls `visit` with the rows of each step that has any.
+template <class Record, class Row, class Visit>
+Status for_each_step(Database& db, const Table<Row>& table, std::string_view rest, Visit&& visit) {
+  PRESUM_ASSIGN(auto steps,
+                selection(db, runlog::kStepTable, kStepOrder, without_blobs(runlog::kStepTable)));
+  PRESUM_ASSIGN(auto rows, selection(db, table, rest, without_blobs(table)));
   while (true) {
-    PRESUM_ASSIGN(const bool row, rows.next());
-    if (!row) return out;
-    out.push_back({.model = {rows.small(0), rows.small(1), rows.small(2)},
-                   .steps = rows.integer(3),
-                   .end = rows.integer(4) + 1});
+    PRESUM_ASSIGN(const auto step, steps.next());
+    if (!step) return {};
+    std::vector<Record> records;
+    rows.with(step->id);
+    PRESUM_TRY(rows.each([&](Row&& row) { records.push_back(std::move(row)); }));
+    if (!records.empty()) visit(key_of(*step), records);
   }
 }
 
@@ -135,15 +136,16 @@ std::string RunLog::name() const {
 }
 
 Result<std::vector<StepRecord>> RunLog::steps() const {
-  PRESUM_ASSIGN(auto steps,
-                read_all(state_->db, runlog::step_table(), kStepOrder, ColumnSet::kWithoutBlobs));
+  PRESUM_ASSIGN(auto rows, selection(state_->db, runlog::kStepTable, kStepOrder,
+                                     without_blobs(runlog::kStepTable)));
+  PRESUM_ASSIGN(auto steps, rows.all());
   PRESUM_TRY(check_steps(steps, state_->file));
   PRESUM_TRY(read_missing(state_->db, steps));
   return records_of<StepRecord>(std::move(steps));
 }
 
 Result<std::vector<ModuleInfo>> RunLog::modules() const {
-  PRESUM_ASSIGN(const auto workers, read_all(state_->db, runlog::worker_table(),
+  PRESUM_ASSIGN(const auto workers, read_all(state_->db, runlog::kWorkerTable,
                                              "WHERE segment = (SELECT max(segment) FROM worker) "
                                              "ORDER BY segment, module, shard, replica"));
   std::vector<ModuleInfo> out;
@@ -156,29 +158,28 @@ Result<std::vector<ModuleInfo>> RunLog::modules() const {
 }
 
 Result<std::vector<Fact>> RunLog::facts() const {
-  return read_all(state_->db, runlog::fact_table(), "ORDER BY segment, rank, key, module");
+  return read_all(state_->db, runlog::kFactTable, "ORDER BY segment, rank, key, module");
 }
 
 Result<std::vector<NoteRecord>> RunLog::notes() const {
-  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::note_table(), "ORDER BY id"));
-  return records_of<NoteRecord>(std::move(rows));
+  return read_all(state_->db, runlog::kNoteTable, "ORDER BY rowid");
 }
 
 Result<std::vector<Finding>> RunLog::findings() const {
   PRESUM_ASSIGN(auto rows,
-                read_all(state_->db, runlog::finding_table(),
+                read_all(state_->db, runlog::kFindingTable,
                          "ORDER BY severity DESC, first_step, segment, module, shard, id"));
   return records_of<Finding>(std::move(rows));
 }
 
 Result<std::vector<RunLog::Check>> RunLog::checks() const {
-  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::check_table(),
+  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::kCheckTable,
                                     "ORDER BY segment, module, shard, position"));
   return records_of<Check>(std::move(rows));
 }
 
 Result<std::vector<SegmentInfo>> RunLog::segments() const {
-  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::segment_table(), "ORDER BY segment"));
+  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::kSegmentTable, "ORDER BY segment"));
   return records_of<SegmentInfo>(std::move(rows));
 }
 
@@ -190,14 +191,26 @@ std::string incomplete_text(const SegmentInfo& segment) {
 }
 
 Result<std::vector<GroupInfo>> RunLog::groups() const {
-  return read_all(state_->db, runlog::group_table(), "ORDER BY segment, module, shard, name");
+  return read_all(state_->db, runlog::kGroupTable, "ORDER BY segment, module, shard, name");
 }
 
 Result<std::vector<Continuation>> RunLog::continuations() const {
-  return read_all(state_->db, runlog::continuation_table(), "ORDER BY segment, module, shard");
+  return read_all(state_->db, runlog::kContinuationTable, "ORDER BY segment, module, shard");
 }
 
-Result<std::vector<StepCount>> RunLog::step_counts() const { return count_steps(state_->db); }
+Result<std::vector<StepCount>> RunLog::step_counts() const {
+  PRESUM_ASSIGN(auto rows, state_->db.prepare("SELECT segment, module, shard, count(*), max(step) "
+                                              "FROM step GROUP BY segment, module, shard "
+                                              "ORDER BY segment, module, shard"));
+  std::vector<StepCount> out;
+  while (true) {
+    PRESUM_ASSIGN(const bool row, rows.next());
+    if (!row) return out;
+    out.push_back({.model = {rows.small(0), rows.small(1), rows.small(2)},
+                   .steps = rows.integer(3),
+                   .end = rows.integer(4) + 1});
+  }
+}
 
 Result<std::uint64_t> RunLog::steps_before(const StepKey& step) const {
   PRESUM_ASSIGN(auto rows, state_->db.prepare("SELECT count(*) FROM step WHERE segment=? AND "
@@ -208,19 +221,18 @@ Result<std::uint64_t> RunLog::steps_before(const StepKey& step) const {
 }
 
 Result<std::vector<FinalStateRecord>> RunLog::final_states() const {
-  return read_all(state_->db, runlog::final_state_table(),
-                  "ORDER BY segment, module, shard, replica");
+  return read_all(state_->db, runlog::kFinalStateTable, "ORDER BY segment, module, shard, replica");
 }
 
 Result<std::vector<MomentRecord>> RunLog::moments() const {
-  return read_all(state_->db, runlog::moment_table(),
+  return read_all(state_->db, runlog::kMomentTable,
                   "ORDER BY segment, module, shard, replica, kind, step, number");
 }
 
 Result<std::vector<StallRecord>> RunLog::stalls() const {
-  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::stall_table(), "ORDER BY segment, number"));
-  PRESUM_ASSIGN(const auto ranks, read_all(state_->db, runlog::stalled_rank_table(),
-                                           "ORDER BY segment, number, rank"));
+  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::kStallTable, "ORDER BY segment, number"));
+  PRESUM_ASSIGN(const auto ranks,
+                read_all(state_->db, runlog::kStalledRankTable, "ORDER BY segment, number, rank"));
   for (StallRecord& stall : rows) {
     for (const runlog::StalledRankRow& r : ranks) {
       if (r.segment == stall.segment && r.number == stall.number) stall.all.push_back(r);
@@ -230,8 +242,26 @@ Result<std::vector<StallRecord>> RunLog::stalls() const {
 }
 
 Result<std::vector<AuditedStep>> RunLog::audits() const {
-  return read_all(state_->db, runlog::audit_table(),
+  return read_all(state_->db, runlog::kAuditTable,
                   "ORDER BY segment, module, shard, step, replica");
+}
+
+Status RunLog::for_each_workers(const WorkersVisitor& visit) const {
+  return for_each_step<WorkerRecord>(state_->db, runlog::kWorkerStepTable,
+                                     "WHERE step_id=? ORDER BY replica", visit);
+}
+
+Status RunLog::for_each_groups(const GroupsVisitor& visit) const {
+  return for_each_step<GroupRecord>(state_->db, runlog::kGroupStepTable,
+                                    "WHERE step_id=? ORDER BY group_id", visit);
+}
+
+Result<std::vector<float>> RunLog::cosines(const StepKey& step) const {
+  PRESUM_ASSIGN(auto rows, selection(state_->db, runlog::kStepTable,
+                                     "WHERE segment=? AND module=? AND shard=? AND step=?"));
+  rows.with(step.model.segment, step.model.module, step.model.shard, step.step);
+  PRESUM_ASSIGN(auto row, rows.next());
+  return row ? std::move(row->cosines) : std::vector<float>();
 }
 
 }  // namespace presum

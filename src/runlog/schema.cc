@@ -13,8 +13,6 @@
 namespace presum::runlog {
 namespace {
 
-constexpr std::array kTypes = {"INTEGER", "REAL", "TEXT", "BLOB"};
-static_assert(kTypes.size() == static_cast<std::size_t>(Type::kBlob) + 1);
 constexpr const char* kViewOrder = "s.segment, s.module, s.shard, s.step";
 constexpr const char* kSameModel =
     "{0}.segment = s.segment AND {0}.module = s.module AND {0}.shard = s.shard";
@@ -23,8 +21,9 @@ template <class Record>
 std::string create(const Table<Record>& table) {
   std::string columns;
   for (const Column<Record>& c : table.columns) {
-    columns += fmt::format("\"{}\" {}{}, ", c.name, kTypes[static_cast<std::size_t>(c.type)],
-                           c.nullable ? "" : " NOT NULL");
+    columns +=
+        fmt::format("{}\"{}\" {}{}", columns.empty() ? "" : ", ", c.name,
+                    kTypeNames[static_cast<std::size_t>(c.type)], c.nullable ? "" : " NOT NULL");
   }
   return fmt::format("CREATE TABLE {} ({}{};\n", table.name, columns, table.key);
 }
@@ -53,16 +52,8 @@ std::string create(const View& view) {
                      view.from);
 }
 
-template <class Record>
-ViewColumn view_column(const Column<Record>& c, std::string_view table) {
-  return {.name = c.name,
-          .source = fmt::format("{}.\"{}\"", table, c.name),
-          .type = c.type,
-          .nullable = c.nullable,
-          .small = c.small,
-          .shown = c.shown,
-          .names = c.names,
-          .text = c.text};
+ViewColumn view_column(const ColumnShape& c, std::string_view table) {
+  return {c, fmt::format("{}.\"{}\"", table, c.name)};
 }
 
 template <class Record>
@@ -82,7 +73,7 @@ std::vector<ViewColumn> operator+(std::vector<ViewColumn> a, const std::vector<V
 // One column of a table under another name; null where it is that of an outer join.
 template <class Record>
 ViewColumn one_column(const Table<Record>& table, std::string_view as, std::string_view column,
-                      std::string_view name, std::string_view unknown) {
+                      const char* name, std::string_view unknown) {
   const auto found = std::ranges::find(table.columns, column, &Column<Record>::name);
   ViewColumn out = view_column(*found, as);
   out.name = name;
@@ -92,16 +83,16 @@ ViewColumn one_column(const Table<Record>& table, std::string_view as, std::stri
 }
 
 std::vector<ViewColumn> step_key() {
-  auto all = shown_columns(step_table(), "s");
+  auto all = shown_columns(kStepTable, "s");
   constexpr std::size_t kKeyColumns = 4;
   all.resize(kKeyColumns);
   return all;
 }
 
 View workers_view() {
-  auto columns = step_key() + shown_columns(worker_step_table(), "w");
+  auto columns = step_key() + shown_columns(kWorkerStepTable, "w");
   const auto after = std::ranges::find(columns, std::string_view("replica"), &ViewColumn::name) + 1;
-  columns.insert(after, one_column(worker_table(), "k", "host", "host", "it never said hello"));
+  columns.insert(after, one_column(kWorkerTable, "k", "host", "host", "it never said hello"));
   return {"workers", "One row a step and worker.", std::move(columns),
           fmt::format("step s JOIN worker_step w ON w.step_id = s.id LEFT JOIN worker k ON {} AND "
                       "k.replica = w.replica ORDER BY {}, w.replica",
@@ -110,45 +101,45 @@ View workers_view() {
 
 View groups_view() {
   constexpr const char* kUnknown = "no worker said hello";
-  return {"groups", "One row a step and group (layer).",
-          step_key() +
-              std::vector<ViewColumn>{
-                  one_column(group_table(), "n", "name", "group", kUnknown),
-                  one_column(group_table(), "n", "elements", "elements", kUnknown)} +
-              shown_columns(group_step_table(), "g"),
-          fmt::format("step s JOIN group_step g ON g.step_id = s.id LEFT JOIN group_name n ON {} "
-                      "AND n.id = g.group_id ORDER BY {}, n.name",
-                      fmt::format(fmt::runtime(kSameModel), "n"), kViewOrder)};
+  return {
+      "groups", "One row a step and group (layer).",
+      step_key() +
+          std::vector<ViewColumn>{one_column(kGroupTable, "n", "name", "group", kUnknown),
+                                  one_column(kGroupTable, "n", "elements", "elements", kUnknown)} +
+          shown_columns(kGroupStepTable, "g"),
+      fmt::format("step s JOIN group_step g ON g.step_id = s.id LEFT JOIN group_name n ON {} "
+                  "AND n.id = g.group_id ORDER BY {}, n.name",
+                  fmt::format(fmt::runtime(kSameModel), "n"), kViewOrder)};
 }
 
 std::vector<View> make_views() {
   return {
       {"segments", "One row each time that the run was begun or continued.",
-       shown_columns(segment_table(), "t"), "segment t ORDER BY segment"},
+       shown_columns(kSegmentTable, "t"), "segment t ORDER BY segment"},
       {"steps", "One row a step (and model): the metrics over all workers.",
-       shown_columns(step_table(), "s"), fmt::format("step s ORDER BY {}", kViewOrder)},
+       shown_columns(kStepTable, "s"), fmt::format("step s ORDER BY {}", kViewOrder)},
       workers_view(),
       groups_view(),
       {"missing", "One row a step and worker that is missing from it.",
-       step_key() + shown_columns(missing_table(), "m"),
+       step_key() + shown_columns(kMissingTable, "m"),
        fmt::format("step s JOIN missing_worker m ON m.step_id = s.id ORDER BY {}, m.replica",
                    kViewOrder)},
-      {"facts", "What each rank said about itself.", shown_columns(fact_table(), "t"),
+      {"facts", "What each rank said about itself.", shown_columns(kFactTable, "t"),
        "fact t ORDER BY segment, module, rank, key"},
       {"findings", "What is wrong, worst first in each segment, module and shard.",
-       shown_columns(finding_table(), "t"),
+       shown_columns(kFindingTable, "t"),
        "finding t ORDER BY t.segment, t.module, t.shard, t.severity DESC, t.first_step, t.id"},
-      {"checks", "Every check of every model.", shown_columns(check_table(), "t"),
+      {"checks", "Every check of every model.", shown_columns(kCheckTable, "t"),
        "check_state t ORDER BY t.segment, t.module, t.shard, t.position"},
-      {"audits", "One row an audit of the reduction.", shown_columns(audit_table(), "t"),
+      {"audits", "One row an audit of the reduction.", shown_columns(kAuditTable, "t"),
        "audit t ORDER BY t.segment, t.module, t.shard, t.step, t.replica"},
-      {"stalls", "When the job stood still.", shown_columns(stall_table(), "t"),
+      {"stalls", "When the job stood still.", shown_columns(kStallTable, "t"),
        "stall t ORDER BY t.segment, t.number"},
       {"stalled_ranks", "One row a stall and rank: where it was.",
-       shown_columns(stalled_rank_table(), "t"),
+       shown_columns(kStalledRankTable, "t"),
        "stalled_rank t ORDER BY t.segment, t.number, t.rank"},
-      {"notes", "What went wrong with the collection itself.", shown_columns(note_table(), "t"),
-       "note t ORDER BY t.id"},
+      {"notes", "What went wrong with the collection itself.", shown_columns(kNoteTable, "t"),
+       "note t ORDER BY t.rowid"},
   };
 }
 

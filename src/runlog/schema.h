@@ -12,19 +12,12 @@
 namespace presum::runlog {
 
 inline constexpr unsigned kApplicationId = 0x70726573;  // "pres"
-inline constexpr unsigned kSchemaVersion = 12;
+inline constexpr unsigned kSchemaVersion = 13;
 inline constexpr const char* kFileName = "presum.db";
 
 // A column of a view, and where it comes from.
-struct ViewColumn {
-  std::string name;
+struct ViewColumn : ColumnShape {
   std::string source;  // the table's column, such as w.loss
-  Type type = Type::kInteger;
-  bool nullable = false;
-  bool small = false;
-  Display shown = Display::kAsIs;
-  std::span<const char* const> names = {};
-  ColumnText text = {};
 };
 
 struct View {

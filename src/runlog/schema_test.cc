@@ -93,25 +93,5 @@ TEST(RunLogViews, GroupsAndMissingWorkersAreNamed) {
   }
 }
 
-TEST(RunLogViews, BlobsAreArraysOfFloats) {
-  const TempFolder folder;
-  make_run(folder / "run", {full_step(1)});
-  const Path run = folder / "run";
-  const auto cosines = read_blob<float>(run, "SELECT cosines FROM step");
-  ASSERT_EQ(cosines.size(), 3U);
-  EXPECT_EQ(cosines[0], 0.25F);
-  EXPECT_TRUE(std::isnan(cosines[1]));
-  EXPECT_EQ(read_blob<float>(run, "SELECT norms FROM group_step"), (std::vector<float>{1, 2, 3}));
-  EXPECT_EQ(read_blob<float>(run, "SELECT maxima FROM group_step")[1], 5.0F);
-  const auto micro =
-      read_blob<double>(run, "SELECT micro FROM worker_step WHERE micro IS NOT NULL");
-  ASSERT_EQ(micro.size(), 6U);
-  EXPECT_EQ(micro[0], 1.5);
-  EXPECT_EQ(micro[1], 2);
-  EXPECT_EQ(micro[2], 30);
-  EXPECT_TRUE(std::isnan(micro[3]));
-  EXPECT_EQ(micro[5], 47);
-}
-
 }  // namespace
 }  // namespace presum::runlog

@@ -25,14 +25,12 @@ bool is_of_samples(std::uint32_t kind) {
 }  // namespace
 
 Result<StepWriter> StepWriter::prepare(Database& db, std::uint64_t salt) {
-  PRESUM_ASSIGN(auto steps, Insertion<StepRow>::prepare(db, step_table()));
-  PRESUM_ASSIGN(auto workers, Insertion<WorkerStepRow>::prepare(db, worker_step_table()));
-  PRESUM_ASSIGN(auto groups, Insertion<GroupStepRow>::prepare(db, group_step_table()));
-  PRESUM_ASSIGN(auto missing, Insertion<MissingRow>::prepare(db, missing_table()));
-  PRESUM_ASSIGN(auto values,
-                Insertion<FingerprintRow>::prepare(db, fingerprint_table(), "INSERT OR REPLACE"));
-  PRESUM_ASSIGN(auto audits,
-                Insertion<AuditedStep>::prepare(db, audit_table(), "INSERT OR REPLACE"));
+  PRESUM_ASSIGN(auto steps, insertion(db, kStepTable));
+  PRESUM_ASSIGN(auto workers, insertion(db, kWorkerStepTable));
+  PRESUM_ASSIGN(auto groups, insertion(db, kGroupStepTable));
+  PRESUM_ASSIGN(auto missing, insertion(db, kMissingTable));
+  PRESUM_ASSIGN(auto values, insertion(db, kFingerprintTable, "INSERT OR REPLACE"));
+  PRESUM_ASSIGN(auto audits, insertion(db, kAuditTable, "INSERT OR REPLACE"));
   return StepWriter(db, salt,
                     {std::move(steps), std::move(workers), std::move(groups), std::move(missing),
                      std::move(values), std::move(audits)});

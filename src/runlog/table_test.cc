@@ -36,31 +36,6 @@ TEST(RunLogTables, BeginWithACallForTheColumnsAlone) {
             ErrorCode::kInvalidArgument);
 }
 
-TEST(RunLogTables, HoldChecksInTheirOrder) {
-  using State = CheckRecord::State;
-  const TempFolder folder;
-  FakeClock clock;
-  Writer writer = open_writer(folder / "run", clock);
-  const std::vector<CheckRecord> checks = {{"d", State::kFound, ""},
-                                           {"c", State::kPassed, "p"},
-                                           {"b", State::kNotTriggered, "t"},
-                                           {"a", State::kNotPossible, "n"}};
-  ASSERT_TRUE(writer.replace({writer.segment(), 2, 3}, Findings{full_finding()}, checks));
-  ASSERT_TRUE(writer.close());
-  std::vector<std::string> columns;
-  const auto rows = table_of(folder / "run", "checks", columns);
-  EXPECT_EQ(columns, (std::vector<std::string>{"segment", "module", "shard", "check_id", "state",
-                                               "reason"}));
-  ASSERT_EQ(rows.size(), 5U);
-  for (std::size_t i = 0; i < checks.size(); ++i) {
-    const auto& [check, state, reason] = checks[i];
-    EXPECT_EQ(rows[i + 1],
-              (std::vector<RunLog::Cell>{std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, check,
-                                         to_string(state), reason}));
-  }
-  EXPECT_EQ(table_of(folder / "run", "findings", columns).size(), 2U);
-}
-
 TEST(RunLogTables, HoldEveryAudit) {
   const TempFolder folder;
   std::vector<StepRecord> steps;

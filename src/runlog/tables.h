@@ -51,10 +51,6 @@ struct FingerprintRow {
   FingerprintValue value;
 };
 
-struct NoteRow : NoteRecord {
-  std::uint64_t id = 0;  // 0: the next one
-};
-
 struct FindingRow : Finding {
   std::uint32_t id = 0;
 };
@@ -75,35 +71,35 @@ struct DetectorRow {
   std::vector<char> state;
 };
 
-// Every function returns the same table each time; it lives for ever. Safe from any thread.
-const Table<SegmentRow>& segment_table();
-const Table<WorkerRow>& worker_table();
-const Table<Fact>& fact_table();
-const Table<GroupInfo>& group_table();
-const Table<StepRow>& step_table();
-const Table<WorkerStepRow>& worker_step_table();
-const Table<GroupStepRow>& group_step_table();
-const Table<MissingRow>& missing_table();
-const Table<NoteRow>& note_table();
-const Table<FingerprintRow>& fingerprint_table();
-const Table<AuditedStep>& audit_table();
-const Table<FinalStateRecord>& final_state_table();
-const Table<MomentRecord>& moment_table();
-const Table<FindingRow>& finding_table();
-const Table<CheckRow>& check_table();
-const Table<DetectorRow>& detector_table();
-const Table<Continuation>& continuation_table();
-const Table<StallRecord>& stall_table();
-const Table<StalledRankRow>& stalled_rank_table();
+// Safe from any thread.
+extern const Table<SegmentRow> kSegmentTable;
+extern const Table<WorkerRow> kWorkerTable;
+extern const Table<Fact> kFactTable;
+extern const Table<GroupInfo> kGroupTable;
+extern const Table<StepRow> kStepTable;
+extern const Table<WorkerStepRow> kWorkerStepTable;
+extern const Table<GroupStepRow> kGroupStepTable;
+extern const Table<MissingRow> kMissingTable;
+extern const Table<NoteRecord> kNoteTable;
+extern const Table<FingerprintRow> kFingerprintTable;
+extern const Table<AuditedStep> kAuditTable;
+extern const Table<FinalStateRecord> kFinalStateTable;
+extern const Table<MomentRecord> kMomentTable;
+extern const Table<FindingRow> kFindingTable;
+extern const Table<CheckRow> kCheckTable;
+extern const Table<DetectorRow> kDetectorTable;
+extern const Table<Continuation> kContinuationTable;
+extern const Table<StallRecord> kStallTable;
+extern const Table<StalledRankRow> kStalledRankTable;
 
 // Calls `visit` with each of them.
 template <class Visit>
 void each_table(Visit&& visit) {
   const auto each = [&](const auto&... tables) { (visit(tables), ...); };
-  each(segment_table(), worker_table(), fact_table(), group_table(), step_table(),
-       worker_step_table(), group_step_table(), missing_table(), fingerprint_table(), audit_table(),
-       final_state_table(), moment_table(), finding_table(), check_table(), detector_table(),
-       continuation_table(), stall_table(), stalled_rank_table(), note_table());
+  each(kSegmentTable, kWorkerTable, kFactTable, kGroupTable, kStepTable, kWorkerStepTable,
+       kGroupStepTable, kMissingTable, kFingerprintTable, kAuditTable, kFinalStateTable,
+       kMomentTable, kFindingTable, kCheckTable, kDetectorTable, kContinuationTable, kStallTable,
+       kStalledRankTable, kNoteTable);
 }
 
 }  // namespace presum::runlog

@@ -17,6 +17,7 @@
 #include "presum/version.h"
 #include "runlog/keyed_hash.h"
 #include "runlog/run_file.h"
+#include "runlog/salt.h"
 #include "runlog/step_writer.h"
 #include "runlog/tables.h"
 
@@ -34,7 +35,7 @@ std::string utc_now() {
 template <class Record>
 Status insert(Database& db, const Table<Record>& table, const Record& record,
               std::string_view how = "INSERT") {
-  PRESUM_ASSIGN(auto rows, (Insertion<Record>::prepare(db, table, how)));
+  PRESUM_ASSIGN(auto rows, insertion(db, table, how));
   return rows.run(record);
 }
 
@@ -89,11 +90,14 @@ struct Writer::State {
       return fail(ErrorCode::kCorrupt, "the run log's last segment has no number after it");
     }
     segment.segment = static_cast<std::uint32_t>(last) + 1;
-    return insert(db(), segment_table(), segment);
+    return insert(db(), kSegmentTable, segment);
   }
 
-  Status write_segment(const SegmentRow& changed) {
-    PRESUM_TRY(insert(db(), segment_table(), changed, "INSERT OR REPLACE"));
+  template <class Change>
+  Status change_segment(Change&& change) {
+    SegmentRow changed = segment;
+    change(changed);
+    PRESUM_TRY(insert(db(), kSegmentTable, changed, "INSERT OR REPLACE"));
     segment = changed;
     return {};
   }
@@ -177,14 +181,12 @@ Status Writer::add(const packet::Hello& hello) {
   const Identity& who = hello.header.identity;
   const ModelKey model{segment(), who.module, who.shard};
   const WorkerRow worker{model, who.replica, who.replicas, who.rank, hello.facts.host};
-  PRESUM_TRY(insert(state_->db(), worker_table(), worker, "INSERT OR REPLACE"));
-  PRESUM_ASSIGN(auto facts,
-                Insertion<Fact>::prepare(state_->db(), fact_table(), "INSERT OR REPLACE"));
+  PRESUM_TRY(insert(state_->db(), kWorkerTable, worker, "INSERT OR REPLACE"));
+  PRESUM_ASSIGN(auto facts, insertion(state_->db(), kFactTable, "INSERT OR REPLACE"));
   for (const auto& [key, value] : hello.facts.facts) {
     PRESUM_TRY(facts.run({segment(), who.rank, key, value, who.module}));
   }
-  PRESUM_ASSIGN(auto groups,
-                Insertion<GroupInfo>::prepare(state_->db(), group_table(), "INSERT OR IGNORE"));
+  PRESUM_ASSIGN(auto groups, insertion(state_->db(), kGroupTable, "INSERT OR IGNORE"));
   std::uint32_t position = 0;
   for (const GroupName& g : hello.facts.groups) {
     PRESUM_TRY(groups.run({g, model, position++}));
@@ -197,11 +199,11 @@ Status Writer::add(const packet::Note& note) {
   const Identity& who = note.header.identity;
   const ModelKey model{segment(), who.module, who.shard};
   if (!note.state.states.empty()) {
-    PRESUM_TRY(insert(state_->db(), final_state_table(), {note.state, model, who.replica},
+    PRESUM_TRY(insert(state_->db(), kFinalStateTable, {note.state, model, who.replica},
                       "INSERT OR REPLACE"));
   }
   if (note.text.empty()) return {};
-  return insert(state_->db(), note_table(), {{segment(), who.rank, note.text}, {}});
+  return insert(state_->db(), kNoteTable, {segment(), who.rank, note.text});
 }
 
 Status Writer::add(const packet::MomentOf& moment) {
@@ -215,7 +217,7 @@ Status Writer::add(const packet::MomentOf& moment) {
                row.step);
   PRESUM_TRY(numbers.next());
   row.number = numbers.small(0);
-  PRESUM_TRY(insert(state_->db(), moment_table(), row, "INSERT"));
+  PRESUM_TRY(insert(state_->db(), kMomentTable, row, "INSERT"));
   PRESUM_ASSIGN(auto old,
                 state_->db().prepare(
                     "DELETE FROM moment WHERE segment=?1 AND module=?2 AND shard=?3 AND "
@@ -228,9 +230,8 @@ Status Writer::add(const packet::MomentOf& moment) {
 
 Status Writer::add(const Stall& stall) {
   PRESUM_TRY(state_->begin());
-  PRESUM_TRY(insert(state_->db(), stall_table(), {stall, segment()}, "INSERT OR REPLACE"));
-  PRESUM_ASSIGN(auto ranks, Insertion<StalledRankRow>::prepare(state_->db(), stalled_rank_table(),
-                                                               "INSERT OR REPLACE"));
+  PRESUM_TRY(insert(state_->db(), kStallTable, {stall, segment()}, "INSERT OR REPLACE"));
+  PRESUM_ASSIGN(auto ranks, insertion(state_->db(), kStalledRankTable, "INSERT OR REPLACE"));
   for (const StalledRank& r : stall.all) PRESUM_TRY(ranks.run({r, segment(), stall.number}));
   return {};
 }
@@ -243,16 +244,16 @@ Status Writer::add(StepRecord record) {
 Status Writer::replace(const ModelKey& model, std::span<const Finding> findings,
                        std::span<const CheckRecord> checks) {
   PRESUM_TRY(state_->begin());
-  PRESUM_TRY(state_->remove(finding_table().name, model));
-  PRESUM_TRY(state_->remove(check_table().name, model));
-  PRESUM_ASSIGN(auto rows, Insertion<FindingRow>::prepare(state_->db(), finding_table()));
+  PRESUM_TRY(state_->remove(kFindingTable.name, model));
+  PRESUM_TRY(state_->remove(kCheckTable.name, model));
+  PRESUM_ASSIGN(auto rows, insertion(state_->db(), kFindingTable));
   std::uint32_t id = 0;
   for (const Finding& f : findings) {
     FindingRow row{f, id++};
     row.model = model;
     PRESUM_TRY(rows.run(row));
   }
-  PRESUM_ASSIGN(auto states, Insertion<CheckRow>::prepare(state_->db(), check_table()));
+  PRESUM_ASSIGN(auto states, insertion(state_->db(), kCheckTable));
   std::uint32_t position = 0;
   for (const CheckRecord& c : checks) PRESUM_TRY(states.run({{model, c}, position++}));
   return {};
@@ -260,20 +261,19 @@ Status Writer::replace(const ModelKey& model, std::span<const Finding> findings,
 
 Status Writer::save_detector(std::uint32_t module, std::uint32_t shard, std::string_view state) {
   PRESUM_TRY(state_->begin());
-  return insert(state_->db(), detector_table(),
+  return insert(state_->db(), kDetectorTable,
                 {module, shard, segment(), std::vector<char>(state.begin(), state.end())},
                 "INSERT OR REPLACE");
 }
 
 Status Writer::add(const Continuation& continuation) {
   PRESUM_TRY(state_->begin());
-  return insert(state_->db(), continuation_table(), continuation, "INSERT OR REPLACE");
+  return insert(state_->db(), kContinuationTable, continuation, "INSERT OR REPLACE");
 }
 
 Result<std::optional<SavedDetector>> Writer::saved_detector(std::uint32_t module,
                                                             std::uint32_t shard) {
-  PRESUM_ASSIGN(auto rows, Selection<DetectorRow>::prepare(state_->db(), detector_table(),
-                                                           "WHERE module=? AND shard=?"));
+  PRESUM_ASSIGN(auto rows, selection(state_->db(), kDetectorTable, "WHERE module=? AND shard=?"));
   PRESUM_ASSIGN(const auto row, rows.with(module, shard).next());
   if (!row) return std::optional<SavedDetector>();
   return std::optional(SavedDetector{row->segment, {row->state.begin(), row->state.end()}});
@@ -281,25 +281,22 @@ Result<std::optional<SavedDetector>> Writer::saved_detector(std::uint32_t module
 
 Status Writer::preflight(int exit_code) {
   PRESUM_TRY(state_->begin());
-  SegmentRow changed = state_->segment;
-  changed.preflight_exit_code = static_cast<std::uint32_t>(exit_code);
-  return state_->write_segment(changed);
+  return state_->change_segment(
+      [&](SegmentRow& row) { row.preflight_exit_code = static_cast<std::uint32_t>(exit_code); });
 }
 
 Status Writer::count(const PacketCounts& packets) {
   PRESUM_TRY(state_->begin());
-  SegmentRow changed = state_->segment;
-  changed.packets = packets;
-  return state_->write_segment(changed);
+  return state_->change_segment([&](SegmentRow& row) { row.packets = packets; });
 }
 
 Status Writer::mark_incomplete(std::string_view why) {
   PRESUM_TRY(state_->begin());
   if (!state_->segment.incomplete.empty()) return {};
-  SegmentRow changed = state_->segment;
-  changed.incomplete = why;
-  changed.incomplete_after = state_->written_step;
-  return state_->write_segment(changed);
+  return state_->change_segment([&](SegmentRow& row) {
+    row.incomplete = why;
+    row.incomplete_after = state_->written_step;
+  });
 }
 
 bool Writer::is_due() const {
@@ -316,9 +313,7 @@ Status Writer::close() {
   if (state_->closed) return {};
   auto s = state_->commit();
   if (s) s = state_->file.check(state_->last_committed);
-  SegmentRow closed = state_->segment;
-  closed.closed = true;
-  if (s) s = state_->write_segment(closed);
+  if (s) s = state_->change_segment([](SegmentRow& row) { row.closed = true; });
   if (!s) {
     abandon(s.error().message);
     return s;
@@ -338,6 +333,17 @@ void Writer::abandon(std::string_view why) {
   state_->closed = true;
   state_->release();
   static_cast<void>(state_->file.copy_back());
+}
+
+Result<Writer> open_writer(const std::filesystem::path& run, const MonotonicClock& clock) {
+  std::error_code error;
+  std::filesystem::create_directories(run, error);
+  // Without the project's salt the samples of this run can be compared with no other run's.
+  const std::uint64_t salt = project_salt(run).value_or(random_salt());
+  const Journal journal = choose_journal(run);
+  auto writer = Writer::open(run, clock, journal, salt);
+  if (writer || journal == Journal::kWal || writer.error().code != ErrorCode::kIo) return writer;
+  return Writer::open(run, clock, Journal::kLocalCopy, salt);
 }
 
 }  // namespace presum::runlog

@@ -87,4 +87,8 @@ class Writer {
   std::unique_ptr<State> state_;
 };
 
+// A writer as it suits the folder's file system, with the project's salt. Creates the folder.
+// Errors: those of Writer::open.
+Result<Writer> open_writer(const std::filesystem::path& run, const MonotonicClock& clock);
+
 }  // namespace presum::runlog

@@ -82,9 +82,9 @@ struct Session::State {
   std::optional<step::Steps> steps;
   std::optional<Aggregator> aggregator;
   std::optional<Announcement> announced;  // none: inactive
-  SendCounts counts;
-  std::vector<std::uint64_t> elements;  // of each parameter
-  std::optional<std::uint64_t> step;    // the last that was begun
+  std::uint64_t dropped = 0;              // packets
+  std::vector<std::uint64_t> elements;    // of each parameter
+  std::optional<std::uint64_t> step;      // the last that was begun
   std::uint64_t optimizer_steps = 0;
   bool in_step = false;
   bool has_facts = false;  // that no hello has told
@@ -190,7 +190,7 @@ struct Session::State {
   }
 
   Status send(Packet packet) {
-    packet.stamp(*announced, counts);
+    packet.stamp(*announced, dropped);
     bool taken = true;
     Status status;
     if (records()) {
@@ -198,7 +198,7 @@ struct Session::State {
     } else {
       taken = put(std::move(packet));
     }
-    ++(taken ? counts.sent : counts.dropped);
+    if (!taken) ++dropped;
     return status;
   }
 

@@ -69,7 +69,7 @@ void Watchdog::State::look(std::unique_lock<std::mutex>& lock) {
     if (pushes++ >= kPushesMax) return;
     beaten = now - Seconds(patience - options.pulse.period);  // the next one a period later
     Packet packet = beat(last, true, now);
-    packet.stamp(announced, {});
+    packet.stamp(announced);
     const StoreAddress to = *address;
     lock.unlock();
     static_cast<void>(push(to, packet.bytes));  // what cannot be sent is missed there

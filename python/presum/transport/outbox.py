@@ -29,7 +29,6 @@ class Outbox:
 
     def __init__(self) -> None:
         self.dropped = 0
-        self.sent = 0  # counted by who sends
         self.shut = False  # see close()
         self.refused = 0  # since then
         self._queue: deque[bytes | LatePacket] = deque()

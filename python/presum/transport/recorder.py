@@ -194,8 +194,7 @@ class Recorder:
         taken, outbox = 0, self._channel.outbox
         run, segment = aggregator.run, aggregator.segment
         while packet := self._channel.take():
-            aggregator.ingest(stamp(packet, run, segment, outbox.sent, outbox.dropped))
-            outbox.sent += 1
+            aggregator.ingest(stamp(packet, run, segment, outbox.dropped))
             taken += 1
         return taken + self._take_forwarded(aggregator)
 

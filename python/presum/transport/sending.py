@@ -68,8 +68,7 @@ def _push(channel: Channel, queue: StoreQueue, run: int, segment: int) -> None:
         elif queue.waiting() > room:
             outbox.dropped += 1
         else:
-            queue.push(stamp(packet, run, segment, outbox.sent, outbox.dropped))
-            outbox.sent += 1
+            queue.push(stamp(packet, run, segment, outbox.dropped))
 
 
 def _look_whether_taken(channel: Channel, queue: StoreQueue) -> None:

@@ -88,7 +88,7 @@ class Packets:
                 self.final.values[NAMES[kind]] = value
             self.clock = words(found[CLOCK])[0]
         else:
-            self.notes.append(found[NOTE][20:].decode())
+            self.notes.append(found[NOTE][4:].decode())
 
 
 def words(body: bytes) -> list[int]:

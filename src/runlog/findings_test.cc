@@ -137,17 +137,6 @@ TEST(Findings, ReplaceReplacesThoseOfItsModelOnly) {
   EXPECT_EQ(findings_in(folder / "run").size(), 3U);
 }
 
-TEST(Findings, AreReadAsOfTheLastCommit) {
-  const TempFolder folder;
-  FakeClock clock;
-  Writer writer = open_writer(folder / "run", clock);
-  ASSERT_TRUE(writer.replace({writer.segment(), 2, 3}, Findings{full_finding()}, {}));
-  EXPECT_TRUE(findings_in(folder / "run").empty());
-  clock.advance(1.1);
-  ASSERT_TRUE(writer.tick());
-  EXPECT_EQ(findings_in(folder / "run").size(), 1U);
-}
-
 // What someone else wrote into the file must not end the reader.
 TEST(Findings, FromAFileThatSomeoneChangedNeverCrash) {
   const TempFolder folder;

@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "presum/finding.h"
-
 #include <gtest/gtest.h>
+
+#include "presum/audit.h"
+#include "presum/finding.h"
 
 namespace presum {
 namespace {
+
+TEST(AuditNames, AreThoseOfTheDocuments) {
+  EXPECT_STREQ(to_string(Accumulation::kBF16), "bf16");
+  EXPECT_STREQ(to_string(Accumulation::kUnknown), "unknown");
+  EXPECT_STREQ(to_string(SumOrder::kRingDown), "ring-down");
+  EXPECT_STREQ(to_string(Division::kBeforeMultiply), "before-multiply");
+  EXPECT_EQ(significand_bits(Accumulation::kF16), 11);
+  EXPECT_EQ(significand_bits(Accumulation::kUnknown), 0);
+}
 
 TEST(Finding, NamesEverySeverityStateAndVerdict) {
   EXPECT_STREQ(to_string(Severity::kInfo), "info");
