@@ -56,15 +56,6 @@ namespace presum::reduce {
 namespace {
 namespace HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-
-void exact_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
-                   void* out) {
-  exact_reference(leaves, dtype, 0, count, divisor, out);
-}
-
-#else
-
 using namespace reduce::HWY_NAMESPACE;
 
 using HalfInts = hn::Rebind<std::int32_t, Doubles>;
@@ -641,8 +632,6 @@ void exact_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t 
                    void* out) {
   PRESUM_RETURN_BY_DTYPE(dtype, exact_of, leaves, count, divisor, out)
 }
-
-#endif
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
