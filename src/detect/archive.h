@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving and restoring: one `visit` per class, called with a writer or with a reader.
+// Saving and restoring. A class names what is kept of it: `auto kept() { return std::tie(...); }`.
+// Restored are vectors of numbers into ones of the same length, other vectors with any length.
 #pragma once
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <ranges>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -16,32 +19,43 @@ namespace presum::detect {
 
 template <class T>
 concept Scalar = std::is_arithmetic_v<T>;
-template <class T, class Archive>
-concept Visitable = requires(T& value, Archive& archive) {
-  value.visit(archive);
+template <class T>
+concept Keeping = requires(T& value) {
+  value.kept();
 };
+
+template <class Archive, class... Parts>
+void visit_each(Archive& archive, std::tuple<Parts...> parts) {
+  std::apply([&](auto&... part) { (archive(part), ...); }, parts);
+}
 
 class SavingArchive {
  public:
   explicit SavingArchive(std::vector<std::byte>& out) : out_(out) {}
+  void require(bool /*fits*/) {}
+  bool ok() const { return true; }
 
   template <Scalar T>
   void operator()(T& value) {
     out_.put(value);
+  }
+  template <Keeping T>
+  void operator()(T& value) {
+    visit_each(*this, value.kept());
+  }
+  template <std::ranges::range T>
+  void operator()(T&& values) {
+    for (auto& value : values) (*this)(value);
   }
   template <Scalar T>
   void operator()(std::vector<T>& values) {
     out_.put(std::uint64_t{values.size()});
     out_.put_bytes(std::as_bytes(std::span(values)));
   }
-  template <Visitable<SavingArchive> T>
-  void operator()(T& value) {
-    value.visit(*this);
-  }
-  template <Visitable<SavingArchive> T>
+  template <Keeping T>
   void operator()(std::vector<T>& values) {
     out_.put(std::uint64_t{values.size()});
-    for (T& value : values) value.visit(*this);
+    (*this)(std::span(values));
   }
 
  private:
@@ -53,6 +67,7 @@ class SavingArchive {
 class RestoringArchive {
  public:
   explicit RestoringArchive(std::span<const std::byte> bytes) : in_(bytes) {}
+  void require(bool fits) { ok_ = ok_ && fits; }
   bool ok() const { return ok_; }
   bool at_end() const { return in_.remaining() == 0; }
 
@@ -62,34 +77,34 @@ class RestoringArchive {
     ok_ = read.has_value();
     if (ok_) value = *read;
   }
+  template <Keeping T>
+  void operator()(T& value) {
+    visit_each(*this, value.kept());
+  }
+  template <std::ranges::range T>
+  void operator()(T&& values) {
+    for (auto& value : values) (*this)(value);
+  }
   template <Scalar T>
   void operator()(std::vector<T>& values) {
-    const std::size_t count = length(sizeof(T));
-    const auto bytes = ok_ ? in_.take(count * sizeof(T)) : std::nullopt;
+    std::uint64_t count = 0;
+    (*this)(count);
+    require(count == values.size());
+    const auto bytes = ok_ ? in_.take(values.size() * sizeof(T)) : std::nullopt;
     ok_ = bytes.has_value();
-    values.assign(ok_ ? count : 0, T{});
-    if (!values.empty()) std::memcpy(values.data(), bytes->data(), bytes->size());
+    if (ok_ && !values.empty()) std::memcpy(values.data(), bytes->data(), bytes->size());
   }
-  template <Visitable<RestoringArchive> T>
-  void operator()(T& value) {
-    value.visit(*this);
-  }
-  template <Visitable<RestoringArchive> T>
+  template <Keeping T>
   void operator()(std::vector<T>& values) {
-    values.assign(length(kLeastBytes), T{});
-    for (T& value : values) value.visit(*this);
+    constexpr std::size_t kLeastBytes = 16;  // of a saved object
+    std::uint64_t count = 0;
+    (*this)(count);
+    require(count <= in_.remaining() / kLeastBytes);
+    values.assign(ok_ ? static_cast<std::size_t>(count) : 0, T{});
+    (*this)(std::span(values));
   }
 
  private:
-  std::size_t length(std::size_t bytes_each) {
-    std::uint64_t count = 0;
-    (*this)(count);
-    ok_ = ok_ && count <= in_.remaining() / bytes_each;
-    return ok_ ? static_cast<std::size_t>(count) : 0;
-  }
-
-  static constexpr std::size_t kLeastBytes = 16;  // of a saved object
-
   ByteReader in_;
   bool ok_ = true;
 };

@@ -46,7 +46,6 @@ struct Detector::State {
   std::vector<Alarm> lasting() const;
   template <class Archive>
   void visit(Archive& archive);
-  bool fits() const { return panels.fits() && pairs.fits() && history.fits(); }
 
   void start(std::uint32_t expected);
   void restart(std::uint64_t step);
@@ -186,13 +185,9 @@ void Detector::State::leave_out_odd_directions() {
 
 template <class Archive>
 void Detector::State::visit(Archive& archive) {
-  archive(updates);
-  archive(last_step);
-  for (std::uint64_t& s : steps) archive(s);
-  archive(panels);
-  archive(pairs);
-  archive(partition);
-  archive(history);
+  visit_each(archive, std::tie(updates, last_step, steps));
+  panels.visit(archive);
+  visit_each(archive, std::tie(pairs, partition, history));
 }
 
 namespace {
@@ -260,7 +255,7 @@ bool Detector::restore(std::string_view state) {
   restored->start(static_cast<std::uint32_t>(*workers));
   RestoringArchive archive(body.subspan(body.size() - start.remaining()));
   restored->visit(archive);
-  if (!archive.ok() || !archive.at_end() || !restored->fits()) return false;
+  if (!archive.ok() || !archive.at_end() || !restored->pairs.fits()) return false;
   state_ = std::move(restored);
   return true;
 }

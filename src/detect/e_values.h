@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "detect/reading.h"
@@ -60,12 +61,7 @@ struct ReadingSums {
     effect += reading.effect;
     difference += reading.difference;
   }
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(count);
-    archive(effect);
-    archive(difference);
-  }
+  auto kept() { return std::tie(count, effect, difference); }
 };
 
 // Where evidence comes from: the steps since it began, and the means over them.
@@ -124,11 +120,7 @@ class RobustScale {
   // Distance in standard deviations; bounded. 0 for no distance.
   double distance(double difference) const;
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(sum_);
-    archive(weight_);
-  }
+  auto kept() { return std::tie(sum_, weight_); }
 
  private:
   double sum_ = 0;

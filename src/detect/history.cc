@@ -103,8 +103,4 @@ void History::restart() {
   std::ranges::fill(same_raised_at_, 0);
 }
 
-bool History::fits() const {
-  return event_raised_at_.size() == 2 * workers_ && same_raised_at_.size() == 1;
-}
-
 }  // namespace presum::detect

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "detect/detector.h"
@@ -27,10 +28,7 @@ class OutlyingSteps {
   // 100 steps.
   std::vector<Event> update(const RankPanel& panel, std::uint64_t step);
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(peak_);
-  }
+  auto kept() { return std::tie(peak_); }
 
  private:
   double peak_ = 0;  // largest distance so far, slowly forgotten
@@ -42,11 +40,7 @@ class SameWork {
   // The step where it began, once it has lasted; then it starts to count anew.
   std::optional<std::uint64_t> update(const StepRecord& record);
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(streak_);
-    archive(first_);
-  }
+  auto kept() { return std::tie(streak_, first_); }
 
  private:
   std::uint64_t streak_ = 0;
@@ -64,15 +58,7 @@ class History {
   // The next step begins a new count of steps: cool-downs end, what was seen is kept.
   void restart();
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    for (OutlyingSteps& steps : outlying_) archive(steps);
-    archive(same_work_);
-    archive(event_raised_at_);
-    archive(same_raised_at_);
-  }
-  // Whether vectors that were restored have the lengths they must have.
-  bool fits() const;
+  auto kept() { return std::tie(outlying_, same_work_, event_raised_at_, same_raised_at_); }
 
  private:
   void raise_events(const RankPanel& panel, OutlyingSteps& outlying, std::uint64_t step,

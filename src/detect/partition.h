@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "detect/e_values.h"
@@ -40,20 +41,14 @@ class Partition {
   // The next step begins a new count of steps: cool-downs end, evidence stays.
   void restart(std::uint64_t step);
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    for (Track& track : tracks_) {
-      for (double& x : track.block) archive(x);
-      archive(track.seen);
-    }
-    for (std::uint64_t& at : raised_at_) archive(at);
-    archive(steps_);
-  }
+  auto kept() { return std::tie(tracks_, raised_at_, steps_); }
 
  private:
   struct Track {
     std::array<double, kMoments* kBets> block = {};
     ReadingSums seen;
+
+    auto kept() { return std::tie(block, seen); }
   };
   using Values = std::array<double, kAssignments>;
   bool gather(const std::vector<std::vector<double>>& losses, std::uint64_t step);

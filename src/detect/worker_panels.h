@@ -4,9 +4,9 @@
 
 #include <bitset>
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "detect/archive.h"
 #include "detect/e_values.h"
 #include "detect/rank_panel.h"
 #include "detect/statistics.h"
@@ -15,11 +15,12 @@
 namespace presum::detect {
 
 inline constexpr std::size_t kGroupWorkersMax = 256;  // above, groups are not watched
+inline constexpr std::size_t kGroupsMax = 64;         // others are not watched
 
 // The statistics that had something to say at a step.
 using StatisticSet = std::bitset<kStatisticCount>;
 
-// Not synchronised. Of at most 64 groups; others are not watched.
+// Not synchronised.
 class WorkerPanels {
  public:
   // No workers: nothing may be updated.
@@ -66,16 +67,17 @@ class WorkerPanels {
 
   template <class Archive>
   void visit(Archive& archive) {
-    for (RankPanel& panel : panels_) archive(panel);
-    archive(group_ids_);
-    visit_groups(archive);
+    archive(std::span(panels_));
+    std::uint64_t groups = groups_.size();
+    archive(groups);
+    archive.require(groups <= (workers_ <= kGroupWorkersMax ? kGroupsMax : 0));
+    while (archive.ok() && groups_.size() < groups) add_group(0);
+    archive(std::span(group_ids_));
+    archive(std::span(groups_));
   }
-  // Whether what was restored has the lengths that it must have.
-  bool fits() const;
 
  private:
-  void visit_groups(SavingArchive& archive);
-  void visit_groups(RestoringArchive& archive);
+  RankPanel& add_group(std::uint64_t id);
   RankPanel* group_panel(std::uint64_t id, std::size_t likely);
 
   std::size_t workers_;
