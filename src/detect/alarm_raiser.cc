@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 namespace presum::detect {
 namespace {
@@ -86,16 +85,14 @@ Alarm AlarmRaiser::outlier(const WorkerPanels::Strongest& s, std::uint32_t worke
 void AlarmRaiser::raise_pairs(PairPanel& pairs) {
   if (pairs.steps() == 0) return;
   for (const auto& c : pairs.crossings(options_.level, step_, options_.cooldown)) {
-    Alarm alarm;
-    alarm.kind = c.similar ? Alarm::Kind::kPairSimilar : Alarm::Kind::kPairOpposed;
-    alarm.statistic = Statistic::kPair;
-    alarm.high = c.similar;
-    alarm.replicas = {c.i, c.j};
-    alarm.first_step = c.window.first_step;
-    alarm.step = step_;
-    alarm.evidence = std::log10(c.evidence);
-    alarm.effect = c.similar ? c.window.effect : -c.window.effect;
-    alarms_.push_back(std::move(alarm));
+    alarms_.push_back({.kind = c.similar ? Alarm::Kind::kPairSimilar : Alarm::Kind::kPairOpposed,
+                       .statistic = Statistic::kPair,
+                       .high = c.similar,
+                       .replicas = {c.i, c.j},
+                       .first_step = c.window.first_step,
+                       .step = step_,
+                       .evidence = std::log10(c.evidence),
+                       .effect = c.similar ? c.window.effect : -c.window.effect});
   }
 }
 
@@ -107,7 +104,6 @@ void AlarmRaiser::raise_partition(Partition& partition) {
     partition.reset(test);
     if (!Partition::matters(test, window)) continue;
     if (partition.cooling(test, step_, options_.cooldown)) continue;
-    partition.raised(test, step_);
     if (test == Partition::kUneven && explained_by_outlier(evidence)) continue;
     alarms_.push_back(partition_alarm(test, window, evidence));
   }

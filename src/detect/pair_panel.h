@@ -45,7 +45,10 @@ class PairTail {
   static double evidence(const Entry& entry) {
     return sum(std::span(entry.block).first(kPairStakes.size()));
   }
-  void forget(std::uint32_t i, std::uint32_t j);
+  template <class Condition>
+  void forget_if(const Condition& condition) {
+    std::erase_if(entries_, condition);
+  }
   void restart(std::uint64_t step);
 
   auto kept() { return std::tie(entries_, untouched_); }

@@ -36,8 +36,10 @@ class Partition {
   Window window(Test test, std::uint64_t step) const;
   static bool matters(Test test, const Window& window);
   void reset(Test test);
-  bool cooling(Test test, std::uint64_t step, std::uint64_t cooldown) const;
-  void raised(Test test, std::uint64_t step) { raised_at_[test] = step + 1; }
+  // Whether it was raised just now; if not, it counts as raised at this step.
+  bool cooling(Test test, std::uint64_t step, std::uint64_t cooldown) {
+    return detect::cooling(raised_at_[test], step, cooldown);
+  }
   // The next step begins a new count of steps: cool-downs end, evidence stays.
   void restart(std::uint64_t step);
 

@@ -19,4 +19,12 @@ struct Reading {
 // their standard deviations.
 inline constexpr double kLeastEffect = 0.25;
 
+// Whether the same was raised just now; if not, it counts as raised at this step. `raised_at` is
+// that step + 1; 0: never.
+inline bool cooling(std::uint64_t& raised_at, std::uint64_t step, std::uint64_t cooldown) {
+  if (raised_at != 0 && step + 1 - raised_at <= cooldown) return true;
+  raised_at = step + 1;
+  return false;
+}
+
 }  // namespace presum::detect
