@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "detect/reading.h"
+#include "detect/e_values.h"
 
 namespace presum::detect {
 

@@ -15,11 +15,10 @@ bool is_ratio(Statistic s) {
 
 Alarm alarm_about(const RankPanel& panel, Side side, std::uint32_t worker) {
   const bool micro = panel.spec().statistic == Statistic::kMicroBatch;
-  Alarm alarm;
-  alarm.kind = micro ? Alarm::Kind::kTooInconsistent : Alarm::Kind::kOutlier;
-  alarm.statistic = panel.spec().statistic;
-  alarm.high = side == Side::kHigh;
-  alarm.replicas = {worker};
+  Alarm alarm{.kind = micro ? Alarm::Kind::kTooInconsistent : Alarm::Kind::kOutlier,
+              .statistic = panel.spec().statistic,
+              .high = side == Side::kHigh,
+              .replicas = {worker}};
   if (panel.workers() == 2 && !micro) {
     alarm.replicas = {0, 1};
     alarm.high = (side == Side::kHigh) == (worker == 0);
@@ -124,17 +123,16 @@ bool AlarmRaiser::explained_by_outlier(double evidence) {
 
 Alarm AlarmRaiser::partition_alarm(Partition::Test test, const Window& window,
                                    double evidence) const {
-  Alarm alarm;
-  const bool even = test == Partition::kEven;
-  alarm.kind = even ? Alarm::Kind::kTooConsistent : Alarm::Kind::kTooInconsistent;
-  alarm.statistic = Statistic::kMicroBatch;
-  alarm.high = test == Partition::kUneven;
+  const bool even = test == Partition::kEven, uneven = test == Partition::kUneven;
+  Alarm alarm{.kind = even ? Alarm::Kind::kTooConsistent : Alarm::Kind::kTooInconsistent,
+              .statistic = Statistic::kMicroBatch,
+              .high = uneven,
+              .first_step = window.first_step,
+              .step = step_,
+              .evidence = std::log10(evidence),
+              .effect = uneven ? window.effect : -window.effect};
   const auto worker = even ? std::nullopt : suspect(panels_.of(Statistic::kMicroBatch), Side::kLow);
   if (worker) alarm.replicas = {*worker};
-  alarm.first_step = window.first_step;
-  alarm.step = step_;
-  alarm.evidence = std::log10(evidence);
-  alarm.effect = alarm.high ? window.effect : -window.effect;
   return alarm;
 }
 

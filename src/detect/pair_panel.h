@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "detect/e_values.h"
-#include "detect/reading.h"
 
 namespace presum::detect {
 

@@ -12,7 +12,6 @@
 #include "detect/alarm_memory.h"
 #include "detect/detector.h"
 #include "detect/e_values.h"
-#include "detect/reading.h"
 
 namespace presum::detect {
 

@@ -21,6 +21,7 @@ constexpr std::array kSpecs = {
     PanelSpec{Statistic::kTokens, true, true, 0.05, 2, false, 0.03},
     PanelSpec{Statistic::kMicroBatch, false, true, 0.05, 2, true, 0.5},
 };
+constexpr std::size_t kGroupsMax = 64;
 constexpr PanelSpec kGroupSpec{
     Statistic::kGroupNorm, true, true, 0.05 / double(kGroupsMax), 2, false, 0.1};
 
@@ -127,6 +128,16 @@ void WorkerPanels::restart(std::uint64_t step) {
   for (auto* set : {&panels_, &groups_}) {
     for (RankPanel& panel : *set) panel.restart(step);
   }
+}
+
+void WorkerPanels::visit(Archive& archive) {
+  archive(std::span(panels_));
+  std::uint64_t groups = groups_.size();
+  archive(groups);
+  archive.require(groups <= (workers_ <= kGroupWorkersMax ? kGroupsMax : 0));
+  while (archive.ok() && groups_.size() < groups) add_group(0);
+  archive(std::span(group_ids_));
+  archive(std::span(groups_));
 }
 
 }  // namespace presum::detect

@@ -4,9 +4,9 @@
 
 #include <bitset>
 #include <cstdint>
-#include <span>
 #include <vector>
 
+#include "detect/archive.h"
 #include "detect/e_values.h"
 #include "detect/rank_panel.h"
 #include "detect/statistics.h"
@@ -15,12 +15,11 @@
 namespace presum::detect {
 
 inline constexpr std::size_t kGroupWorkersMax = 256;  // above, groups are not watched
-inline constexpr std::size_t kGroupsMax = 64;         // others are not watched
 
 // The statistics that had something to say at a step.
 using StatisticSet = std::bitset<kStatisticCount>;
 
-// Not synchronised.
+// Not synchronised. Of at most 64 groups; others are not watched.
 class WorkerPanels {
  public:
   // No workers: nothing may be updated.
@@ -65,16 +64,7 @@ class WorkerPanels {
   // The next step begins a new count of steps: blame and cool-downs end, evidence stays.
   void restart(std::uint64_t step);
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(std::span(panels_));
-    std::uint64_t groups = groups_.size();
-    archive(groups);
-    archive.require(groups <= (workers_ <= kGroupWorkersMax ? kGroupsMax : 0));
-    while (archive.ok() && groups_.size() < groups) add_group(0);
-    archive(std::span(group_ids_));
-    archive(std::span(groups_));
-  }
+  void visit(Archive& archive);
 
  private:
   RankPanel& add_group(std::uint64_t id);
