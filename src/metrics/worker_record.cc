@@ -35,15 +35,6 @@ void add_group(GroupRecord& g, const packet::Group* group) {
   g.nonfinite += group ? group->sums.nonfinite : 0;
 }
 
-GroupRecord empty_record(std::uint64_t id, std::size_t workers) {
-  GroupRecord g;
-  g.id = id;
-  g.norms.reserve(workers);
-  g.maxima.reserve(workers);
-  g.fingerprints.reserve(workers);
-  return g;
-}
-
 }  // namespace
 
 WorkerRecord worker_record(const packet::Step& step) {
@@ -69,7 +60,11 @@ std::vector<GroupRecord> group_records(Steps steps) {
   std::vector<GroupRecord> records;
   if (steps.empty()) return records;
   for (const packet::Group& group : steps.front()->groups) {
-    records.push_back(empty_record(group.id, steps.size()));
+    GroupRecord& g = records.emplace_back();
+    g.id = group.id;
+    g.norms.reserve(steps.size());
+    g.maxima.reserve(steps.size());
+    g.fingerprints.reserve(steps.size());
   }
   for (const packet::Step* step : steps) {  // in the order in which they lie in memory
     for (std::size_t g = 0; g < records.size(); ++g) {
