@@ -196,13 +196,9 @@ class Pass {
     for (std::size_t i = 0; i < elements; i += kChunk) {
       prefetch(from + i * kBytes);
       const std::uint64_t signs = kSketch ? sketch_signs(sign_seed, i / kChunk) : 0;
-      chunk(from + i * kBytes, keys + i * kWordsPerElement, signs, kSketch ? buckets + i : nullptr);
+      steps(std::make_index_sequence<kSteps>(), from + i * kBytes, keys + i * kWordsPerElement,
+            signs, kSketch ? buckets + i : nullptr);
     }
-  }
-
-  HWY_INLINE void chunk(const std::uint8_t* from, const std::uint32_t* keys, std::uint64_t signs,
-                        float* buckets) {
-    steps(std::make_index_sequence<kSteps>(), from, keys, signs, buckets);
   }
 
   template <std::size_t... kStep>
