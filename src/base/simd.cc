@@ -47,12 +47,6 @@ const Result<Target>& environment_target() {
 
 std::atomic<Target> forced_target = 0;  // 0: none
 
-Result<Target> target_in_use() {
-  const Target forced = forced_target.load(std::memory_order_relaxed);
-  if (forced != 0) return forced;
-  return environment_target();
-}
-
 constexpr bool kSingleTarget = (HWY_TARGETS & (HWY_TARGETS - 1)) == 0;
 
 std::size_t table_index(Target target) {
@@ -65,7 +59,9 @@ std::size_t table_index(Target target) {
 }  // namespace
 
 Result<std::string_view> simd_target() {
-  PRESUM_ASSIGN(const Target target, target_in_use());
+  const Target forced = forced_target.load(std::memory_order_relaxed);
+  if (forced != 0) return std::string_view(hwy::TargetName(forced));
+  PRESUM_ASSIGN(const Target target, environment_target());
   return std::string_view(hwy::TargetName(target));
 }
 

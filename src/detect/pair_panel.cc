@@ -32,9 +32,7 @@ std::pair<std::size_t, std::size_t> pair_at(std::size_t position, std::size_t wo
 void PairTail::touch(std::uint32_t i, std::uint32_t j, std::uint64_t step) {
   const auto same = [&](const Entry& e) { return e.i == i && e.j == j; };
   if (std::ranges::any_of(entries_, same)) return;
-  Entry entry;
-  entry.i = i;
-  entry.j = j;
+  Entry entry{.i = i, .j = j};
   for (std::size_t k = 0; k < kPairStakes.size(); ++k) {
     entry.block[k] = untouched_[k];
     entry.block[kPairStakes.size() + k] = untouched_[k] * double(step);

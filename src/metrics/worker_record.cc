@@ -23,8 +23,7 @@ void fill_loss(WorkerRecord& w, const packet::Step& step) {
 
 const packet::Group* find_group(const packet::Step& step, std::size_t at, std::uint64_t id) {
   if (at < step.groups.size() && step.groups[at].id == id) return &step.groups[at];
-  const auto found = std::find_if(step.groups.begin(), step.groups.end(),
-                                  [&](const packet::Group& g) { return g.id == id; });
+  const auto found = std::ranges::find(step.groups, id, &packet::Group::id);
   return found == step.groups.end() ? nullptr : &*found;
 }
 
