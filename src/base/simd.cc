@@ -21,15 +21,6 @@ const std::vector<Target>& possible_targets() {
   return targets;
 }
 
-std::string possible_names() {
-  std::string names;
-  for (const std::string_view name : simd_targets()) {
-    if (!names.empty()) names += ", ";
-    names += name;
-  }
-  return names;
-}
-
 Result<Target> find_target(std::string_view wanted) {
   const std::vector<Target>& targets = possible_targets();
   if (wanted.empty()) return targets.front();
@@ -37,9 +28,13 @@ Result<Target> find_target(std::string_view wanted) {
     return hwy::TargetName(target) == wanted;
   });
   if (found != targets.end()) return *found;
+  std::string names;
+  for (const std::string_view name : simd_targets()) {
+    names += names.empty() ? " " : ", ";
+    names += name;
+  }
   return fail(ErrorCode::kInvalidArgument, "PRESUM_SIMD: \"" + std::string(wanted) +
-                                               "\" is not possible here; use one of " +
-                                               possible_names());
+                                               "\" is not possible here; use one of" + names);
 }
 
 const Result<Target>& environment_target() {
@@ -51,12 +46,6 @@ const Result<Target>& environment_target() {
 }
 
 std::atomic<Target> forced_target = 0;  // 0: none
-
-Result<Target> target_in_use() {
-  const Target forced = forced_target.load(std::memory_order_relaxed);
-  if (forced != 0) return forced;
-  return environment_target();
-}
 
 constexpr bool kSingleTarget = (HWY_TARGETS & (HWY_TARGETS - 1)) == 0;
 
@@ -70,7 +59,9 @@ std::size_t table_index(Target target) {
 }  // namespace
 
 Result<std::string_view> simd_target() {
-  PRESUM_ASSIGN(const Target target, target_in_use());
+  const Target forced = forced_target.load(std::memory_order_relaxed);
+  if (forced != 0) return std::string_view(hwy::TargetName(forced));
+  PRESUM_ASSIGN(const Target target, environment_target());
   return std::string_view(hwy::TargetName(target));
 }
 

@@ -11,7 +11,7 @@
 // are thread-safe. The names are string literals and live for ever.
 namespace presum::base {
 
-// The target in use, e.g. "AVX3" (AVX-512), "AVX2", "SSE4" or "SCALAR". The best one of this
+// The target in use, e.g. "AVX3" (AVX-512), "AVX2", "SSE4" or "EMU128". The best one of this
 // processor, unless the environment variable PRESUM_SIMD names another; that is read once, at first
 // use. A name that is unknown or not possible here is an error that lists the possible ones; the
 // kernels then run with the best target.

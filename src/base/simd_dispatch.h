@@ -5,9 +5,12 @@
 
 // For sources that compile a kernel for every target; to be included before hwy/foreach_target.h.
 // Scalable vectors are left out, because the kernels keep arrays of vectors; SSSE3 alone is older
-// than any processor of interest.
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_WASM_EMU256)
+// than any processor of interest. Where a processor has none of the others, EMU128 emulates vectors
+// of 128 bits, by any compiler: Highway takes SCALAR, which has too few lanes, with older ones.
+#define HWY_BROKEN_EMU128 0
+#define HWY_DISABLED_TARGETS                                                            \
+  (HWY_SCALAR | HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | \
+   HWY_WASM_EMU256)
 #include "hwy/targets.h"
 
 namespace presum::base {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Elements of any dtype as vectors, for sources that compile a kernel for every target: to be
-// included after hwy/foreach_target.h, once for each. Nothing is declared for targets without
-// vectors.
+// included after hwy/foreach_target.h, once for each.
 #if defined(PRESUM_BASE_VECTORS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef PRESUM_BASE_VECTORS_INL_H
 #undef PRESUM_BASE_VECTORS_INL_H
@@ -18,8 +17,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace presum::base::HWY_NAMESPACE {
-
-#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -52,6 +49,17 @@ HWY_INLINE void prefetch(const void* from, std::size_t bytes) {
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const std::uint8_t* from) {
   return hn::BitCast(d, hn::LoadU(hn::Repartition<std::uint8_t, D>(), from));
+}
+
+// The nearest floats: an infinity where a number is too large, unlike what EMU128 makes of it.
+HWY_INLINE hn::Vec<HalfFloats> narrowed(Reals x) {
+#if HWY_TARGET == HWY_EMU128
+  hn::Vec<HalfFloats> floats;
+  for (std::size_t i = 0; i < kDoubleLanes; ++i) floats.raw[i] = static_cast<float>(x.raw[i]);
+  return floats;
+#else
+  return hn::DemoteTo(HalfFloats(), x);
+#endif
 }
 
 // kLanes elements, exact as doubles. For f64, floats are rounded, and words, which fill two
@@ -118,8 +126,7 @@ HWY_INLINE Vectors read(const std::uint8_t* from) {
   if constexpr (kDtype == Dtype::kF64) {
     v.low = load(Doubles(), from);
     v.high = load(Doubles(), from + kDoubleLanes * sizeof(double));
-    v.floats = hn::Combine(Floats(), hn::DemoteTo(HalfFloats(), v.high),
-                           hn::DemoteTo(HalfFloats(), v.low));
+    v.floats = hn::Combine(Floats(), narrowed(v.high), narrowed(v.low));
     split(v);
     v.words = hn::BitCast(Words(), v.low);
     v.words_high = hn::BitCast(Words(), v.high);
@@ -140,8 +147,6 @@ HWY_INLINE Vectors read(const std::uint8_t* from) {
   }
   return v;
 }
-
-#endif
 
 }  // namespace presum::base::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

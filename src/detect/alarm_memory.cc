@@ -5,8 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "detect/e_values.h"
-
 namespace presum::detect {
 namespace {
 

@@ -7,10 +7,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "detect/reading.h"
+#include "detect/e_values.h"
 
 namespace presum::detect {
 
@@ -36,15 +37,7 @@ class AlarmMemory {
   // The next step begins a new count of steps: blame and cool-downs end.
   void restart();
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(blamed_until_);
-    archive(raised_at_);
-  }
-  // Whether vectors that were restored have the lengths they must have.
-  bool fits(std::size_t workers) const {
-    return blamed_until_.size() == workers && raised_at_.size() == workers * 2;
-  }
+  auto kept() { return std::tie(blamed_until_, raised_at_); }
 
  private:
   struct Raised {

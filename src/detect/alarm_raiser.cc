@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 namespace presum::detect {
 namespace {
@@ -16,11 +15,10 @@ bool is_ratio(Statistic s) {
 
 Alarm alarm_about(const RankPanel& panel, Side side, std::uint32_t worker) {
   const bool micro = panel.spec().statistic == Statistic::kMicroBatch;
-  Alarm alarm;
-  alarm.kind = micro ? Alarm::Kind::kTooInconsistent : Alarm::Kind::kOutlier;
-  alarm.statistic = panel.spec().statistic;
-  alarm.high = side == Side::kHigh;
-  alarm.replicas = {worker};
+  Alarm alarm{.kind = micro ? Alarm::Kind::kTooInconsistent : Alarm::Kind::kOutlier,
+              .statistic = panel.spec().statistic,
+              .high = side == Side::kHigh,
+              .replicas = {worker}};
   if (panel.workers() == 2 && !micro) {
     alarm.replicas = {0, 1};
     alarm.high = (side == Side::kHigh) == (worker == 0);
@@ -86,16 +84,14 @@ Alarm AlarmRaiser::outlier(const WorkerPanels::Strongest& s, std::uint32_t worke
 void AlarmRaiser::raise_pairs(PairPanel& pairs) {
   if (pairs.steps() == 0) return;
   for (const auto& c : pairs.crossings(options_.level, step_, options_.cooldown)) {
-    Alarm alarm;
-    alarm.kind = c.similar ? Alarm::Kind::kPairSimilar : Alarm::Kind::kPairOpposed;
-    alarm.statistic = Statistic::kPair;
-    alarm.high = c.similar;
-    alarm.replicas = {c.i, c.j};
-    alarm.first_step = c.window.first_step;
-    alarm.step = step_;
-    alarm.evidence = std::log10(c.evidence);
-    alarm.effect = c.similar ? c.window.effect : -c.window.effect;
-    alarms_.push_back(std::move(alarm));
+    alarms_.push_back({.kind = c.similar ? Alarm::Kind::kPairSimilar : Alarm::Kind::kPairOpposed,
+                       .statistic = Statistic::kPair,
+                       .high = c.similar,
+                       .replicas = {c.i, c.j},
+                       .first_step = c.window.first_step,
+                       .step = step_,
+                       .evidence = std::log10(c.evidence),
+                       .effect = c.similar ? c.window.effect : -c.window.effect});
   }
 }
 
@@ -107,7 +103,6 @@ void AlarmRaiser::raise_partition(Partition& partition) {
     partition.reset(test);
     if (!Partition::matters(test, window)) continue;
     if (partition.cooling(test, step_, options_.cooldown)) continue;
-    partition.raised(test, step_);
     if (test == Partition::kUneven && explained_by_outlier(evidence)) continue;
     alarms_.push_back(partition_alarm(test, window, evidence));
   }
@@ -128,17 +123,16 @@ bool AlarmRaiser::explained_by_outlier(double evidence) {
 
 Alarm AlarmRaiser::partition_alarm(Partition::Test test, const Window& window,
                                    double evidence) const {
-  Alarm alarm;
-  const bool even = test == Partition::kEven;
-  alarm.kind = even ? Alarm::Kind::kTooConsistent : Alarm::Kind::kTooInconsistent;
-  alarm.statistic = Statistic::kMicroBatch;
-  alarm.high = test == Partition::kUneven;
+  const bool even = test == Partition::kEven, uneven = test == Partition::kUneven;
+  Alarm alarm{.kind = even ? Alarm::Kind::kTooConsistent : Alarm::Kind::kTooInconsistent,
+              .statistic = Statistic::kMicroBatch,
+              .high = uneven,
+              .first_step = window.first_step,
+              .step = step_,
+              .evidence = std::log10(evidence),
+              .effect = uneven ? window.effect : -window.effect};
   const auto worker = even ? std::nullopt : suspect(panels_.of(Statistic::kMicroBatch), Side::kLow);
   if (worker) alarm.replicas = {*worker};
-  alarm.first_step = window.first_step;
-  alarm.step = step_;
-  alarm.evidence = std::log10(evidence);
-  alarm.effect = alarm.high ? window.effect : -window.effect;
   return alarm;
 }
 

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving and restoring: one `visit` per class, called with a writer or with a reader.
+// Saving and restoring. A class names what is kept of it: `auto kept() { return std::tie(...); }`.
+// Restored are vectors of numbers into ones of the same length, other vectors with any length.
 #pragma once
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
+#include <ranges>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -16,80 +20,65 @@ namespace presum::detect {
 
 template <class T>
 concept Scalar = std::is_arithmetic_v<T>;
-template <class T, class Archive>
-concept Visitable = requires(T& value, Archive& archive) {
-  value.visit(archive);
+template <class T>
+concept Keeping = requires(T& value) {
+  value.kept();
 };
 
-class SavingArchive {
+// Saves to bytes, or restores from them. That stops at the first thing that does not fit; `ok` says
+// whether there was none. It never allocates more than a small multiple of what it is given.
+class Archive {
  public:
-  explicit SavingArchive(std::vector<std::byte>& out) : out_(out) {}
-
-  template <Scalar T>
-  void operator()(T& value) {
-    out_.put(value);
-  }
-  template <Scalar T>
-  void operator()(std::vector<T>& values) {
-    out_.put(std::uint64_t{values.size()});
-    out_.put_bytes(std::as_bytes(std::span(values)));
-  }
-  template <Visitable<SavingArchive> T>
-  void operator()(T& value) {
-    value.visit(*this);
-  }
-  template <Visitable<SavingArchive> T>
-  void operator()(std::vector<T>& values) {
-    out_.put(std::uint64_t{values.size()});
-    for (T& value : values) value.visit(*this);
-  }
-
- private:
-  ByteWriter out_;
-};
-
-// Stops at the first thing that does not fit; `ok` says whether there was none. Never allocates
-// more than a small multiple of what it is given.
-class RestoringArchive {
- public:
-  explicit RestoringArchive(std::span<const std::byte> bytes) : in_(bytes) {}
+  explicit Archive(std::vector<std::byte>& out) : out_(out), in_({}) {}
+  explicit Archive(std::span<const std::byte> in) : in_(in) {}
+  void require(bool fits) { ok_ = ok_ && fits; }
   bool ok() const { return ok_; }
   bool at_end() const { return in_.remaining() == 0; }
 
   template <Scalar T>
   void operator()(T& value) {
-    const auto read = ok_ ? in_.get<T>() : std::nullopt;
-    ok_ = read.has_value();
-    if (ok_) value = *read;
+    pass(std::as_writable_bytes(std::span(&value, 1)));
+  }
+  template <Keeping T>
+  void operator()(T& value) {
+    each(value.kept());
+  }
+  template <std::ranges::range T>
+  void operator()(T&& values) {
+    for (auto& value : values) (*this)(value);
   }
   template <Scalar T>
   void operator()(std::vector<T>& values) {
-    const std::size_t count = length(sizeof(T));
-    const auto bytes = ok_ ? in_.take(count * sizeof(T)) : std::nullopt;
-    ok_ = bytes.has_value();
-    values.assign(ok_ ? count : 0, T{});
-    if (!values.empty()) std::memcpy(values.data(), bytes->data(), bytes->size());
+    std::uint64_t count = values.size();
+    (*this)(count);
+    require(count == values.size());
+    pass(std::as_writable_bytes(std::span(values)));
   }
-  template <Visitable<RestoringArchive> T>
-  void operator()(T& value) {
-    value.visit(*this);
-  }
-  template <Visitable<RestoringArchive> T>
+  template <Keeping T>
   void operator()(std::vector<T>& values) {
-    values.assign(length(kLeastBytes), T{});
-    for (T& value : values) value.visit(*this);
+    constexpr std::size_t kLeastBytes = 16;  // of a saved object
+    std::uint64_t count = values.size();
+    (*this)(count);
+    if (!out_) {
+      require(count <= in_.remaining() / kLeastBytes);
+      values.assign(ok_ ? static_cast<std::size_t>(count) : 0, T{});
+    }
+    (*this)(std::span(values));
+  }
+  template <class... Parts>
+  void each(std::tuple<Parts...> parts) {
+    std::apply([&](auto&... part) { ((*this)(part), ...); }, parts);
   }
 
  private:
-  std::size_t length(std::size_t bytes_each) {
-    std::uint64_t count = 0;
-    (*this)(count);
-    ok_ = ok_ && count <= in_.remaining() / bytes_each;
-    return ok_ ? static_cast<std::size_t>(count) : 0;
+  void pass(std::span<std::byte> bytes) {
+    if (out_) return out_->put_bytes(bytes);
+    const auto read = ok_ ? in_.take(bytes.size()) : std::nullopt;
+    ok_ = read.has_value();
+    if (ok_ && !bytes.empty()) std::memcpy(bytes.data(), read->data(), bytes.size());
   }
 
-  static constexpr std::size_t kLeastBytes = 16;  // of a saved object
-
+  std::optional<ByteWriter> out_;
   ByteReader in_;
   bool ok_ = true;
 };

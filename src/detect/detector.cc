@@ -24,8 +24,6 @@ namespace {
 constexpr std::size_t kWorkersMax = 4096;
 constexpr std::uint64_t kMagic = 0x3254'4544'5350'5250ULL;  // "PRPSDET2": its 2 is the version
 
-double usable_level(double level) { return level >= 1 ? std::min(level, 1e100) : Options{}.level; }
-
 bool in_order(const StepRecord& record) {
   const auto not_ascending = [](const WorkerRecord& a, const WorkerRecord& b) {
     return a.replica >= b.replica;
@@ -37,16 +35,11 @@ bool in_order(const StepRecord& record) {
 }  // namespace
 
 struct Detector::State {
-  explicit State(const Options& o) : options(o) {
-    options.level = usable_level(o.level);
-    start(0);
-  }
+  explicit State(const Options& o) : options(o) { start(0); }
 
   std::vector<Alarm> update(const StepRecord& record);
   std::vector<Alarm> lasting() const;
-  template <class Archive>
   void visit(Archive& archive);
-  bool fits() const { return panels.fits() && pairs.fits() && history.fits(); }
 
   void start(std::uint32_t expected);
   void restart(std::uint64_t step);
@@ -126,7 +119,7 @@ void Detector::State::watch(const StepRecord& record) {
   if (spread) seen.set(static_cast<std::size_t>(Statistic::kMicroBatch));
   for (std::size_t s = 0; s < kStatisticCount; ++s) steps[s] += seen[s] ? 1 : 0;
   watch_pairs(record);
-  if (options.groups && workers <= kGroupWorkersMax) {
+  if (workers <= kGroupWorkersMax) {
     saw(Statistic::kGroupNorm, panels.update_groups(record, last_step));
   }
 }
@@ -184,15 +177,10 @@ void Detector::State::leave_out_odd_directions() {
 
 // ---- saving
 
-template <class Archive>
 void Detector::State::visit(Archive& archive) {
-  archive(updates);
-  archive(last_step);
-  for (std::uint64_t& s : steps) archive(s);
-  archive(panels);
-  archive(pairs);
-  archive(partition);
-  archive(history);
+  archive.each(std::tie(updates, last_step, steps));
+  panels.visit(archive);
+  archive.each(std::tie(pairs, partition, history));
 }
 
 namespace {
@@ -203,12 +191,12 @@ struct Header {
   std::uint64_t unused = 0;  // once a kind of error control
   double level = 0;
   std::uint64_t cooldown = 0;
-  std::uint64_t groups = 0;
+  std::uint64_t groups = 1;  // once an option
   bool operator==(const Header&) const = default;
 };
 
 Header header_of(const Options& options) {
-  return {.level = options.level, .cooldown = options.cooldown, .groups = options.groups ? 1U : 0U};
+  return {.level = options.level, .cooldown = options.cooldown};
 }
 
 std::uint64_t checksum(std::span<const std::byte> bytes) {
@@ -240,7 +228,7 @@ std::string Detector::save() const {
   ByteWriter out(bytes);
   out.put(header_of(state_->options));
   out.put(std::uint64_t{state_->workers});
-  SavingArchive archive(bytes);
+  Archive archive(bytes);
   state_->visit(archive);
   out.put(checksum(bytes));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -258,9 +246,9 @@ bool Detector::restore(std::string_view state) {
   if (!workers || *workers > std::numeric_limits<std::uint32_t>::max()) return false;
   auto restored = std::make_unique<State>(state_->options);
   restored->start(static_cast<std::uint32_t>(*workers));
-  RestoringArchive archive(body.subspan(body.size() - start.remaining()));
+  Archive archive(body.subspan(body.size() - start.remaining()));
   restored->visit(archive);
-  if (!archive.ok() || !archive.at_end() || !restored->fits()) return false;
+  if (!archive.ok() || !archive.at_end() || !restored->pairs.fits()) return false;
   state_ = std::move(restored);
   return true;
 }

@@ -33,7 +33,6 @@ inline constexpr std::size_t kStatisticCount =
 struct Options {
   double level = 1e6;           // mean steps to a false alarm are at least so many
   std::uint64_t cooldown = 50;  // steps after an alarm in which the same one is not raised again
-  bool groups = true;           // also per-group norms
 };
 
 struct Alarm {

@@ -577,9 +577,6 @@ TEST(Restore, RefusesOtherOptions) {
   options = {};
   options.cooldown = 51;
   EXPECT_FALSE(Detector(options).restore(state));
-  options = {};
-  options.groups = false;
-  EXPECT_FALSE(Detector(options).restore(state));
 }
 
 TEST(Restore, RefusesWhatIsNoStateAndChangesNothing) {

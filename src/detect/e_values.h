@@ -9,11 +9,31 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <tuple>
 #include <vector>
 
-#include "detect/reading.h"
-
 namespace presum::detect {
+
+enum class Side : std::uint8_t { kHigh = 0, kLow = 1 };
+constexpr Side opposite(Side side) { return side == Side::kHigh ? Side::kLow : Side::kHigh; }
+
+// Distance from the others: in their robust standard deviations, and the difference itself.
+struct Reading {
+  double effect = 0;
+  double difference = 0;
+};
+
+// A worker's evidence counts only if its mean distance from the others is at least this many of
+// their standard deviations.
+inline constexpr double kLeastEffect = 0.25;
+
+// Whether the same was raised just now; if not, it counts as raised at this step. `raised_at` is
+// that step + 1; 0: never.
+inline bool cooling(std::uint64_t& raised_at, std::uint64_t step, std::uint64_t cooldown) {
+  if (raised_at != 0 && step + 1 - raised_at <= cooldown) return true;
+  raised_at = step + 1;
+  return false;
+}
 
 // The quantile of the standard normal. REQUIRES: 0 < p < 1.
 double normal_quantile(double p);
@@ -60,12 +80,7 @@ struct ReadingSums {
     effect += reading.effect;
     difference += reading.difference;
   }
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(count);
-    archive(effect);
-    archive(difference);
-  }
+  auto kept() { return std::tie(count, effect, difference); }
 };
 
 // Where evidence comes from: the steps since it began, and the means over them.
@@ -124,11 +139,7 @@ class RobustScale {
   // Distance in standard deviations; bounded. 0 for no distance.
   double distance(double difference) const;
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(sum_);
-    archive(weight_);
-  }
+  auto kept() { return std::tie(sum_, weight_); }
 
  private:
   double sum_ = 0;

@@ -5,58 +5,21 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "detect/detector.h"
 #include "detect/rank_panel.h"
-#include "detect/reading.h"
 #include "detect/worker_panels.h"
 #include "presum/step_record.h"
 
 namespace presum::detect {
 
-// Workers that are far out at one step, of one panel.
-class OutlyingSteps {
- public:
-  struct Event {
-    std::uint32_t worker = 0;
-    Reading reading;
-  };
-  // Of the panel's last step. Workers that are blamed already are left out; silent for the first
-  // 100 steps.
-  std::vector<Event> update(const RankPanel& panel, std::uint64_t step);
-
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(peak_);
-  }
-
- private:
-  double peak_ = 0;  // largest distance so far, slowly forgotten
-};
-
-// Ten steps in a row in which all workers hold one gradient up to rounding.
-class SameWork {
- public:
-  // The step where it began, once it has lasted; then it starts to count anew.
-  std::optional<std::uint64_t> update(const StepRecord& record);
-
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(streak_);
-    archive(first_);
-  }
-
- private:
-  std::uint64_t streak_ = 0;
-  std::uint64_t first_ = 0;
-};
-
-// Both, as alarms with cool-downs. Not synchronised.
+// Not synchronised.
 class History {
  public:
-  explicit History(std::size_t workers = 0);
+  explicit History(std::size_t workers = 0)
+      : workers_(workers), event_raised_at_(2 * workers), same_raised_at_(1) {}
 
   // Appends what the panels' last step and the record show.
   void update(const StepRecord& record, const WorkerPanels& panels, std::uint64_t cooldown,
@@ -64,23 +27,23 @@ class History {
   // The next step begins a new count of steps: cool-downs end, what was seen is kept.
   void restart();
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    for (OutlyingSteps& steps : outlying_) archive(steps);
-    archive(same_work_);
-    archive(event_raised_at_);
-    archive(same_raised_at_);
+  auto kept() {
+    return std::tie(peaks_, same_steps_, same_since_, event_raised_at_, same_raised_at_);
   }
-  // Whether vectors that were restored have the lengths they must have.
-  bool fits() const;
 
  private:
-  void raise_events(const RankPanel& panel, OutlyingSteps& outlying, std::uint64_t step,
-                    std::uint64_t cooldown, std::vector<Alarm>& alarms);
+  // Workers that are far out at one step. Those that are blamed already are left out; silent for
+  // the first 100 steps.
+  void raise_events(const RankPanel& panel, std::uint64_t step, std::uint64_t cooldown,
+                    std::vector<Alarm>& alarms);
+  // Ten steps in a row in which all workers hold one gradient up to rounding.
+  void raise_same_work(const StepRecord& record, std::uint64_t cooldown,
+                       std::vector<Alarm>& alarms);
 
   std::size_t workers_;
-  std::array<OutlyingSteps, 2> outlying_;  // of loss and norm
-  SameWork same_work_;
+  std::array<double, 2> peaks_ = {};  // of loss and norm: largest distance, slowly forgotten
+  std::uint64_t same_steps_ = 0;      // in a row
+  std::uint64_t same_since_ = 0;
   std::vector<std::uint64_t> event_raised_at_;  // loss then norm, by worker; step + 1, 0: never
   std::vector<std::uint64_t> same_raised_at_;   // likewise, one
 };

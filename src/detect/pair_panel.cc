@@ -32,9 +32,7 @@ std::pair<std::size_t, std::size_t> pair_at(std::size_t position, std::size_t wo
 void PairTail::touch(std::uint32_t i, std::uint32_t j, std::uint64_t step) {
   const auto same = [&](const Entry& e) { return e.i == i && e.j == j; };
   if (std::ranges::any_of(entries_, same)) return;
-  Entry entry;
-  entry.i = i;
-  entry.j = j;
+  Entry entry{.i = i, .j = j};
   for (std::size_t k = 0; k < kPairStakes.size(); ++k) {
     entry.block[k] = untouched_[k];
     entry.block[kPairStakes.size() + k] = untouched_[k] * double(step);
@@ -63,10 +61,6 @@ void PairTail::settle() {
     }
     return true;
   });
-}
-
-void PairTail::forget(std::uint32_t i, std::uint32_t j) {
-  std::erase_if(entries_, [&](const Entry& e) { return e.i == i && e.j == j; });
 }
 
 void PairTail::restart(std::uint64_t step) {
@@ -136,21 +130,16 @@ std::vector<PairPanel::Crossing> PairPanel::crossings(double level, std::uint64_
   const double pairs = double(workers_) * double(workers_ - 1) / 2;
   const double weight = kWeight / 2 / (pairs * double(kPairStakes.size()));
   for (const bool similar : {false, true}) {
-    std::vector<Crossing> found;
-    for (const PairTail::Entry& entry : tails_[similar].entries()) {
+    tails_[similar].forget_if([&](const PairTail::Entry& entry) {
       const double evidence = weight * PairTail::evidence(entry);
-      if (!(evidence >= level)) continue;
+      if (!(evidence >= level)) return false;
       const std::size_t k = kPairStakes.size();
-      found.push_back(
-          {entry.i, entry.j, similar, evidence, window_of(entry.block, k, 0, k, entry.seen, step)});
-    }
-    for (const Crossing& crossing : found) {
-      tails_[similar].forget(crossing.i, crossing.j);
-      const Window& w = crossing.window;
-      if (w.effect < kPairLeastEffect || w.difference < kLeastDifference) continue;
-      if (cooling(crossing, step, cooldown)) continue;
-      out.push_back(crossing);
-    }
+      const Window w = window_of(entry.block, k, 0, k, entry.seen, step);
+      const bool slight = w.effect < kPairLeastEffect || w.difference < kLeastDifference;
+      const Crossing crossing{entry.i, entry.j, similar, evidence, w};
+      if (!slight && !cooling(crossing, step, cooldown)) out.push_back(crossing);
+      return true;
+    });
   }
   return out;
 }

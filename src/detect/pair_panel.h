@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "detect/e_values.h"
-#include "detect/reading.h"
 
 namespace presum::detect {
 
@@ -26,13 +26,7 @@ class PairTail {
     std::array<double, kMoments * kPairStakes.size()> block = {};
     ReadingSums seen;
 
-    template <class Archive>
-    void visit(Archive& archive) {
-      archive(i);
-      archive(j);
-      for (double& x : block) archive(x);
-      archive(seen);
-    }
+    auto kept() { return std::tie(i, j, block, seen); }
   };
 
   // (i, j) is the pair that has the tail's largest value among `pairs`; `reading(a, b)` what a pair
@@ -50,14 +44,13 @@ class PairTail {
   static double evidence(const Entry& entry) {
     return sum(std::span(entry.block).first(kPairStakes.size()));
   }
-  void forget(std::uint32_t i, std::uint32_t j);
+  template <class Condition>
+  void forget_if(const Condition& condition) {
+    std::erase_if(entries_, condition);
+  }
   void restart(std::uint64_t step);
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(entries_);
-    for (double& x : untouched_) archive(x);
-  }
+  auto kept() { return std::tie(entries_, untouched_); }
 
  private:
   void touch(std::uint32_t i, std::uint32_t j, std::uint64_t step);
@@ -94,13 +87,7 @@ class PairPanel {
   void restart(std::uint64_t step);
   std::uint64_t steps() const { return steps_; }
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    for (PairTail& tail : tails_) archive(tail);
-    archive(named_);
-    archive(scale_);
-    archive(steps_);
-  }
+  auto kept() { return std::tie(tails_, named_, scale_, steps_); }
   // Whether what was restored names workers that exist.
   bool fits() const;
 
@@ -112,14 +99,7 @@ class PairPanel {
     std::uint64_t raised = 0;
     std::uint64_t last = 0;  // with enough evidence
 
-    template <class Archive>
-    void visit(Archive& archive) {
-      archive(i);
-      archive(j);
-      archive(similar);
-      archive(raised);
-      archive(last);
-    }
+    auto kept() { return std::tie(i, j, similar, raised, last); }
   };
   struct Extremes {
     std::size_t low = 0;  // positions in the matrix

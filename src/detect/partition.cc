@@ -187,8 +187,4 @@ void Partition::restart(std::uint64_t step) {
   raised_at_ = {};
 }
 
-bool Partition::cooling(Test test, std::uint64_t step, std::uint64_t cooldown) const {
-  return raised_at_[test] != 0 && step + 1 - raised_at_[test] <= cooldown;
-}
-
 }  // namespace presum::detect

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "detect/e_values.h"
@@ -35,25 +36,21 @@ class Partition {
   Window window(Test test, std::uint64_t step) const;
   static bool matters(Test test, const Window& window);
   void reset(Test test);
-  bool cooling(Test test, std::uint64_t step, std::uint64_t cooldown) const;
-  void raised(Test test, std::uint64_t step) { raised_at_[test] = step + 1; }
+  // Whether it was raised just now; if not, it counts as raised at this step.
+  bool cooling(Test test, std::uint64_t step, std::uint64_t cooldown) {
+    return detect::cooling(raised_at_[test], step, cooldown);
+  }
   // The next step begins a new count of steps: cool-downs end, evidence stays.
   void restart(std::uint64_t step);
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    for (Track& track : tracks_) {
-      for (double& x : track.block) archive(x);
-      archive(track.seen);
-    }
-    for (std::uint64_t& at : raised_at_) archive(at);
-    archive(steps_);
-  }
+  auto kept() { return std::tie(tracks_, raised_at_, steps_); }
 
  private:
   struct Track {
     std::array<double, kMoments* kBets> block = {};
     ReadingSums seen;
+
+    auto kept() { return std::tie(block, seen); }
   };
   using Values = std::array<double, kAssignments>;
   bool gather(const std::vector<std::vector<double>>& losses, std::uint64_t step);

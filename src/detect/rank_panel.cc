@@ -30,11 +30,6 @@ RankPanel::RankPanel(const PanelSpec& spec, std::size_t workers, std::size_t the
   readings_.resize(workers);
 }
 
-bool RankPanel::fits() const {
-  return blocks_.size() == workers_ * kMoments * 2 * thetas_ && seen_.size() == workers_ * 3 &&
-         recent_.size() == workers_ && memory_.fits(workers_);
-}
-
 bool RankPanel::update(std::span<const double> values, std::uint64_t step, RankTables& tables) {
   std::ranges::fill(readings_, std::nullopt);
   if (!gather(values, step)) return false;

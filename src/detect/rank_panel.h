@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "detect/alarm_memory.h"
 #include "detect/detector.h"
 #include "detect/e_values.h"
-#include "detect/reading.h"
 
 namespace presum::detect {
 
@@ -63,17 +63,7 @@ class RankPanel {
   // Mean difference over about the last ten steps.
   double recent(std::size_t worker) const { return recent_[worker]; }
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    archive(blocks_);
-    archive(seen_);
-    archive(recent_);
-    archive(memory_);
-    archive(scale_);
-    archive(steps_);
-  }
-  // Whether vectors that were restored have the lengths they must have.
-  bool fits() const;
+  auto kept() { return std::tie(blocks_, seen_, recent_, memory_, scale_, steps_); }
 
  private:
   struct Item {

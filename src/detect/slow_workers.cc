@@ -22,10 +22,7 @@ const std::array kSpecs = {
 double log_of(double seconds) { return std::log(std::max(seconds, kLeastSeconds)); }
 
 Alarm alarm_of(const RankPanel& panel, std::uint32_t worker) {
-  Alarm alarm;
-  alarm.statistic = panel.spec().statistic;
-  alarm.replicas = {worker};
-  return alarm;
+  return {.statistic = panel.spec().statistic, .replicas = {worker}};
 }
 
 }  // namespace

@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::array kThetas = {0.25, 0.5, 0.8, 1.25, 2.0, 4.0};
 constexpr std::array kGroupThetas = {1.0, 4.0};
-constexpr std::size_t kGroupsMax = 64;
 
 // Weights of all statistics, with those of pairs (0.1) and partitions (0.1), add up to 1.
 constexpr std::array kSpecs = {
@@ -22,6 +21,7 @@ constexpr std::array kSpecs = {
     PanelSpec{Statistic::kTokens, true, true, 0.05, 2, false, 0.03},
     PanelSpec{Statistic::kMicroBatch, false, true, 0.05, 2, true, 0.5},
 };
+constexpr std::size_t kGroupsMax = 64;
 constexpr PanelSpec kGroupSpec{
     Statistic::kGroupNorm, true, true, 0.05 / double(kGroupsMax), 2, false, 0.1};
 
@@ -72,8 +72,12 @@ RankPanel* WorkerPanels::group_panel(std::uint64_t id, std::size_t likely) {
   const auto found = std::ranges::find(group_ids_, id);
   if (found != group_ids_.end()) return &groups_[std::size_t(found - group_ids_.begin())];
   if (group_ids_.size() == kGroupsMax) return nullptr;
+  return &add_group(id);
+}
+
+RankPanel& WorkerPanels::add_group(std::uint64_t id) {
   group_ids_.push_back(id);
-  return &groups_.emplace_back(kGroupSpec, workers_, kGroupThetas.size());
+  return groups_.emplace_back(kGroupSpec, workers_, kGroupThetas.size());
 }
 
 RankPanel& WorkerPanels::of(Statistic statistic) { return panels_[place_of(statistic)]; }
@@ -126,21 +130,14 @@ void WorkerPanels::restart(std::uint64_t step) {
   }
 }
 
-void WorkerPanels::visit_groups(SavingArchive& archive) {
-  for (RankPanel& panel : groups_) archive(panel);
-}
-
-void WorkerPanels::visit_groups(RestoringArchive& archive) {
-  if (group_ids_.size() > kGroupsMax || workers_ > kGroupWorkersMax) return;
-  for (std::size_t g = 0; g < group_ids_.size(); ++g) {
-    archive(groups_.emplace_back(kGroupSpec, workers_, kGroupThetas.size()));
-  }
-}
-
-bool WorkerPanels::fits() const {
-  const auto fits = [](const RankPanel& panel) { return panel.fits(); };
-  return std::ranges::all_of(panels_, fits) && std::ranges::all_of(groups_, fits) &&
-         groups_.size() == group_ids_.size();
+void WorkerPanels::visit(Archive& archive) {
+  archive(std::span(panels_));
+  std::uint64_t groups = groups_.size();
+  archive(groups);
+  archive.require(groups <= (workers_ <= kGroupWorkersMax ? kGroupsMax : 0));
+  while (archive.ok() && groups_.size() < groups) add_group(0);
+  archive(std::span(group_ids_));
+  archive(std::span(groups_));
 }
 
 }  // namespace presum::detect

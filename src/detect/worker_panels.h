@@ -64,18 +64,10 @@ class WorkerPanels {
   // The next step begins a new count of steps: blame and cool-downs end, evidence stays.
   void restart(std::uint64_t step);
 
-  template <class Archive>
-  void visit(Archive& archive) {
-    for (RankPanel& panel : panels_) archive(panel);
-    archive(group_ids_);
-    visit_groups(archive);
-  }
-  // Whether what was restored has the lengths that it must have.
-  bool fits() const;
+  void visit(Archive& archive);
 
  private:
-  void visit_groups(SavingArchive& archive);
-  void visit_groups(RestoringArchive& archive);
+  RankPanel& add_group(std::uint64_t id);
   RankPanel* group_panel(std::uint64_t id, std::size_t likely);
 
   std::size_t workers_;

@@ -9,25 +9,15 @@
 namespace presum::metrics {
 namespace {
 
-// Sum of products in double, over 8 fixed lanes so that compilers vectorise it.
-double dot(std::span<const float> a, std::span<const float> b) {
+// Sum of products in double, over 8 fixed lanes so that compilers vectorise it. A sketch has a
+// power of two of buckets, 64 at least.
+template <class Values>
+double dot(std::span<const float> a, const Values& b) {
   std::array<double, 8> lane{};
-  const std::size_t whole = a.size() / 8 * 8;
-  for (std::size_t i = 0; i < whole; i += 8) {
+  for (std::size_t i = 0; i < a.size(); i += 8) {
     for (std::size_t l = 0; l < 8; ++l) {
       lane[l] += static_cast<double>(a[i + l]) * static_cast<double>(b[i + l]);
     }
-  }
-  for (std::size_t i = whole; i < a.size(); ++i) {
-    lane[i - whole] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-  }
-  return std::accumulate(lane.begin(), lane.end(), 0.0);
-}
-
-double mixed_dot(std::span<const float> a, const std::vector<double>& b) {
-  std::array<double, 8> lane{};
-  for (std::size_t i = 0; i < a.size(); i += 8) {
-    for (std::size_t l = 0; l < 8; ++l) lane[l] += static_cast<double>(a[i + l]) * b[i + l];
   }
   return std::accumulate(lane.begin(), lane.end(), 0.0);
 }
@@ -81,8 +71,8 @@ CosineEstimate::CosineEstimate(const Directions& d) : norms_(d.norms) {
   b.unit_scatter.assign(d.sketch_size, 0.0);
   b.weight_scatter.assign(d.sketch_size, 0.0);
   for (std::size_t i = 0; i < v; ++i) {
-    const double r = mixed_dot(d.sketches[i], b.unit) * inverse[i] - 1;
-    const double q = mixed_dot(d.sketches[i], b.weighted) * inverse[i] - norms_[i];
+    const double r = dot(d.sketches[i], b.unit) * inverse[i] - 1;
+    const double q = dot(d.sketches[i], b.weighted) * inverse[i] - norms_[i];
     to_others_.push_back(clip(r / static_cast<double>(v - 1)));
     mean_ += r;
     rows_.push_back(norms_[i] * q);

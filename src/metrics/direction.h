@@ -2,6 +2,7 @@
 // Cosines between workers' gradients from their sketches and exact norms.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,6 +14,7 @@ struct Directions {
   std::uint32_t sketch_size = 0;
   std::vector<std::span<const float>> sketches;  // each sketch_size long, finite, non-zero
   std::vector<double> norms;                     // ||g_i|| > 0
+  std::vector<std::size_t> workers;              // their positions in the step
 };
 
 // The mean cosine over pairs, each worker's mean cosine with the others, and how sure they are.

@@ -4,11 +4,84 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
+#include <vector>
 
 #include "base/pairs.h"
 
 namespace presum::metrics {
 namespace {
+
+// The exact dot products of all pairs of workers, by position in the list of workers. Entries of a
+// worker whose norm is not finite are not to be used.
+class Gram {
+ public:
+  // Adds the workers' shares up. Null where one is missing or not of as many workers as are
+  // expected, and where the sum contradicts the workers' norms.
+  static std::optional<Gram> sum(Steps steps, const StepRecord& record) {
+    const std::size_t size = packet::gram_size(record.workers_expected);
+    const bool whole =
+        size > 0 && steps.size() == record.workers_expected &&
+        std::ranges::all_of(steps, [&](const packet::Step* s) { return s->gram.size() == size; });
+    if (!whole) return std::nullopt;
+    Gram gram(record.workers_expected);
+    for (const packet::Step* step : steps) gram.add(step->gram);
+    return gram.fits(record.workers) ? std::optional(std::move(gram)) : std::nullopt;
+  }
+
+  // From -1 to 1. REQUIRES: both gradients are finite and not zero. By the matrix's own diagonal:
+  // equal gradients have the cosine 1 however roughly they are summed.
+  double cosine(std::size_t i, std::size_t j) const {
+    return std::clamp(product(i, j) / (std::sqrt(product(i, i)) * std::sqrt(product(j, j))), -1.0,
+                      1.0);
+  }
+
+  // Sum over i != j of <g_i, g_j>; NaN if one of them is.
+  double cross_sum() const {
+    double sum = 0;
+    for (std::size_t i = 0; i < workers_; ++i) {
+      double row = 0;
+      for (std::size_t j = 0; j < workers_; ++j) row += j == i ? 0 : product(i, j);
+      sum += row;
+    }
+    return sum;
+  }
+
+ private:
+  explicit Gram(std::size_t workers) : workers_(workers), products_(workers * workers) {}
+
+  double product(std::size_t i, std::size_t j) const { return products_[i * workers_ + j]; }
+
+  void add(std::span<const double> share) {
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < workers_; ++i) {
+      for (std::size_t j = i; j < workers_; ++j, ++at) {
+        products_[i * workers_ + j] += share[at];
+        if (j != i) products_[j * workers_ + i] += share[at];
+      }
+    }
+  }
+
+  // The diagonal holds the squared norms, and no product exceeds that of its norms. NaN does
+  // neither.
+  bool fits(std::span<const WorkerRecord> records) const {
+    constexpr double kTolerance = 1e-3;  // gradients may be summed up in fewer bits than norms
+    for (std::size_t i = 0; i < workers_; ++i) {
+      const double norm = records[i].grad_norm;
+      if (!std::isfinite(norm)) continue;
+      const double square = norm * norm;
+      if (!(std::abs(product(i, i) - square) <= kTolerance * square)) return false;
+      for (std::size_t j = 0; j < i; ++j) {
+        const double bound = (1 + kTolerance) * norm * records[j].grad_norm;
+        if (std::isfinite(bound) && !(std::abs(product(i, j)) <= bound)) return false;
+      }
+    }
+    return true;
+  }
+
+  std::size_t workers_;
+  std::vector<double> products_;
+};
 
 std::vector<std::size_t> with_direction(const std::vector<WorkerRecord>& workers) {
   std::vector<std::size_t> out;
@@ -42,38 +115,37 @@ void fill_cosines(const Gram& gram, const std::vector<std::size_t>& directed, bo
 }
 
 // REQUIRES: reduced.cross_sum().
-bool fits(const ReducedGradient& reduced, const Gram& gram, const NormSums& norms) {
+bool fits(const ReducedGradient& reduced, double cross, const NormSums& norms) {
   constexpr double kTolerance = ReducedGradient::kTolerance;
-  const double cross = gram.cross_sum();
   const double slack = kTolerance * std::max(norms.squares, norms.squares + cross);
   return std::abs(*reduced.cross_sum() - cross) <= slack;
 }
 
 // Whether two workers' sketches, where there are any, allow this cosine.
-bool sketches_allow(double cosine, const DirectedWorkers& directed) {
+bool sketches_allow(double cosine, const Directions& directed) {
   if (directed.workers.size() < 2) return true;
-  const double sketched = pair_cosines(directed.directions).front();
-  const double slack =
-      kSketchSigmas / std::sqrt(static_cast<double>(directed.directions.sketch_size));
+  const double sketched = pair_cosines(directed).front();
+  const double slack = kSketchSigmas / std::sqrt(static_cast<double>(directed.sketch_size));
   return std::abs(cosine - sketched) <= slack + ReducedGradient::kTolerance;
 }
 
 }  // namespace
 
-bool fill_gram_cosines(const Gram& gram, bool pairwise, const NormSums& norms,
-                       ReducedGradient& reduced, StepRecord& record) {
+std::optional<double> fill_gram_cosines(Steps steps, bool pairwise, const NormSums& norms,
+                                        ReducedGradient& reduced, StepRecord& record) {
+  const auto gram = Gram::sum(steps, record);
   const auto directed = with_direction(record.workers);
-  if (directed.size() < 2) return false;
-  fill_cosines(gram, directed, pairwise, record);
-  if (!norms.complete) return true;
-  if (reduced.cross_sum() && !fits(reduced, gram, norms)) reduced.distrust();
-  const double squared = std::max(0.0, norms.squares + gram.cross_sum());
-  record.mean_norm = std::sqrt(squared) / norms.workers;
+  if (!gram || directed.size() < 2) return std::nullopt;
+  fill_cosines(*gram, directed, pairwise, record);
+  const double cross = gram->cross_sum();
+  if (!norms.complete) return cross;
+  if (reduced.cross_sum() && !fits(reduced, cross, norms)) reduced.distrust();
+  record.mean_norm = std::sqrt(std::max(0.0, norms.squares + cross)) / norms.workers;
   record.mean_norm_error = 0;
-  return true;
+  return cross;
 }
 
-bool fill_exact_pair(Steps steps, const DirectedWorkers& directed, bool pairwise,
+bool fill_exact_pair(Steps steps, const Directions& directed, bool pairwise,
                      ReducedGradient& reduced, StepRecord& record) {
   if (record.workers.size() != 2 || !reduced.cross_sum()) return false;
   const double cross = *reduced.cross_sum();

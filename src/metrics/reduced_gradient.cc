@@ -6,22 +6,16 @@
 namespace presum::metrics {
 
 ReducedGradient::ReducedGradient(std::span<const WorkerRecord> workers, const NormSums& norms) {
-  read_norm(workers);
-  if (norms.complete && std::isfinite(norm_)) derive_cross_sum(norms);
-}
-
-// Every worker that read a norm must hold the same bits.
-void ReducedGradient::read_norm(std::span<const WorkerRecord> workers) {
+  // Every worker that read a norm must hold the same bits.
   const WorkerRecord* first = nullptr;
   for (const WorkerRecord& w : workers) {
     if (std::isnan(w.reduced_norm) && w.reduced_fingerprint == 0) continue;
     if (first == nullptr) first = &w;
     if (w.reduced_fingerprint != first->reduced_fingerprint) contradicted_ = true;
   }
-  if (first != nullptr && !contradicted_) norm_ = first->reduced_norm;
-}
-
-void ReducedGradient::derive_cross_sum(const NormSums& norms) {
+  if (first == nullptr || contradicted_) return;
+  norm_ = first->reduced_norm;
+  if (!norms.complete || !std::isfinite(norm_)) return;
   const double sum_norm = norms.workers * norm_;
   cross_sum_ = sum_norm * sum_norm - norms.squares;
   if (std::abs(*cross_sum_) > norms.pair_weight() + kTolerance * norms.squares) distrust();

@@ -34,9 +34,6 @@ class ReducedGradient {
   void distrust();
 
  private:
-  void read_norm(std::span<const WorkerRecord> workers);
-  void derive_cross_sum(const NormSums& norms);
-
   double norm_ = kNaN;
   bool contradicted_ = false;
   std::optional<double> cross_sum_;

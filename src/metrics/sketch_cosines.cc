@@ -17,26 +17,24 @@ bool usable(std::span<const float> sketch) {
 
 }  // namespace
 
-DirectedWorkers directed_workers(Steps steps, std::span<const WorkerRecord> workers) {
-  DirectedWorkers d;
+Directions directed_workers(Steps steps, std::span<const WorkerRecord> workers) {
+  Directions d;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const auto& sketch = steps[i]->sketch;
     const double norm = workers[i].grad_norm;
     if (sketch.empty() || !std::isfinite(norm) || norm == 0 || !usable(sketch)) continue;
-    auto& size = d.directions.sketch_size;
-    if (size == 0) size = static_cast<std::uint32_t>(sketch.size());
-    if (sketch.size() != size) continue;
-    d.directions.sketches.emplace_back(sketch);
-    d.directions.norms.push_back(norm);
+    if (d.sketch_size == 0) d.sketch_size = static_cast<std::uint32_t>(sketch.size());
+    if (sketch.size() != d.sketch_size) continue;
+    d.sketches.emplace_back(sketch);
+    d.norms.push_back(norm);
     d.workers.push_back(i);
   }
   return d;
 }
 
-SketchCosines::SketchCosines(const DirectedWorkers& directed, const NormSums& norms,
-                             StepRecord& record)
+SketchCosines::SketchCosines(const Directions& directed, const NormSums& norms, StepRecord& record)
     : directed_(directed), norms_(norms), record_(record) {
-  if (directed.workers.size() >= 2) estimate_.emplace(directed.directions);
+  if (directed.workers.size() >= 2) estimate_.emplace(directed);
 }
 
 // |mean of g_i|^2 = (sum n_i^2 + sum over i != j of <g_i, g_j>) / W^2.
@@ -95,7 +93,7 @@ void SketchCosines::fill_matrix() {
   const std::size_t w = record_.workers.size();
   const auto& workers = directed_.workers;
   record_.cosines.assign(pairs_of(w), NAN);
-  const auto raw = pair_cosines(directed_.directions);
+  const auto raw = pair_cosines(directed_);
   std::size_t at = 0;
   for (std::size_t i = 0; i < workers.size(); ++i) {
     for (std::size_t j = i + 1; j < workers.size(); ++j, ++at) {

@@ -3,10 +3,8 @@
 // docs/metrics.md, "Cosines from sketches", "Corrections", "Norm of the mean gradient".
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "metrics/direction.h"
 #include "metrics/norm_sums.h"
@@ -20,18 +18,14 @@ namespace presum::metrics {
 // them.
 inline constexpr double kSketchSigmas = 6;
 
-// Workers with a finite, non-zero gradient and a usable sketch of the length of the first such.
-struct DirectedWorkers {
-  Directions directions;             // borrows the sketches
-  std::vector<std::size_t> workers;  // their positions in the step
-};
-// REQUIRES: `steps` and `workers` are parallel.
-DirectedWorkers directed_workers(Steps steps, std::span<const WorkerRecord> workers);
+// Of workers with a finite, non-zero gradient and a usable sketch of the length of the first such;
+// borrows the sketches. REQUIRES: `steps` and `workers` are parallel.
+Directions directed_workers(Steps steps, std::span<const WorkerRecord> workers);
 
 // Not synchronised; borrows all that it is given.
 class SketchCosines {
  public:
-  SketchCosines(const DirectedWorkers& directed, const NormSums& norms, StepRecord& record);
+  SketchCosines(const Directions& directed, const NormSums& norms, StepRecord& record);
 
   // Fills in the norm of the mean gradient, where all gradients are known: before any correction.
   void fill_mean_norm();
@@ -48,7 +42,7 @@ class SketchCosines {
   bool fits(const ReducedGradient& reduced) const;
   void fill_matrix();
 
-  const DirectedWorkers& directed_;
+  const Directions& directed_;
   const NormSums& norms_;
   StepRecord& record_;
   std::optional<CosineEstimate> estimate_;  // of two or more workers

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "metrics/exact_cosines.h"
-#include "metrics/gram.h"
 #include "metrics/layer_reductions.h"
 #include "metrics/moments.h"
 #include "metrics/noise.h"
@@ -61,13 +60,11 @@ struct CrossSum {
 // Fills in the cosines and the norm of the mean gradient by the most exact source that there is.
 CrossSum fill_directions(const StepInput& input, const NormSums& norms, ReducedGradient& reduced,
                          StepRecord& record) {
-  const DirectedWorkers directed = directed_workers(input.workers, record.workers);
-  record.sketch_size = directed.directions.sketch_size;
-  const auto gram = Gram::sum(input.workers, record.workers, input.workers_expected);
-  if (gram && fill_gram_cosines(*gram, input.pairwise, norms, reduced, record)) {
-    if (!norms.complete) return {};
-    return {gram->cross_sum(), std::nullopt};
-  }
+  const Directions directed = directed_workers(input.workers, record.workers);
+  record.sketch_size = directed.sketch_size;
+  const auto products = fill_gram_cosines(input.workers, input.pairwise, norms, reduced, record);
+  if (products && !norms.complete) return {};
+  if (products) return {products, std::nullopt};
   SketchCosines sketched(directed, norms, record);
   sketched.fill_mean_norm();
   if (!fill_exact_pair(input.workers, directed, input.pairwise, reduced, record)) {

@@ -23,8 +23,7 @@ void fill_loss(WorkerRecord& w, const packet::Step& step) {
 
 const packet::Group* find_group(const packet::Step& step, std::size_t at, std::uint64_t id) {
   if (at < step.groups.size() && step.groups[at].id == id) return &step.groups[at];
-  const auto found = std::find_if(step.groups.begin(), step.groups.end(),
-                                  [&](const packet::Group& g) { return g.id == id; });
+  const auto found = std::ranges::find(step.groups, id, &packet::Group::id);
   return found == step.groups.end() ? nullptr : &*found;
 }
 
@@ -33,15 +32,6 @@ void add_group(GroupRecord& g, const packet::Group* group) {
   g.maxima.push_back(group ? static_cast<float>(group->sums.max_abs) : NAN);
   g.fingerprints.push_back(group ? static_cast<std::uint32_t>(group->sums.fingerprint) : 0);
   g.nonfinite += group ? group->sums.nonfinite : 0;
-}
-
-GroupRecord empty_record(std::uint64_t id, std::size_t workers) {
-  GroupRecord g;
-  g.id = id;
-  g.norms.reserve(workers);
-  g.maxima.reserve(workers);
-  g.fingerprints.reserve(workers);
-  return g;
 }
 
 }  // namespace
@@ -69,7 +59,11 @@ std::vector<GroupRecord> group_records(Steps steps) {
   std::vector<GroupRecord> records;
   if (steps.empty()) return records;
   for (const packet::Group& group : steps.front()->groups) {
-    records.push_back(empty_record(group.id, steps.size()));
+    GroupRecord& g = records.emplace_back();
+    g.id = group.id;
+    g.norms.reserve(steps.size());
+    g.maxima.reserve(steps.size());
+    g.fingerprints.reserve(steps.size());
   }
   for (const packet::Step* step : steps) {  // in the order in which they lie in memory
     for (std::size_t g = 0; g < records.size(); ++g) {

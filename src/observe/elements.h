@@ -46,11 +46,6 @@ class Elements {
     return 0;
   }
 
-  // The 32-bit words of the fingerprint: one an element, two for f64.
-  std::uint32_t word(std::size_t j) const {
-    return element_bytes(dtype_) == 2 ? read<std::uint16_t>(j) : read<std::uint32_t>(j);
-  }
-
  private:
   template <class T>
   T read(std::size_t i) const {

@@ -122,14 +122,6 @@ namespace presum::observe {
 namespace {
 namespace HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-
-GradientSums gradient_kernel(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch) {
-  return gradient_pass_reference(data, count, dtype, sketch);
-}
-
-#else
-
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace base::HWY_NAMESPACE;
 
@@ -152,7 +144,7 @@ class Pass {
   HWY_INLINE GradientSums result(const std::uint8_t* data, std::size_t count) const {
     const double sum = sum_squares();
     GradientSums sums{sum, hn::GetLane(hn::MaxOfLanes(Doubles(), largest())), 0, 0, zeros_};
-    if (!std::isfinite(sum)) sums = norm_reference(data, count, kDtype);
+    if (!std::isfinite(sum)) sums = plain_norm(data, count, kDtype);
     sums.fingerprint = fingerprint_;
     return sums;
   }
@@ -204,13 +196,9 @@ class Pass {
     for (std::size_t i = 0; i < elements; i += kChunk) {
       prefetch(from + i * kBytes);
       const std::uint64_t signs = kSketch ? sketch_signs(sign_seed, i / kChunk) : 0;
-      chunk(from + i * kBytes, keys + i * kWordsPerElement, signs, kSketch ? buckets + i : nullptr);
+      steps(std::make_index_sequence<kSteps>(), from + i * kBytes, keys + i * kWordsPerElement,
+            signs, kSketch ? buckets + i : nullptr);
     }
-  }
-
-  HWY_INLINE void chunk(const std::uint8_t* from, const std::uint32_t* keys, std::uint64_t signs,
-                        float* buckets) {
-    steps(std::make_index_sequence<kSteps>(), from, keys, signs, buckets);
   }
 
   template <std::size_t... kStep>
@@ -378,8 +366,6 @@ GradientSums gradient_kernel(const void* data, std::size_t count, Dtype dtype, S
   PRESUM_RETURN_BY_DTYPE(dtype, gradient_of, data, count, sketch)
   return {};
 }
-
-#endif
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE

@@ -39,11 +39,8 @@ GradientSums gradient_pass(const void* data, std::size_t count, Dtype dtype,
 void sketch_part(const void* data, std::size_t count, Dtype dtype, std::uint64_t first,
                  SketchSpan sketch) noexcept;
 
-// Plain code with the same results; it runs where no vector instructions are known, and the tests
-// hold the kernels against it.
-GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
-                                     SketchSpan sketch);
-// Without sketch, and with 0 as the fingerprint.
-GradientSums norm_reference(const void* data, std::size_t count, Dtype dtype);
+// The same sums without a sketch, and with 0 as the fingerprint. Plain code, for gradients that are
+// not finite.
+GradientSums plain_norm(const void* data, std::size_t count, Dtype dtype);
 
 }  // namespace presum::observe

@@ -50,19 +50,6 @@ namespace presum {
 namespace {
 namespace HWY_NAMESPACE {
 
-// The sum of mix64 of each word with its key, without those whose flag is zero (null: none is).
-// Words and flags may lie at any address.
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-
-Mixed sum_of_mixed(const std::uint8_t* words, const std::uint64_t* keys, const std::uint8_t* flags,
-                   std::size_t count) {
-  Mixed mixed;
-  for (std::size_t i = 0; i < count; ++i) mixed.add_word(words, keys, flags, i);
-  return mixed;
-}
-
-#else
-
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace base::HWY_NAMESPACE;
 
@@ -112,13 +99,13 @@ HWY_INLINE Mixed sum_with(const std::uint8_t* words, const std::uint64_t* keys,
   return all;
 }
 
+// The sum of mix64 of each word with its key, without those whose flag is zero (null: none is).
+// Words and flags may lie at any address.
 Mixed sum_of_mixed(const std::uint8_t* words, const std::uint64_t* keys, const std::uint8_t* flags,
                    std::size_t count) {
   return flags == nullptr ? sum_with<false>(words, keys, flags, count)
                           : sum_with<true>(words, keys, flags, count);
 }
-
-#endif
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 
 #include "base/testing.h"
+#include "observe/fingerprint.h"
+#include "observe/gradient_pass.h"
 
-// Buffers of every dtype.
+// Buffers of every dtype, and what a pass over them must give.
 namespace presum::observe {
 
 using base::Buffer;
@@ -49,6 +53,44 @@ inline bool same_bits(double a, double b) {
 inline bool same_or_both_nan(float a, float b) {
   return (std::isnan(a) && std::isnan(b)) ||
          std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+}
+
+// ---- the fingerprint and the pass as they are defined
+
+// A 32-bit word of the fingerprint: one an element, two for f64.
+inline std::uint32_t fingerprint_word(const void* data, Dtype dtype, std::size_t j) {
+  const std::size_t width = std::min(element_bytes(dtype), sizeof(std::uint32_t));
+  std::uint32_t word = 0;
+  std::memcpy(&word, static_cast<const char*>(data) + j * width, width);
+  return word;
+}
+
+inline std::uint64_t fingerprint_reference(const void* data, std::size_t count, Dtype dtype) {
+  const std::size_t words_per_element = dtype == Dtype::kF64 ? 2 : 1;
+  std::uint64_t fingerprint = 0;
+  for (std::size_t begin = 0; begin < count; begin += kFingerprintBlock) {
+    const std::size_t length = std::min(kFingerprintBlock, count - begin);
+    const std::size_t first = begin * words_per_element, words = length * words_per_element;
+    std::uint64_t sum = 0;
+    for (std::size_t j = 0; j < words; j += 2) {
+      const std::uint32_t left = fingerprint_word(data, dtype, first + j) + kFingerprintKey[j];
+      const std::uint32_t partner =
+          j + 1 < words ? fingerprint_word(data, dtype, first + j + 1) : 0;
+      const std::uint32_t right = partner + kFingerprintKey[j + 1];
+      sum += static_cast<std::uint64_t>(left) * right;
+    }
+    fingerprint += fingerprint_of_block(sum, begin / kFingerprintBlock, length);
+  }
+  return fingerprint;
+}
+
+// gradient_pass in plain code.
+inline GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
+                                            SketchSpan sketch) {
+  sketch_part(data, count, dtype, 0, sketch);
+  GradientSums sums = plain_norm(data, count, dtype);
+  sums.fingerprint = fingerprint_reference(data, count, dtype);
+  return sums;
 }
 
 }  // namespace presum::observe

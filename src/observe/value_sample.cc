@@ -28,9 +28,6 @@ bool same_bits(double a, double b) {
 
 std::vector<double> value_sample(std::span<const Buffer> buffers, std::size_t each) {
   std::vector<double> out;
-  std::size_t all = 0;
-  for (const Buffer& buffer : buffers) all += std::min(each, buffer.count);
-  out.reserve(all);
   for (const Buffer& buffer : buffers) {
     const Elements elements(buffer.data, buffer.dtype);
     const std::size_t taken = std::min(each, buffer.count);

@@ -6,6 +6,7 @@
 
 #include "base/float_environment.h"
 #include "base/simd_dispatch.h"
+#include "reduce/long_sum.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "reduce/exact.cc"
@@ -55,15 +56,6 @@ HWY_BEFORE_NAMESPACE();
 namespace presum::reduce {
 namespace {
 namespace HWY_NAMESPACE {
-
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-
-void exact_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
-                   void* out) {
-  exact_reference(leaves, dtype, 0, count, divisor, out);
-}
-
-#else
 
 using namespace reduce::HWY_NAMESPACE;
 
@@ -642,8 +634,6 @@ void exact_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t 
   PRESUM_RETURN_BY_DTYPE(dtype, exact_of, leaves, count, divisor, out)
 }
 
-#endif
-
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
 }  // namespace
@@ -658,6 +648,25 @@ namespace {
 HWY_EXPORT(exact_vectors);
 
 }  // namespace
+
+std::uint64_t exact_sum(Leaves leaves, Dtype dtype, std::size_t i, std::uint32_t divisor) {
+  LongSum sum;
+  Specials specials;
+  for (const void* leaf : leaves) {
+    const Element e = element_at(leaf, i, dtype);
+    specials.add(e);
+    sum.add(e.negative, e.mantissa, e.shift);
+  }
+  const Format format = format_of(dtype);
+  return specials.any() ? specials.bits(format) : sum.round(divisor, format.unit(), format);
+}
+
+void exact_reference(Leaves leaves, Dtype dtype, std::size_t first, std::size_t count,
+                     std::uint32_t divisor, void* out) {
+  for (std::size_t i = first; i < first + count; ++i) {
+    set_element_bits(out, i, dtype, exact_sum(leaves, dtype, i, divisor));
+  }
+}
 
 void exact_kernel(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out) {
   const base::DefaultFloatEnvironment environment;

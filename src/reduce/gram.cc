@@ -19,14 +19,6 @@ namespace presum::reduce {
 namespace {
 namespace HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-
-void gram_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::span<double> gram) {
-  gram_reference(leaves, dtype, count, gram);
-}
-
-#else
-
 using namespace base::HWY_NAMESPACE;
 
 constexpr std::size_t kVectors = kGramLanes / kDoubleLanes;  // of the sums of one pair
@@ -131,8 +123,6 @@ void gram_of(Leaves leaves, std::size_t count, std::span<double> gram) {
 void gram_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::span<double> gram) {
   PRESUM_RETURN_BY_DTYPE(dtype, gram_of, leaves, count, gram)
 }
-
-#endif
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE

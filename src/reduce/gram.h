@@ -17,6 +17,5 @@ inline constexpr std::size_t kGramLanes = 16;
 inline constexpr std::size_t kGramLeavesMax = 64;
 
 void gram_kernel(Leaves leaves, Dtype dtype, std::size_t count, std::span<double> gram);
-void gram_reference(Leaves leaves, Dtype dtype, std::size_t count, std::span<double> gram);
 
 }  // namespace presum::reduce

@@ -20,8 +20,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace presum::reduce::HWY_NAMESPACE {
 
-#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-
 using namespace base::HWY_NAMESPACE;
 
 using LongInts = hn::RebindToSigned<LongWords>;
@@ -109,8 +107,7 @@ HWY_INLINE Reals round_to(Reals x) {
 }
 
 HWY_INLINE hn::Vec<Floats> demote(Sums x) {
-  return hn::Combine(Floats(), hn::DemoteTo(HalfFloats(), x.high),
-                     hn::DemoteTo(HalfFloats(), x.low));
+  return hn::Combine(Floats(), narrowed(x.high), narrowed(x.low));
 }
 
 HWY_INLINE void store(hn::Vec<Words> words, std::uint8_t* to) {
@@ -150,8 +147,6 @@ HWY_INLINE void store_rounded(Sums x, std::uint8_t* to) {
     store_short(bits, to);
   }
 }
-
-#endif
 
 }  // namespace presum::reduce::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

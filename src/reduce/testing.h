@@ -59,7 +59,6 @@ inline Whole whole_of(std::uint64_t bits, Dtype dtype) {
   return {hidden + size % hidden, exponent - 1};
 }
 
-// Any dtype but f64 fits a double.
 inline double value_of(std::uint64_t bits, Dtype dtype) {
   const double sign = (bits & sign_bit(dtype)) != 0 ? -1 : 1;
   if (is_nan(bits, dtype)) return std::nan("");

@@ -2,7 +2,11 @@
 #include "observe/cuda/batch.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstddef>
+
+#include "device/host_grid.h"
 
 namespace presum::observe::cuda {
 namespace {
@@ -16,6 +20,117 @@ constexpr std::uint64_t kBytesPerSketchByte = 12;
 bool is_size(std::uint32_t size) {
   return size == 0 || (std::has_single_bit(size) && size >= 64 && size <= 65536);
 }
+
+// ---- the grid of kernels.cu on the host: the same functions in the same order, a barrier being
+// the end of a loop over threads
+
+using device::each;
+using device::Kernel;
+using device::Order;
+
+// As threads exchange values of a warp; all of them end with the same bits.
+Partial warp_sum(std::array<Partial, kWarp> values) {
+  for (unsigned step = kWarp / 2; step > 0; step /= 2) {
+    const std::array<Partial, kWarp> before = values;
+    for (unsigned i = 0; i < kWarp; ++i) values[i] = combine(before[i], before[i ^ step]);
+  }
+  return values[0];
+}
+
+// The threads of one block.
+template <Dtype kDtype>
+using Threads = std::vector<Thread<kDtype>>;
+
+template <Dtype kDtype>
+void add_span(Threads<kDtype>& threads, const Walk& walk, const BlockSketch& sketch, Order order) {
+  std::array<std::uint64_t, kTiles> sums{};
+  each(kThreads, order, [&](unsigned t) {
+    const Item& gradient = walk.gradient();
+    const auto pairs = threads[t].load(gradient, walk.first());
+    Signs signs;
+    for (unsigned j = 0; j < kPairs; ++j) signs.of[j] = threads[t].signs(gradient, walk.first(), j);
+    sums[t / kTileThreads] +=
+        threads[t].add(gradient, walk.first(), pairs, kFingerprintKey.data(), signs, sketch);
+  });
+  for (unsigned tile = 0; tile < kTiles; ++tile) {
+    threads[tile * kTileThreads].end_tile(sums[tile], walk.gradient(), walk.first());
+  }
+}
+
+template <Dtype kDtype>
+Partial take_partials(Threads<kDtype>& threads) {
+  Partial sum{};
+  for (unsigned warp = 0; warp < kWarps; ++warp) {
+    std::array<Partial, kWarp> values;
+    for (unsigned i = 0; i < kWarp; ++i) values[i] = threads[warp * kWarp + i].take_partial();
+    sum = warp == 0 ? warp_sum(values) : combine(sum, warp_sum(values));
+  }
+  return sum;
+}
+
+template <Dtype kDtype>
+void run_block(const Batch& batch, std::uint32_t block, Order order) {
+  std::vector<float> shared(batch.in_shared() ? batch.sums() : 0);
+  float* row = batch.rows + std::size_t{block} * batch.sketch_size;
+  const BlockSketch sketch{batch.in_shared() ? shared.data() : row, batch.sketch_size,
+                           batch.sums()};
+  const float* held = block < batch.rows_in_use ? row : nullptr;
+  Threads<kDtype> threads;
+  for (unsigned t = 0; t < kThreads; ++t) threads.emplace_back(t);
+  each(kThreads, order, [&](unsigned t) { begin(sketch, held, t); });
+  for (Walk walk(batch, block); walk.more();) {
+    Walk next = walk;
+    next.next();
+    add_span<kDtype>(threads, walk, sketch, order);
+    if (!next.more() || next.item() != walk.item()) {
+      batch.partials[std::size_t{block} + walk.item()] = take_partials<kDtype>(threads);
+    }
+    walk = next;
+  }
+  each(kThreads, order, [&](unsigned t) { store(sketch, row, t); });
+}
+
+template <Dtype kDtype>
+void run(const void* argument, std::uint32_t blocks, Order order) {
+  const Batch& batch = *static_cast<const Batch*>(argument);
+  each(blocks, order, [&](std::uint32_t block) { run_block<kDtype>(batch, block, order); });
+}
+
+void finish_gradient(const Step& step, std::uint32_t gradient) {
+  std::array<Partial, kWarp> values;
+  for (unsigned i = 0; i < kWarp; ++i) values[i] = gather(step.parts[gradient], i);
+  step.found[gradient] = warp_sum(values);
+}
+
+void finish_bucket(const Step& step, std::uint32_t bucket) {
+  std::array<float, kRows> sums;
+  for (unsigned row = 0; row < kRows; ++row) sums[row] = gather(step, bucket, row);
+  for (unsigned half = kRows / 2; half > 0; half /= 2) {
+    for (unsigned row = 0; row < half; ++row) sums[row] += sums[row + half];
+  }
+  step.sketch[bucket] = sums[0];
+}
+
+void finish_all(const void* argument, std::uint32_t /*blocks*/, Order order) {
+  const Step& step = *static_cast<const Step*>(argument);
+  each(step.gradients, order, [&](std::uint32_t i) { finish_gradient(step, i); });
+  each(step.sketch_size, order, [&](std::uint32_t i) { finish_bucket(step, i); });
+}
+
+// By Dtype; the second ones keep their sums in global memory.
+constexpr std::array<Kernel, 4> kPass = {{
+    {"observe", "presum_pass_f32", kThreads, run<Dtype::kF32>},
+    {"observe", "presum_pass_f64", kThreads, run<Dtype::kF64>},
+    {"observe", "presum_pass_bf16", kThreads, run<Dtype::kBF16>},
+    {"observe", "presum_pass_f16", kThreads, run<Dtype::kF16>},
+}};
+constexpr std::array<Kernel, 4> kLargePass = {{
+    {"observe", "presum_large_pass_f32", kThreads, run<Dtype::kF32>},
+    {"observe", "presum_large_pass_f64", kThreads, run<Dtype::kF64>},
+    {"observe", "presum_large_pass_bf16", kThreads, run<Dtype::kBF16>},
+    {"observe", "presum_large_pass_f16", kThreads, run<Dtype::kF16>},
+}};
+constexpr Kernel kFinish = {"observe", "presum_finish", kFinishThreads, finish_all};
 
 }  // namespace
 
@@ -87,7 +202,8 @@ Status GradientBatch::launch(device::Launcher& launcher, const Memory& memory, v
   const device::Traffic traffic{
       elements_ * element_bytes(dtype_),
       list_bytes() + partials_bytes() + rows * sketch_size_ * sizeof(float)};
-  return launcher.start({pass_kernel(dtype_, argument.in_shared()), &argument, argument.blocks,
+  const auto& kernels = argument.in_shared() ? kPass : kLargePass;
+  return launcher.start({kernels[static_cast<std::size_t>(dtype_)], &argument, argument.blocks,
                          static_cast<std::uint32_t>(shared), traffic},
                         stream);
 }
@@ -95,7 +211,7 @@ Status GradientBatch::launch(device::Launcher& launcher, const Memory& memory, v
 Status finish(device::Launcher& launcher, const Step& step, std::uint64_t traffic, void* stream) {
   const std::uint32_t blocks = step.gradient_blocks() + step.sketch_blocks();
   if (blocks == 0) return {};
-  return launcher.start({finish_kernel(), &step, blocks, 0, {0, traffic}}, stream);
+  return launcher.start({kFinish, &step, blocks, 0, {0, traffic}}, stream);
 }
 
 }  // namespace presum::observe::cuda

@@ -67,9 +67,4 @@ class GradientBatch {
 // Adds up what a step's launches left; `traffic` is in bytes. Nothing is launched for nothing.
 Status finish(device::Launcher& launcher, const Step& step, std::uint64_t traffic, void* stream);
 
-// Kernels of kernels.cu. The argument of the one is a Batch, of which `in_shared` is its
-// in_shared(), that of the other a Step.
-const device::Kernel& pass_kernel(Dtype dtype, bool in_shared);
-const device::Kernel& finish_kernel();
-
 }  // namespace presum::observe::cuda

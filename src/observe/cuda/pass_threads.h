@@ -8,7 +8,7 @@
 #include "presum/dtype.h"
 
 // What each thread of the CUDA pass over a batch of gradients does between two barriers, as
-// functions that the host can run too: one thread after the other, by observe/cuda/kernels.cc.
+// functions that the host can run too: one thread after the other, by observe/cuda/batch.cc.
 //
 // A span is 8,192 elements of one gradient, eight fingerprint blocks ("tiles"); a block of threads
 // takes a run of neighbouring spans of the batch, whichever gradients they are of, and in a span a

@@ -15,7 +15,4 @@ namespace presum::observe::cuda {
 Status hash_rows(device::Launcher& launcher, const RowBatch& batch, std::uint64_t* hashes,
                  void* stream);
 
-// The kernel of kernels.cu; its argument is a Rows.
-const device::Kernel& rows_kernel();
-
 }  // namespace presum::observe::cuda

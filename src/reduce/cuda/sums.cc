@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "device/host_grid.h"
 #include "reduce/checks.h"
 #include "reduce/cuda/sum_threads.h"
 
@@ -12,8 +13,25 @@ namespace {
 
 static_assert(kNear == kNearLeaves);
 
-// kernel_list.h has them in the order of Dtype.
-const device::Kernel& kernel_of(Dtype dtype) { return kernels()[static_cast<std::size_t>(dtype)]; }
+// The grid of kernels.cu on the host.
+template <Dtype kDtype>
+void run(const void* argument, std::uint32_t blocks, device::Order order) {
+  const Sum& sum = *static_cast<const Sum*>(argument);
+  device::each(blocks, order, [&](std::uint32_t block) {
+    device::each(kThreads, order, [&](std::uint32_t thread) {
+      const std::uint64_t i = std::uint64_t{block} * kThreads + thread;
+      if (i < sum.count) exact<kDtype>(sum, i);
+    });
+  });
+}
+
+constexpr device::Kernel kKernels[] = {
+    // by Dtype
+    {"reduce", "presum_exact_f32", kThreads, run<Dtype::kF32>},
+    {"reduce", "presum_exact_f64", kThreads, run<Dtype::kF64>},
+    {"reduce", "presum_exact_bf16", kThreads, run<Dtype::kBF16>},
+    {"reduce", "presum_exact_f16", kThreads, run<Dtype::kF16>},
+};
 
 Sum sum_of(const DeviceLeaves& leaves, std::size_t count, std::uint32_t divisor, void* out) {
   Sum sum{};
@@ -42,7 +60,7 @@ Status exact(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::s
   if (blocks > 0x7FFFFFFF) return refuse("too many elements for one launch");
   const Sum sum = sum_of(leaves, count, divisor, out);
   const std::uint64_t bytes = count * element_bytes(dtype);
-  return queue.launcher.start({kernel_of(dtype),
+  return queue.launcher.start({kKernels[static_cast<std::size_t>(dtype)],
                                &sum,
                                static_cast<std::uint32_t>(blocks),
                                0,

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "device/kernel.h"
 #include "presum/dtype.h"
@@ -33,8 +32,5 @@ struct DeviceLeaves {
 
 Status exact(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
              std::uint32_t divisor, void* out);
-
-// All kernels, as src/reduce/cuda/kernels.cu has them.
-std::span<const device::Kernel> kernels();
 
 }  // namespace presum::reduce::cuda

@@ -6,7 +6,6 @@
 
 #include "base/float_environment.h"
 #include "observe/elements.h"
-#include "observe/fingerprint.h"
 #include "observe/gradient_pass.h"
 #include "observe/sketch.h"
 #include "observe/zeros.h"
@@ -21,29 +20,6 @@ double tree_sum(std::array<double, kAccumulators> sums) {
     for (std::size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
   }
   return sums[0];
-}
-
-std::uint64_t block_sum(const Elements& elements, std::size_t first_word, std::size_t words) {
-  std::uint64_t sum = 0;
-  for (std::size_t j = 0; j < words; j += 2) {
-    const std::uint32_t left = elements.word(first_word + j) + kFingerprintKey[j];
-    const std::uint32_t partner = j + 1 < words ? elements.word(first_word + j + 1) : 0;
-    const std::uint32_t right = partner + kFingerprintKey[j + 1];
-    sum += static_cast<std::uint64_t>(left) * right;
-  }
-  return sum;
-}
-
-std::uint64_t fingerprint(const Elements& elements, std::size_t count, Dtype dtype) {
-  const std::size_t words_per_element = dtype == Dtype::kF64 ? 2 : 1;
-  std::uint64_t sum = 0;
-  for (std::size_t begin = 0; begin < count; begin += kFingerprintBlock) {
-    const std::size_t length = std::min(kFingerprintBlock, count - begin);
-    const std::uint64_t block =
-        block_sum(elements, begin * words_per_element, length * words_per_element);
-    sum += fingerprint_of_block(block, begin / kFingerprintBlock, length);
-  }
-  return sum;
 }
 
 void add_to_sketch(const Elements& elements, std::size_t count, std::uint64_t first,
@@ -65,7 +41,7 @@ void add_to_sketch(const Elements& elements, std::size_t count, std::uint64_t fi
 
 }  // namespace
 
-GradientSums norm_reference(const void* data, std::size_t count, Dtype dtype) {
+GradientSums plain_norm(const void* data, std::size_t count, Dtype dtype) {
   const base::DefaultFloatEnvironment environment;
   const Elements elements(data, dtype);
   std::array<double, kAccumulators> sums{};
@@ -90,16 +66,6 @@ void sketch_part(const void* data, std::size_t count, Dtype dtype, std::uint64_t
                  SketchSpan sketch) noexcept {
   const base::DefaultFloatEnvironment environment;
   add_to_sketch(Elements(data, dtype), count, first, sketch);
-}
-
-GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
-                                     SketchSpan sketch) {
-  const base::DefaultFloatEnvironment environment;
-  const Elements elements(data, dtype);
-  add_to_sketch(elements, count, 0, sketch);
-  GradientSums sums = norm_reference(data, count, dtype);
-  sums.fingerprint = fingerprint(elements, count, dtype);
-  return sums;
 }
 
 }  // namespace presum::observe
