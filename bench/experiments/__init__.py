@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments that show what presum finds; they need the extra ``presum[experiments]``."""
+"""Experiments that show what presum finds, and how their workers start."""

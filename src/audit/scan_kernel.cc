@@ -21,7 +21,7 @@ namespace HWY_NAMESPACE {
 
 using Pointers = std::span<const void* const>;
 
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+#if HWY_TARGET == HWY_EMU128
 
 void scan_vectors(const ScanPlan& plan, Pointers leaves, const void* result, std::size_t first,
                   std::size_t count, ScanSums& sums, ScannedTile& tile) {

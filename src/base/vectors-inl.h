@@ -40,10 +40,12 @@ HWY_INLINE const std::uint8_t* element(const void* buffer, std::size_t i) {
 }
 
 // Into the second cache: the first takes up fewer requests at a time than memory serves. What is
-// behind a buffer's end does no harm.
+// behind a buffer's end does no harm, but no pointer may be advanced there.
+template <int kLocality = 2>
 HWY_INLINE void prefetch(const void* from, std::size_t bytes) {
   const auto at = reinterpret_cast<std::uintptr_t>(from) + bytes;
-  __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  __builtin_prefetch(reinterpret_cast<const void*>(at), 0, kLocality);
 }
 
 template <class D>

@@ -179,11 +179,10 @@ class Pass {
   static constexpr std::size_t kBytes = element_bytes(kDtype);
   static constexpr std::size_t kWordsPerElement = kDtype == Dtype::kF64 ? 2 : 1;
 
-  static HWY_INLINE void prefetch(const std::uint8_t* from) {
-    const auto at = reinterpret_cast<std::uintptr_t>(from);
+  static HWY_INLINE void prefetch_chunks_ahead(const std::uint8_t* from) {
     for (std::size_t line = 0; line < kChunk * kBytes; line += kCacheLine) {
-      __builtin_prefetch(reinterpret_cast<const void*>(at + kFarAhead + line), 0, 2);
-      __builtin_prefetch(reinterpret_cast<const void*>(at + kNearAhead + line), 0, 3);
+      prefetch<2>(from, kFarAhead + line);
+      prefetch<3>(from, kNearAhead + line);
     }
   }
 
@@ -194,7 +193,7 @@ class Pass {
   HWY_INLINE void stretch(const std::uint8_t* from, const std::uint32_t* keys,
                           std::uint64_t sign_seed, float* buckets, std::size_t elements) {
     for (std::size_t i = 0; i < elements; i += kChunk) {
-      prefetch(from + i * kBytes);
+      prefetch_chunks_ahead(from + i * kBytes);
       const std::uint64_t signs = kSketch ? sketch_signs(sign_seed, i / kChunk) : 0;
       steps(std::make_index_sequence<kSteps>(), from + i * kBytes, keys + i * kWordsPerElement,
             signs, kSketch ? buckets + i : nullptr);
