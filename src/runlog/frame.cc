@@ -22,7 +22,6 @@ namespace {
 
 using runlog::Display;
 using runlog::GroupStepRow;
-using runlog::Selection;
 using runlog::Statement;
 using runlog::StepRow;
 using runlog::Type;
