@@ -107,7 +107,8 @@ def _install(wheels: Path, out: Path) -> str | None:
 
 
 def _environment(out: Path, *, dry: bool) -> dict[str, str]:
-    path = [str(ROOT)] if dry else [str((out / "site").resolve()), str(ROOT)]
+    path = [] if dry else [str((out / "site").resolve())]
+    path += [str(ROOT), str(ROOT / "bench")]
     path += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
 

@@ -14,12 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from torch.distributed.elastic.utils.distributed import get_free_port
-
+from experiments.launch import free_port
 from gpu_check.place import Findings, Place
 from gpu_check.worker import EQUAL_DATA
 
-SECONDS = 35  # of one launch
+SECONDS = 35  # of one launch on a GPU
 # Two ranks share the one GPU, which NCCL refuses.
 WITH_NCCL = ("ddp", "ddp-views", "ddp-norm", "fsdp2")
 WITH_GLOO = ("ddp", "ddp-norm", "fsdp2")
@@ -84,7 +83,7 @@ def _ranks(
         command += [*(["--dry"] if place.dry else []), *cases]
         shared = os.environ | {
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(get_free_port()),  # type: ignore[no-untyped-call]
+            "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks),
             "GLOO_SOCKET_IFNAME": "lo",
@@ -102,18 +101,18 @@ def _ranks(
             )
             for rank in range(ranks)
         ]
-        _await(started)
+        _await(started, None if place.dry else SECONDS)
         written = {case: Path(folder, f"{case}.json") for case in cases}
         return {
             case: json.loads(path.read_text()) for case, path in written.items() if path.exists()
         }
 
 
-def _await(started: Sequence[subprocess.Popen[bytes]]) -> None:
+def _await(started: Sequence[subprocess.Popen[bytes]], seconds: float | None) -> None:
     """Until all have ended, or their time is over; none is left."""
     try:
         for rank in started:
-            rank.wait(SECONDS)
+            rank.wait(seconds)
     except subprocess.TimeoutExpired:
         pass
     finally:

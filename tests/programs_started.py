@@ -31,9 +31,9 @@ def presum_command(*arguments: object) -> Ended:
     return run_command([sys.executable, "-m", "presum", *arguments])
 
 
-def run_commands(commands: Sequence[Sequence[object]]) -> list[Ended]:
+def run_commands(commands: Sequence[Sequence[object]], **extra: str) -> list[Ended]:
     """These commands at once, as the ranks of one training are."""
-    return _run_commands(commands, [{}] * len(commands))
+    return _run_commands(commands, [extra] * len(commands))
 
 
 def start(command: Sequence[object], *, world: int = WORLD, **extra: str) -> list[Ended]:

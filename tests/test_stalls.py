@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 import presum
-from programs_started import run_command, run_commands
+from programs_started import MODULES, run_command, run_commands
 from workers.stalls import CLEAN, EXPECTED, PATIENCE, WAYS
 
-PROGRAM = Path(__file__).parent / "workers" / "stalls.py"
 AT_ONCE = 2
 
 
@@ -25,7 +24,8 @@ def rows_of(folder: Path, ways: list[str], *, tries: int = 1) -> dict[str, list[
     every = [way for way in ways for _ in range(tries)]
     parts = [every[i::AT_ONCE] for i in range(AT_ONCE)]
     out: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
-    for done in run_commands([[sys.executable, PROGRAM, folder, *part] for part in parts]):
+    commands = [[sys.executable, "-m", "workers.stalls", folder, *part] for part in parts]
+    for done in run_commands(commands, PYTHONPATH=MODULES):
         assert done.returncode == 0, done.stderr
         for key, row in json.loads(done.stdout).items():
             out[key.partition(":")[0]].append(row)
