@@ -340,6 +340,12 @@ def test_every_source_beside_the_rooms_is_built(folder: str) -> None:
         assert listed & {path.name, path.stem.removesuffix("_bench")}, relative(path)
 
 
+@pytest.mark.parametrize("folder", EXAMPLES)
+def test_every_example_is_built_and_run_by_a_test(folder: str) -> None:
+    tests = (ROOT / "tests" / "test_examples.py").read_text(encoding="utf-8")
+    assert f'build("{Path(folder).name}")' in tests
+
+
 # ---- the map
 
 

@@ -22,7 +22,6 @@ namespace presum::compare {
 class GroupOrder {
  public:
   void add(const GroupInfo& group) { groups_.try_emplace(group.id, group.position, group.name); }
-  std::size_t size() const { return groups_.size(); }
   // Names of the groups, the last of the model first; one without a name by its number.
   std::vector<std::string> names_backward(const std::vector<std::uint64_t>& ids) const {
     std::vector<std::pair<std::uint32_t, std::string>> known;

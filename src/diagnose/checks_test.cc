@@ -29,5 +29,20 @@ TEST(Explains, ItselfAndWhatTheTableSays) {
   EXPECT_FALSE(explains(kParameterDesync, kNoReduction));
 }
 
+TEST(Catalogue, HasTheAgreedSeverities) {
+  for (const Check c : {kNonfiniteGradient, kNonfiniteLoss, kNoReduction, kReducedGradientMismatch,
+                        kParameterDesync, kOptimizerMismatch, kDuplicateData, kReductionScale,
+                        kZeroGradient, kFrozenGradient, kReductionError}) {
+    EXPECT_EQ(info(c).severity, Severity::kCritical) << info(c).id;
+  }
+  for (const Check c :
+       {kOverlappingData, kSamplerMismatch, kEpochNotSet, kManifestMismatch, kBufferDesync,
+        kModeMismatch, kWorkerOutlier, kPairTooSimilar, kTooConsistent, kMissingWorker,
+        kTokenImbalance, kEnvironmentMismatch, kReductionDtype, kReductionNondeterministic}) {
+    EXPECT_EQ(info(c).severity, Severity::kWarning) << info(c).id;
+  }
+  for (const Check c : {kLossEvent, kSharedRng}) EXPECT_EQ(info(c).severity, Severity::kInfo);
+}
+
 }  // namespace
 }  // namespace presum::diagnose

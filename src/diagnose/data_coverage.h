@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "diagnose/step_context.h"

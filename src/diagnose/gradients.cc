@@ -149,8 +149,7 @@ class Nonfinite final : public Rule {
     if (sudden_) {
       return "{Ranks} turned to a " + what +
              " that is not finite at the same step: it came with the parameters or the reduction "
-             "of "
-             "the step before";
+             "of the step before";
     }
     return "{Ranks} had a " + what + " that was not finite";
   }

@@ -128,8 +128,7 @@ class LostGradients final : public Rule {
     } else {
       signal.title = fmt::format(
           "{{Ranks}} multiplied the gradient that they accumulate by {} between two micro-batches "
-          "of "
-          "a step: {} before the sum was whole",
+          "of a step: {} before the sum was whole",
           number(factor), usual_cause(context, factor));
     }
     if (!std::isnan(factor)) signal.evidence = {{"factor_between_passes", factor}};

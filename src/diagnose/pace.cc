@@ -145,8 +145,7 @@ class PeriodicStalls {
     if (waits) {
       signal.remedy =
           "Look at what else runs on these processors at such times, or which quota holds the "
-          "ranks "
-          "back.";
+          "ranks back.";
     }
     signal.evidence = {{"period_steps", static_cast<std::int64_t>(period)},
                        {"longer_s", std::round(longer * 1e4) / 1e4},

@@ -2,7 +2,6 @@
 #include "diagnose/rank_ended.h"
 
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "diagnose/rules.h"

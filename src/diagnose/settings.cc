@@ -2,7 +2,6 @@
 #include "diagnose/settings.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>

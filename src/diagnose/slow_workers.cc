@@ -299,9 +299,8 @@ class SlowWorkers final : public Rule {
                               : queued ? "waiting for a processor"
                                        : in_phases(times) + doing(times, causes);
     signal.title = fmt::format(
-        "{{Ranks}} took {:.3g} ms longer than the others in each step, {}; the others wait {:.3g} "
-        "ms "
-        "of {:.3g} ms a step: {:.0f}% of the job",
+        "{{Ranks}} took {:.3g} ms longer than the others in each step, {}; the others wait "
+        "{:.3g} ms of {:.3g} ms a step: {:.0f}% of the job",
         longer * 1e3, where, waited * 1e3, step * 1e3, 100 * waited / step);
     signal.evidence = {{kAlarmStep, static_cast<std::int64_t>(alarm.step)},
                        {"time_log10_evidence", alarm.evidence},

@@ -54,6 +54,8 @@ constexpr Words kStatisticWords[] = {
     {Statistic::kQueuedTime, "time", "own time"},
 };
 
+static_assert(std::size(kStatisticWords) == static_cast<std::size_t>(Statistic::kQueuedTime) + 1);
+
 const Words& words_of(Statistic statistic) {
   return *std::ranges::find(kStatisticWords, statistic, &Words::statistic);
 }

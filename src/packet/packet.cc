@@ -393,13 +393,13 @@ void fields(Io& io, In<Io, Note>& note) {
 template <class Io>
 void fields(Io& io, In<Io, MomentGroup>& group) {
   std::uint16_t sketched = group.sketch.empty() ? 0 : 1;
+  io(group.id, group.elements, group.squares, group.parameters, group.optimizer, group.shard,
+     sketched, group.formats);
+  if (sketched == 0) return;
   std::array<float, kLayerSketch> sketch{};
   std::copy_n(group.sketch.begin(), std::min(group.sketch.size(), sketch.size()), sketch.begin());
-  io(group.id, group.elements, group.squares, group.parameters, group.optimizer, group.shard,
-     sketched, group.formats, sketch);
-  if constexpr (Io::kReads) {
-    if (sketched != 0) group.sketch.assign(sketch.begin(), sketch.end());
-  }
+  io(sketch);
+  if constexpr (Io::kReads) group.sketch.assign(sketch.begin(), sketch.end());
 }
 
 template <class Io>
@@ -610,7 +610,8 @@ std::vector<T> List<T>::decode(std::span<const std::byte> bytes) {
   std::vector<T> out;
   Get get(bytes);
   get.list(out, bytes.size());
-  return get.valid() ? out : std::vector<T>();
+  if (!get.valid()) out.clear();
+  return out;
 }
 
 template struct List<StateHash>;
@@ -625,11 +626,13 @@ namespace presum {
 
 void Packet::stamp(const Announcement& announced, std::uint64_t dropped) {
   if (bytes.size() < packet::kFirstBody) return;
+  const auto kind = static_cast<packet::Kind>(bytes[packet::kKindOffset]);
+  const bool counts = kind == packet::Kind::kStep;
+  if (counts && bytes.size() < packet::kStepDroppedOffset + sizeof(dropped)) return;
   ByteWriter writer(bytes);
   writer.patch(packet::kRunOffset, announced.run);
   writer.patch(packet::kSegmentOffset, announced.segment);
-  const auto kind = static_cast<packet::Kind>(bytes[packet::kKindOffset]);
-  if (kind == packet::Kind::kStep) writer.patch(packet::kStepDroppedOffset, dropped);
+  if (counts) writer.patch(packet::kStepDroppedOffset, dropped);
   packet::seal(bytes);
 }
 

@@ -108,7 +108,8 @@ TEST(Packet, TheBytesOfThisVersionAreKnownAndSurviveTheRoundTrip) {
   moment.moment.groups = {
       {.id = 5, .elements = 4, .squares = 2.5, .parameters = 6, .optimizer = 8, .shard = 3}};
   moment.moment.groups[0].formats = 5;
-  expect_known(moment, 1860124648U);
+  moment.moment.groups.push_back({.id = 6, .sketch = std::vector<float>(kLayerSketch, 0.5F)});
+  expect_known(moment, 3745105636U);
   Beat beat{.header = header};
   beat.beat = {.events = 1,
                .step = 2,

@@ -2,7 +2,6 @@
 #include "reduce/exact.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/float_environment.h"
 #include "base/simd_dispatch.h"

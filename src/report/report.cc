@@ -2,6 +2,7 @@
 #include "report/report.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <span>
 #include <utility>

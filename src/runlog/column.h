@@ -29,6 +29,7 @@ namespace presum::runlog {
 
 enum class Type : std::uint8_t { kInteger, kReal, kText, kBlob };
 inline constexpr std::array kTypeNames = {"integer", "real", "text", "blob"};
+static_assert(kTypeNames.size() == static_cast<std::size_t>(Type::kBlob) + 1);
 
 struct ColumnText {
   std::string_view meaning;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -92,6 +94,48 @@ TEST(StepCursor, GivesAWorkerTheStatesOfTheFirstUnlessItHasItsOwn) {
   ASSERT_TRUE(got);
   EXPECT_EQ(got->workers[1].states.size(), 1U);
   EXPECT_TRUE(got->workers[2].states.empty());
+}
+
+TEST(StepCursor, SaysThatAFileIsDamaged) {
+  const TempFolder folder;
+  std::vector<StepRecord> steps;
+  for (std::uint64_t s = 0; s < 200; ++s) steps.push_back(plain_step(1, s, 8));
+  make_run(folder / "run", steps);
+  std::string bytes = read_file(folder / "run" / kFileName);
+  for (std::size_t at = bytes.size() / 2; at < bytes.size(); ++at) bytes[at] = '\x5a';
+  write_file(folder / "run" / kFileName, bytes);
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_TRUE(log);
+  auto cursor = log->cursor({1, 0, 0});
+  bool failed = !cursor;
+  for (std::size_t s = 0; !failed && s < steps.size(); ++s) failed = !cursor->next();
+  EXPECT_TRUE(failed);
+}
+
+// Whatever their bytes, lists are read as none or as values that they may have.
+TEST(StepCursor, ReadsAnyBytesInAList) {
+  const TempFolder folder;
+  const Path run = folder / "run";
+  const StepRecord record = full_step(1);
+  make_run(run, {record});
+  for (const char* column : {"micro", "micro_times", "states", "samples", "indices"}) {
+    for (const std::size_t size : {0, 7, 20, 24, 1000}) {
+      for (const int byte : {0, 1, 0xFF}) {
+        {
+          Database db = database(run, Database::Mode::kWrite);
+          auto change = db.prepare(fmt::format("UPDATE worker_step SET {} = ?", column));
+          ASSERT_TRUE(change) << column;
+          const std::vector<std::byte> bytes(size, static_cast<std::byte>(byte));
+          change->bind_blob(1, bytes);
+          ASSERT_TRUE(change->run());
+        }
+        Steps cursor(run, record);
+        const auto step = cursor.next();
+        ASSERT_TRUE(step) << column;
+        for (const MicroBatch& micro : step->workers.at(0).micro) EXPECT_GE(micro.weight, 0);
+      }
+    }
+  }
 }
 
 }  // namespace

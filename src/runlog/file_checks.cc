@@ -70,8 +70,8 @@ std::string difference(const Shape& found) {
     if (found.contains(part)) continue;
     const auto& [type, name, column] = part;
     if (type == "view") return fmt::format("view {} is another", name);
-    return fmt::format(
-        fmt::runtime(column.empty() ? "{} is not a table" : "table {} has other columns"), name);
+    if (column.empty()) return fmt::format("{} is not a table", name);
+    return fmt::format("table {} has other columns", name);
   }
   return "";
 }

@@ -141,11 +141,13 @@ TEST(Findings, ReplaceReplacesThoseOfItsModelOnly) {
 TEST(Findings, FromAFileThatSomeoneChangedNeverCrash) {
   const TempFolder folder;
   make_judged_run(folder / "run", {full_finding()}, {{.check = "a"}});
-  const std::string deep(100'000, '[');
+  const std::string open(100'000, '[');
+  const std::string deep = open + std::string(100'000, ']');
   for (const std::string& value :
-       {std::string("x"), std::string("{"), std::string("null"), std::string("7"), deep,
-        std::string("[1,\"a\",null,{\"b\":[1]},-1,1e999]"), std::string("{\"a\":[1,2],\"b\":true}"),
-        std::string("{\"a\":99999999999999999999}"), std::string("\xFF"), std::string()}) {
+       {std::string("x"), std::string("{"), std::string("null"), std::string("7"), open, deep,
+        "{\"a\":" + deep + ",\"b\":1}", std::string("[1,\"a\",null,{\"b\":[1]},-1,1e999]"),
+        std::string("{\"a\":[1,2],\"b\":true}"), std::string("{\"a\":99999999999999999999}"),
+        std::string("\xFF"), std::string()}) {
     auto db = database(folder / "run", Database::Mode::kWrite);
     auto update = db.prepare(
         "UPDATE finding SET also = ?1, ranks = ?1, hosts = ?1, evidence = ?1, severity = ?1, "

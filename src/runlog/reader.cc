@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <iterator>
 #include <limits>
-#include <map>
 #include <unordered_map>
 #include <utility>
 

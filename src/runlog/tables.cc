@@ -573,7 +573,7 @@ const Table<MomentRecord> kMomentTable = {
         coded_column<PackedCodec<MomentGroup>, &MomentRecord::groups>(
             "groups", {"of each group `u64` id and elements, `f64` sum of squares, `u64` hashes of "
                        "the parameters and of the optimiser's state, `u32` shard, `u16` whether it "
-                       "has a sketch, `u16` formats, and the sketch, 256 `f32`",
+                       "has a sketch, `u16` formats, and where it has one, 256 `f32`",
                        "", "another worker tells the same"}),
     }),
     ", PRIMARY KEY (segment, module, shard, replica, kind, step, number)) WITHOUT ROWID"};

@@ -8,9 +8,9 @@ namespace {
 
 using enum State;
 
-using Row = std::array<Transition, 9>;
+using Row = std::array<Transition, static_cast<std::size_t>(Event::kClosed) + 1>;
 // By state; each row by event, in the order of their enumerators.
-constexpr std::array<Row, 5> kTable = {{
+constexpr std::array<Row, static_cast<std::size_t>(State::kReduced) + 1> kTable = {{
     // kEmpty
     {{{kEmpty, kNothing},
       {kPass, kNothing},

@@ -40,7 +40,15 @@ def head(packet: bytes | None) -> tuple[Any, ...]:
 
 
 def groups(packet: bytes | None) -> list[tuple[Any, ...]]:
-    return list(struct.iter_unpack("<QQdQQIHH256f", sections(packet)[22]))
+    body = sections(packet)[22]
+    found, at = [], 0
+    while at < len(body):
+        group = struct.unpack_from("<QQdQQIHH", body, at)
+        at += 48
+        sketch = struct.unpack_from("<256f", body, at) if group[6] else ()
+        at += 4 * len(sketch)
+        found.append(group + sketch)
+    return found
 
 
 def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:

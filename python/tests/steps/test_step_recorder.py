@@ -210,6 +210,25 @@ def test_several_forwards_and_one_backward_are_one_micro_batch(
         assert worker["loss"] == pytest.approx(loss.item())
 
 
+def test_a_scaler_counts_for_the_model_whose_loss_it_scaled(tmp_path: Path) -> None:
+    models = [DistributedDataParallel(LossModel()) for _ in range(2)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    monitors = [
+        presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)) for model in models
+    ]
+    for _ in range(2):
+        scaler.scale(models[0](torch.ones(2, 4))["loss"]).backward()
+        models[1](torch.ones(2, 4))["loss"].backward()
+        plain = models[1].module.layers[0].weight.grad.norm().item()
+        for model in models:
+            model.zero_grad()
+    for monitor in monitors:
+        monitor.close()
+    norms = presum.load(tmp_path).workers.groupby("module").grad_norm.last()
+    assert plain <= norms[1] < 100 * plain
+    assert norms[0] < 100 * plain
+
+
 def test_a_hook_on_a_copied_model_is_the_user_s_own(tmp_path: Path) -> None:
     model = DistributedDataParallel(LossModel())
     calls = []
