@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -98,6 +99,24 @@ def test_identification(db: sqlite3.Connection) -> None:
     rows = dict(rows_of(RUNLOG_FORMAT, "## Identification"))
     assert db.execute("PRAGMA application_id").fetchone()[0] == number(rows["application_id"])
     assert db.execute("PRAGMA user_version").fetchone()[0] == number(rows["user_version"])
+
+
+def test_lists_in_a_row_are_laid_out_as_documented(db: sqlite3.Connection) -> None:
+    rows = db.execute(
+        "SELECT s.step, w.replica, w.micro, w.states FROM worker_step w JOIN step s "
+        "ON s.id = w.step_id WHERE s.segment = 1 AND s.step IN (3, 4)"
+    ).fetchall()
+    assert len(rows) == 2 * WORKERS
+    hashes = {}
+    for step, replica, micro, states in rows:
+        assert list(struct.iter_unpack("<ddQ", micro)) == [(2 + replica, 1, 100), (3, 2, 50)]
+        if states is not None:
+            ((_group, kind, value),) = struct.iter_unpack("<QIQ", states)
+            assert kind == StateKind.PARAMETERS.value
+            hashes[step, replica] = value
+    # The first rank's, and what differs from it.
+    assert hashes.keys() == {(3, 0), (4, 0), (4, 2)}
+    assert hashes[3, 0] == hashes[4, 0] != hashes[4, 2]
 
 
 Table = tuple[str, str, list[tuple[str, str, str, str, str]]]
