@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import signal
 import sqlite3
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -136,6 +139,61 @@ def test_columns_are_those_of_the_frames(tmp_path: Path) -> None:
     assert not told.unknown.str.match(of_another_row).any()
     norm = told[(told.frame == "workers") & (told.column == "grad_norm")]
     assert norm.unit.item() == "gradient" and norm.unknown.item()
+
+
+ATTEMPTS = 20
+
+
+def killed_while_recording(run: Path, delay: float, *, in_close: bool) -> None:
+    """A process of its own, killed so many seconds after it has begun to record, or to close."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            record_and_close(run, writer, in_close=in_close)
+            while not in_close:
+                time.sleep(1)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 1)
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(reader)
+
+
+def record_and_close(run: Path, told: int, *, in_close: bool) -> None:
+    if not in_close:
+        os.write(told, b"x")
+    aggregator = _core.Aggregator(str(run), 1)
+    packets = observer(0)
+    aggregator.ingest(_core.stamp(packets.hello(), aggregator.run, aggregator.segment))
+    for step in range(40):
+        packets.begin_step(step)
+        packets.loss(1.0, 1, 1)
+        packet = packets.end_step(step, 1, 0, 1.0)
+        aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
+    if in_close:
+        os.write(told, b"x")
+    aggregator.close()
+
+
+@pytest.mark.parametrize("in_close", [False, True])
+def test_a_killed_writer_leaves_no_run_or_one_that_is_read(in_close: bool, tmp_path: Path) -> None:
+    draw = random.Random(11)
+    nothing = 0
+    for attempt in range(ATTEMPTS):
+        run = tmp_path / str(attempt)
+        run.mkdir()
+        killed_while_recording(run, draw.uniform(0, 0.1), in_close=in_close)
+        if not (run / "presum.db").exists():
+            nothing += 1
+            with pytest.raises(UserError, match="has just begun, or was killed as it began"):
+                presum.load(run)
+            continue
+        read_everything(run)
+    assert nothing < ATTEMPTS and not (in_close and nothing)
 
 
 def test_a_journal_that_is_left_is_rolled_back_or_said(tmp_path: Path) -> None:

@@ -39,6 +39,22 @@ def test_ten_thousand_gradients_take_a_launch_a_kind_and_one_at_the_end() -> Non
         assert by_index[one[0]] == (*one[:3], pytest.approx(one[3], rel=1e-12), *one[4:])
 
 
+def test_traffic_and_memory_of_a_large_model_are_bounded() -> None:
+    kernels = KernelPass(HOST, 4096)
+    step = DeviceStep(HOST, 4096, kernels=kernels)
+    bucket = [torch.ones(1_600_000, dtype=torch.bfloat16) for _ in range(4)]
+    for index in range(0, 40, 4):
+        for place, gradient in enumerate(bucket):
+            step.observe(index + place, gradient, seed=1, reduced=False)
+        step.flush()
+    step.fetch([])
+    launched = _core.cuda_launched()
+    gradients = sum(one[2] for one in launched)
+    assert gradients == 10 * 4 * 3_200_000
+    assert sum(one[3] for one in launched) <= 0.1 * gradients
+    assert kernels.bytes <= (8 << 20) + gradients // 1000
+
+
 def test_what_is_queued_is_read_at_the_flush() -> None:
     step = a_step(64)
     gradient = torch.ones(5)
