@@ -21,15 +21,6 @@ namespace HWY_NAMESPACE {
 
 using Pointers = std::span<const void* const>;
 
-#if HWY_TARGET == HWY_EMU128
-
-void scan_vectors(const ScanPlan& plan, Pointers leaves, const void* result, std::size_t first,
-                  std::size_t count, ScanSums& sums, ScannedTile& tile) {
-  scan_tile_reference(plan, leaves, result, first, count, sums, tile);
-}
-
-#else
-
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace base::HWY_NAMESPACE;
 
@@ -319,8 +310,6 @@ void scan_vectors(const ScanPlan& plan, Pointers leaves, const void* result, std
     scan_of<Dtype::kF16>(plan, leaves, result, first, count, sums, tile);
   }
 }
-
-#endif
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE

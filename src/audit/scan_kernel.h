@@ -53,7 +53,6 @@ struct ScanPlan {
   double inverse;         // 1 / divisor, rounded
   bool exact_quotient;    // it is a power of two
   double margin_of_size;  // how far a sum in double can be from the exact one, of the sum of |x|
-  int shift;
   double least, most;  // values from the one to below the other are normal and do not overflow
   double usual_of_values, usual_of_sum;
   struct Limit {
@@ -76,10 +75,5 @@ struct ScanPlan {
 // environment.
 void scan_tile(const ScanPlan& plan, std::span<const void* const> leaves, const void* result,
                std::size_t first, std::size_t count, ScanSums& sums, ScannedTile& tile);
-
-// The same in plain code.
-void scan_tile_reference(const ScanPlan& plan, std::span<const void* const> leaves,
-                         const void* result, std::size_t first, std::size_t count, ScanSums& sums,
-                         ScannedTile& tile);
 
 }  // namespace presum::audit
