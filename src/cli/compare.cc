@@ -280,7 +280,7 @@ int run(const CompareOptions& options, const Streams& io) {
 
 void add_compare(CLI::App& program, Command& chosen) {
   const auto [command, options] = add_verb<CompareOptions>(
-      program, chosen, "compare", "where two runs begin to differ, and why", kCompareHelp, run);
+      program, chosen, "compare", "where two runs begin to differ", kCompareHelp, run);
   command->add_option("RUN_A", options->a, "run folder or presum.db file")->required();
   command->add_option("RUN_B", options->b, "likewise")->required();
   add_format(command, options->format, "text or json", {"text", "json"});
