@@ -53,7 +53,7 @@ struct ScanPlan {
   double inverse;         // 1 / divisor, rounded
   bool exact_quotient;    // it is a power of two
   double margin_of_size;  // how far a sum in double can be from the exact one, of the sum of |x|
-  double least, most;  // values from the one to below the other are normal and do not overflow
+  double least, most;     // values from the one to below the other are normal and do not overflow
   double usual_of_values, usual_of_sum;
   struct Limit {
     bool own;  // the sum is of the dtype
