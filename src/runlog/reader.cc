@@ -21,7 +21,6 @@ namespace {
 
 using runlog::key_of;
 using runlog::MissingRow;
-using runlog::Selection;
 using runlog::StepRow;
 using runlog::Table;
 using runlog::WorkerRow;
