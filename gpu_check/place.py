@@ -12,8 +12,8 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 
+from experiments.launch import free_port
 from presum import _core
 from presum.reduce import kernels as sum_kernels
 
@@ -79,9 +79,8 @@ def _read_as_on_a_device() -> Iterator[None]:
 def alone(place: Place) -> None:
     """A process group of one."""
     backend = "gloo" if place.dry else "nccl"
-    dist.init_process_group(
-        backend, store=TCPStore("127.0.0.1", 0, is_master=True), rank=0, world_size=1
-    )
+    where = f"tcp://127.0.0.1:{free_port()}"
+    dist.init_process_group(backend, init_method=where, rank=0, world_size=1)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

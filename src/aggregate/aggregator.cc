@@ -204,8 +204,8 @@ struct Aggregator::State {
     const Identity& who = note.header.identity;
     if (note.final) {
       const bool fresh = departed.insert(key(who)).second;
-      if (fresh && models_of[who.rank] > 0 && --models_of[who.rank] == 0)
-        leave(who.rank, note.text);
+      const bool the_last = fresh && models_of[who.rank] > 0 && --models_of[who.rank] == 0;
+      if (the_last) leave(who.rank, note.text);
       assembler.departed(who);
       analysis(who).tell().farewell(who, note.state);
       PRESUM_TRY(watch_ends());

@@ -171,8 +171,9 @@ bool busy(const StalledRank* r, double limit) {
 using Doings = std::map<Doing, Some>;
 
 Doings doings_of(const Stall& stall) {
-  Doings out;
-  for (const StalledRank& r : stall.all) out[doing_of(r)].push_back(&r);
+  Doings out = {
+      {Doing::kGone, {}}, {Doing::kLeft, {}}, {Doing::kWaits, {}}, {Doing::kElsewhere, {}}};
+  for (const StalledRank& r : stall.all) out.at(doing_of(r)).push_back(&r);
   return out;
 }
 
@@ -208,26 +209,26 @@ void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uin
 }
 
 // Nobody waits; or the others let somebody work; or something is compiled.
-bool may_be_meant(const Stall& stall, Doings& doings, double limit) {
-  const Some& waiting = doings[Doing::kWaits];
+bool may_be_meant(const Stall& stall, const Doings& doings, double limit) {
+  const Some& waiting = doings.at(Doing::kWaits);
   const bool alone = waiting.empty();
   const bool let = !alone && std::ranges::all_of(waiting, [](const StalledRank* r) {
     return lets_others_work(r->last);
   });
-  const bool first_step = std::ranges::all_of(doings[Doing::kElsewhere], [](const StalledRank* r) {
-    return r->last.step == 0 && r->last.phase != Phase::kRest;
-  });
-  if (alone && (!doings[Doing::kLeft].empty() || stall.all.size() == 1)) return true;
+  const bool first_step = std::ranges::all_of(
+      doings.at(Doing::kElsewhere),
+      [](const StalledRank* r) { return r->last.step == 0 && r->last.phase != Phase::kRest; });
+  if (alone && (!doings.at(Doing::kLeft).empty() || stall.all.size() == 1)) return true;
   if (let && stall.busy) return true;
   return stall.seconds < kPatience * limit && (alone || let || first_step);
 }
 
 void judge(Stall& stall, double limit, const std::vector<std::uint32_t>& unheard) {
-  Doings doings = doings_of(stall);
-  const Some& waiting = doings[Doing::kWaits];
-  const Some& elsewhere = doings[Doing::kElsewhere];
-  Some culprits = doings[Doing::kGone];
-  if (culprits.empty() && !waiting.empty()) culprits = doings[Doing::kLeft];
+  const Doings doings = doings_of(stall);
+  const Some& waiting = doings.at(Doing::kWaits);
+  const Some& elsewhere = doings.at(Doing::kElsewhere);
+  Some culprits = doings.at(Doing::kGone);
+  if (culprits.empty() && !waiting.empty()) culprits = doings.at(Doing::kLeft);
   if (culprits.empty() && elsewhere.empty()) {
     return judge_waiting(stall, waiting, unheard, limit);
   }

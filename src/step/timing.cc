@@ -32,7 +32,8 @@ Phase after(Mark mark, const Machine& machine) {
 }  // namespace
 
 void Timing::on(Mark mark, const Machine& machine) {
-  const Reading at = now();
+  // A generation evaluates often, and its passes need no clock.
+  const Reading at = mark == Mark::kEvaluates ? Reading{} : now();
   // Whoever begins a forward pass waits for nobody.
   if (mark == Mark::kForward && clocks_.reading) waits().abandon(at.now);
   phases_.on(mark, at);

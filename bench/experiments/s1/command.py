@@ -160,9 +160,9 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--out",
         type=Path,
-        default=Path("s1"),
+        default=Path("build/s1"),
         metavar="DIR",
-        help="folder that the run folders go into (default s1)",
+        help="folder that the run folders go into (default build/s1)",
     )
     group.add_argument(
         "--save-models",
