@@ -18,8 +18,9 @@
 
 namespace presum::detect {
 
+// Every pattern of its bits may be restored.
 template <class T>
-concept Scalar = std::is_arithmetic_v<T>;
+concept Scalar = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
 template <class T>
 concept Keeping = requires(T& value) {
   value.kept();
