@@ -60,5 +60,5 @@ def test_gradients_share_launches_where_they_stay_as_they_are(out: Path) -> None
     launched = json.loads((out / "launched.json").read_text())
     for training in ("copied", "views", "fsdp2"):  # and now and then reduced gradients
         assert 2 * STEPS <= launched[training] < 3 * STEPS
-    for training in ("held-views", "own-hook"):
+    for training in ("held-views", "own-hook", "nested"):
         assert launched[training] >= PARAMETERS * STEPS

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -20,7 +22,7 @@ from workers.launch import main, write_json
 
 STEPS, PARAMETERS = 30, 6
 PASSES = ("host", "torch", "kernels")
-TRAININGS = ("copied", "views", "held-views", "own-hook", "fsdp2")
+TRAININGS = ("copied", "views", "held-views", "own-hook", "nested", "fsdp2")
 
 
 class HostEvent:
@@ -53,9 +55,28 @@ def model_of(training: str) -> nn.Module:
     return DistributedDataParallel(layers, gradient_as_bucket_view=views, bucket_cap_mb=0.01)
 
 
+def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+
+
 def halve(parameter: torch.Tensor) -> None:
     assert parameter.grad is not None
     parameter.grad.mul_(0.5)
+
+
+def backward(loss: Callable[[], torch.Tensor], *, nested: bool) -> None:
+    """``nested``: with its forward pass in a hook of another one, as gradient caching has it."""
+    if not nested:
+        loss().backward()
+        return
+    scale = torch.ones((), requires_grad=True)
+
+    def again(_: torch.Tensor) -> None:
+        with torch.enable_grad():
+            loss().backward()
+
+    scale.register_hook(again)
+    scale.backward()
 
 
 def train(training: str, run: Path, rank: int) -> None:
@@ -73,7 +94,7 @@ def train(training: str, run: Path, rank: int) -> None:
                 model.set_requires_gradient_sync(last)
             apart = not last and isinstance(model, DistributedDataParallel)
             with model.no_sync() if apart else nullcontext():
-                nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+                backward(partial(loss_of, model, x), nested=training == "nested")
         optimizer.step()
         optimizer.zero_grad(set_to_none=training != "held-views")
     monitor.close()

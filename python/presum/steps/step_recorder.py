@@ -669,7 +669,9 @@ class StepRecorder(PassFlags):
         if grad is not None:
             own = grad if reduced else self.source.own(index, grad)
             self._reader.read(index, own, reduced=reduced)
-            if not self.gathers or self._reader.queued_bytes > QUEUED_BYTES_MAX:
+            # A run within another is reduced at its own end, before that of the pass is told.
+            waits = self.gathers and not TAPS.is_nested
+            if not waits or self._reader.queued_bytes > QUEUED_BYTES_MAX:
                 self._reader.flush()
 
     def read_queued(self) -> None:
