@@ -27,7 +27,7 @@ function(presum_library name)
 endfunction()
 
 presum_library(presum FILE presum
-  ROOMS base records device observe reduce packet step metrics detect diagnose runlog judge aggregate session
+  ROOMS base records device observe reduce packet step metrics detect checks runlog judge aggregate session
   PRIVATE hwy::hwy fmt::fmt SQLite3::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
 if(TARGET presum_mpi)
   presum_library(mpi FILE presum_mpi ROOMS mpi PUBLIC presum_lib_presum MPI::MPI_CXX)

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bindings.h"
-#include "diagnose/wording.h"
+#include "checks/engine/wording.h"
 
 namespace presum::python {
 namespace {
@@ -22,7 +22,7 @@ nb::object value_of(const Finding::Value& value) {
 nb::dict to_dict(const Finding& f) {
   nb::dict evidence;
   for (const auto& [name, value] : f.evidence) evidence[name.c_str()] = value_of(value);
-  const diagnose::Wording said = diagnose::wording(f);
+  const checks::Wording said = checks::wording(f);
   nb::dict out;
   out["check"] = f.check;
   out["also"] = f.also;

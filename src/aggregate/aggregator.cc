@@ -72,7 +72,7 @@ struct Aggregator::State {
   aggregate::StepAssembler assembler;
   aggregate::StallWatch stalls;
   aggregate::RankEnds ends;
-  std::optional<diagnose::RankEnd> end_told;
+  std::optional<checks::RankEnd> end_told;
   std::map<std::uint32_t, RankProcess> processes;    // by rank, that have not ended
   std::map<std::uint32_t, std::uint32_t> models_of;  // by rank, that have not said goodbye
   std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>

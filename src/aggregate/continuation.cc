@@ -68,11 +68,11 @@ std::string restore(const LeftModel& left, const LeftPlace& at, const StepRecord
 
 }  // namespace
 
-Continuation continuation_of(const LeftModel& left, const diagnose::BeganWith& began,
+Continuation continuation_of(const LeftModel& left, const checks::BeganWith& began,
                              const StepRecord& first,
                              const std::optional<runlog::SavedDetector>& saved,
                              detect::Detector& detector) {
-  using Parameters = diagnose::BeganWith::Parameters;
+  using Parameters = checks::BeganWith::Parameters;
   Continuation out{.model = first.model};
   const LeftPlace* at =
       began.parameters == Parameters::kSaved ? place_at(left, began.segment, began.step) : nullptr;

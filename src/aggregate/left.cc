@@ -37,7 +37,7 @@ auto place_of(const MomentRecord& moment) {
 }
 
 // Whether the segment itself went on from something.
-bool went_on(const diagnose::Left& left, std::uint32_t segment) {
+bool went_on(const checks::Left& left, std::uint32_t segment) {
   const auto begun = left.begun.find(segment);
   return begun == left.begun.end() || !(begun->second == 0);
 }
@@ -57,7 +57,7 @@ void keep_rate(const StepRecord& step, std::vector<double>& rates) {
 }
 
 // Of the pass that was under way where something was saved last.
-Status read_draws(const RunLog& log, diagnose::Left& left) {
+Status read_draws(const RunLog& log, checks::Left& left) {
   const MomentRecord& last = left.saved.back();
   PRESUM_ASSIGN(auto steps, log.cursor(last.model, last.step - std::min(last.step, kStepsBack)));
   while (true) {
@@ -88,7 +88,7 @@ Status read_moments(const RunLog& log, LeftRun& out) {
     const bool saved = moments[i].kind == Moment::Kind::kSaved;
     if (saved) bytes += more;
     for (; i < end; ++i) {
-      diagnose::Left& left = out.models[key_of(moments[i].model)].left;
+      checks::Left& left = out.models[key_of(moments[i].model)].left;
       if (!saved) left.begun[moments[i].model.segment] = moments[i].optimizer_steps;
       if (saved && bytes <= kBytes) left.saved.push_back(std::move(moments[i]));
       left.left_out = left.left_out || (saved && bytes > kBytes);

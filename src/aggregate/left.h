@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "diagnose/resume.h"
+#include "checks/job/resume_mismatch.h"
 #include "presum/run_log.h"
 #include "presum/status.h"
 
@@ -24,7 +24,7 @@ struct LeftPlace {
 
 // What the segments that are in a run's folder left of one model.
 struct LeftModel {
-  diagnose::Left left;
+  checks::Left left;
   std::vector<FinalStateRecord> ended;  // of the last segment whose workers told them
   std::uint64_t end = 0;                // the step after the last of that one
   std::vector<LeftPlace> places;        // of `left.saved`, and of `end`

@@ -47,7 +47,7 @@ TEST(Left, WhatWasSavedLastStandsLast) {
   const auto left = read_left(folder / "run");
   ASSERT_TRUE(left) << left.error().message;
   ASSERT_EQ(left->models.size(), 1U);
-  const diagnose::Left& model = left->models.begin()->second.left;
+  const checks::Left& model = left->models.begin()->second.left;
   std::vector<double> steps;
   for (const MomentRecord& one : model.saved) {
     if (one.replica == 0) steps.push_back(one.optimizer_steps);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "aggregate/continuation.h"
-#include "diagnose/resume.h"
+#include "checks/job/resume_mismatch.h"
 
 namespace presum::aggregate {
 
@@ -27,7 +27,7 @@ std::optional<std::string> ModelAnalysis::save() const {
   return left_ ? std::nullopt : std::optional(detector_.save());
 }
 
-diagnose::Diagnoser& ModelAnalysis::tell() {
+checks::Diagnoser& ModelAnalysis::tell() {
   changed_ = findings_stale_ = true;
   return diagnoser_;
 }
@@ -43,7 +43,7 @@ void ModelAnalysis::judge(const StepRecord& record) {
   steps_.add(record);
 }
 
-const std::vector<diagnose::Diagnoser::Numbered>& ModelAnalysis::findings() {
+const std::vector<checks::Diagnoser::Numbered>& ModelAnalysis::findings() {
   if (std::exchange(findings_stale_, false)) findings_ = diagnoser_.findings();
   return findings_;
 }

@@ -8,7 +8,7 @@
 #include "aggregate/left.h"
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
-#include "diagnose/diagnoser.h"
+#include "checks/engine/diagnoser.h"
 #include "judge/coverage.h"
 #include "metrics/step_metrics.h"
 #include "presum/finding.h"
@@ -26,14 +26,14 @@ class ModelAnalysis {
   // The run has earlier segments, and these are theirs; before anything else.
   void resumes(LeftModel left, std::optional<runlog::SavedDetector> saved);
   // To be told what is no step; its findings may change by it.
-  diagnose::Diagnoser& tell();
+  checks::Diagnoser& tell();
   void beats() { diagnoser_.beats(); }
   // The step's record; `input` gets the model's noise scale. REQUIRES: ascending steps.
   StepRecord measure(metrics::StepInput input);
   void judge(const StepRecord& record);
 
   // As of the last call of the above: signals are merged once for all that ask.
-  const std::vector<diagnose::Diagnoser::Numbered>& findings();
+  const std::vector<checks::Diagnoser::Numbered>& findings();
   std::vector<CheckRecord> checks() const { return diagnoser_.checks(); }
   const judge::ModelSteps& steps() const { return steps_; }
   // Something came in since `take_changed` was last called.
@@ -50,12 +50,12 @@ class ModelAnalysis {
   metrics::NoiseScale noise_;
   detect::Detector detector_;
   detect::SlowWorkers slow_;
-  diagnose::Diagnoser diagnoser_;
+  checks::Diagnoser diagnoser_;
   judge::ModelSteps steps_;
   std::optional<LeftModel> left_;  // until the first step
   std::optional<runlog::SavedDetector> saved_;
   std::optional<Continuation> continuation_;
-  std::vector<diagnose::Diagnoser::Numbered> findings_;
+  std::vector<checks::Diagnoser::Numbered> findings_;
   bool findings_stale_ = false;
   bool changed_ = true;
 };

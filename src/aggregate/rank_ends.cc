@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "diagnose/text.h"
+#include "checks/engine/text.h"
 
 namespace presum::aggregate {
 namespace {
@@ -100,7 +100,7 @@ void RankEnds::step(std::uint32_t rank, std::uint64_t step) {
 
 void RankEnds::end(Rank& rank, How how, std::string text) {
   rank.how = how;
-  rank.text = diagnose::shortened(text, kTextBytes);
+  rank.text = checks::shortened(text, kTextBytes);
   rank.order = ++ends_;
 }
 
@@ -249,11 +249,11 @@ std::string RankEnds::title_of(const Group& group) const {
   return fmt::format("{{Ranks}} {}{} {}{}", text, clause ? "," : "", after(last), early);
 }
 
-std::optional<diagnose::RankEnd> RankEnds::first() const {
+std::optional<checks::RankEnd> RankEnds::first() const {
   if (ranks_.size() < 2) return std::nullopt;
   const Group group = culprits();
   if (group.empty()) return std::nullopt;
-  diagnose::RankEnd out{.ranks = group, .title = title_of(group)};
+  checks::RankEnd out{.ranks = group, .title = title_of(group)};
   out.everyone = group.size() == ranks_.size();
   out.severity = severity_of(group, out.everyone);
   std::size_t told = 0;

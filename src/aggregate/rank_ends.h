@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "diagnose/rank_ended.h"
+#include "checks/job/rank_ended.h"
 #include "presum/process_end.h"
 
 namespace presum::aggregate {
@@ -31,7 +31,7 @@ class RankEnds {
   void close();
 
   // What is known now; none where every rank that ended left the training in order.
-  std::optional<diagnose::RankEnd> first() const;
+  std::optional<checks::RankEnd> first() const;
 
  private:
   enum class How : std::uint8_t {

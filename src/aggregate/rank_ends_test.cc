@@ -21,7 +21,7 @@ RankEnds job(std::uint32_t ranks, std::uint64_t steps = 40) {
   return out;
 }
 
-void expect(const RankEnds& ends, const diagnose::Ranks& ranks, Severity severity,
+void expect(const RankEnds& ends, const checks::Ranks& ranks, Severity severity,
             const std::string& title) {
   const auto end = ends.first();
   ASSERT_TRUE(end);
@@ -84,7 +84,7 @@ TEST(RankEnds, HowAProcessEndsAfterItHasLeftCountsWhereOthersFailForIt) {
     ends.process_ended(1, end, false);
     EXPECT_FALSE(ends.first());  // sys.exit(main()), or an interpreter that crashes as it ends
     ends.left(0, kGone);
-    EXPECT_EQ(ends.first()->ranks, (diagnose::Ranks{1}));
+    EXPECT_EQ(ends.first()->ranks, (checks::Ranks{1}));
     EXPECT_EQ(ends.first()->severity, Severity::kCritical);
   }
 }
@@ -118,11 +118,11 @@ TEST(RankEnds, AWatchdogThatAbortsTheOthersIsNoCause) {
   ends.process_ended(1, {.signal = SIGABRT}, false);
   ends.process_ended(2, {.signal = SIGABRT}, false);
   ends.silent(0, "evaluate() of train.py:88");
-  EXPECT_EQ(ends.first()->ranks, (diagnose::Ranks{0}));
+  EXPECT_EQ(ends.first()->ranks, (checks::Ranks{0}));
   RankEnds crashed = job(2);
   crashed.process_ended(1, {.signal = SIGABRT}, false);
   crashed.left(0, kGone);
-  EXPECT_EQ(crashed.first()->ranks, (diagnose::Ranks{1}));
+  EXPECT_EQ(crashed.first()->ranks, (checks::Ranks{1}));
 }
 
 TEST(RankEnds, WhoLeftLongAgoIsNotBlamed) {
@@ -130,7 +130,7 @@ TEST(RankEnds, WhoLeftLongAgoIsNotBlamed) {
   ends.left(1, "");
   ends.step(0, 400);
   ends.left(0, kGone);
-  EXPECT_EQ(ends.first()->ranks, (diagnose::Ranks{0}));
+  EXPECT_EQ(ends.first()->ranks, (checks::Ranks{0}));
 }
 
 TEST(RankEnds, RanksThatTrainAreAllThereAre) {
@@ -152,7 +152,7 @@ TEST(RankEnds, OfAnotherHostOnlyThatNothingCameIsKnown) {
   silent.step(0, 50);
   silent.left(0, "");
   silent.close();
-  EXPECT_EQ(silent.first()->ranks, (diagnose::Ranks{1, 2}));
+  EXPECT_EQ(silent.first()->ranks, (checks::Ranks{1, 2}));
 }
 
 TEST(RankEnds, ANetworkThatFailsForEveryoneIsNoEndOfOne) {

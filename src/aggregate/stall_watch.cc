@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "aggregate/stack_partings.h"
-#include "diagnose/text.h"
+#include "checks/engine/text.h"
 
 namespace presum::aggregate {
 namespace {
@@ -123,7 +123,7 @@ std::vector<std::uint32_t> numbers_of(const Some& some) {
 
 // "rank 3 waits in ..." for one, "ranks 0-2 wait in ..." for several that are at one place.
 std::string clause(const Some& some, bool capital) {
-  const auto ranks = diagnose::rank_ranges(numbers_of(some));
+  const auto ranks = checks::rank_ranges(numbers_of(some));
   std::string where = some.front()->where;
   const bool one = some.size() == 1;
   if (!one) {
@@ -190,7 +190,7 @@ void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::u
   stall.ranks = unheard;
   stall.sentence =
       fmt::format("{} {} {} not been heard from while {}", unheard.size() == 1 ? "Rank" : "Ranks",
-                  diagnose::rank_ranges(unheard), unheard.size() == 1 ? "has" : "have",
+                  checks::rank_ranges(unheard), unheard.size() == 1 ? "has" : "have",
                   clauses(waiting, false));
 }
 

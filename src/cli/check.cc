@@ -11,7 +11,7 @@
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "diagnose/wording.h"
+#include "checks/engine/wording.h"
 #include "judge/judgement.h"
 #include "presum/run_log.h"
 
@@ -71,7 +71,7 @@ void print(const CheckedRun& run, std::size_t failing, Severity level, std::ostr
   const judge::Judgement& j = run.judgement;
   for (const Finding& f : j.findings) {
     out << fmt::format("{}: {}: {}: {} ({})\n", run.name, to_string(f.severity), printable(f.check),
-                       printable(diagnose::wording(f).sentence), location_text(f));
+                       printable(checks::wording(f).sentence), location_text(f));
   }
   out << fmt::format("{}: {}; {}; {}, {} at or above {}{}\n", run.name, verdict_text(j),
                      coverage_text(j.coverage), count(j.findings.size(), "finding"), failing,

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cli/testing.h"
-#include "diagnose/diagnoser.h"
+#include "checks/engine/diagnoser.h"
 #include "presum/version.h"
 
 namespace presum::cli {
@@ -14,7 +14,7 @@ namespace {
 TEST(Cli, ExplainsEveryCheck) {
   const CommandResult all = run({"explain"});
   EXPECT_EQ(all.code, 0);
-  for (const auto& check : diagnose::catalogue()) {
+  for (const auto& check : checks::catalogue()) {
     EXPECT_NE(all.out.find(std::string(check.id)), std::string::npos);
     const CommandResult one = run({"explain", std::string(check.id)});
     EXPECT_EQ(one.code, 0);

@@ -8,16 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "checks/engine/diagnoser.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "diagnose/diagnoser.h"
 
 namespace presum::cli {
 namespace {
 
-using diagnose::CheckInfo;
+using checks::Check;
 
 constexpr const char* kExplainHelp =
     "What a check compares, what it cannot see, how the mistake looks in a program, and what to\n"
@@ -31,8 +31,8 @@ struct ExplainOptions {
 
 std::string list() {
   std::string out;
-  for (const CheckInfo& check : diagnose::catalogue()) {
-    out += fmt::format("{:<27} {:<9} {}\n", check.id, to_string(check.severity), check.looks_at);
+  for (const Check check : checks::catalogue()) {
+    out += fmt::format("{:<27} {:<9} {}\n", check->id, to_string(check->severity), check->compares);
   }
   return out + "\npresum explain CHECK says more of one.\n";
 }
@@ -43,14 +43,14 @@ std::string indented(std::string_view text) {
   return out;
 }
 
-std::string text_of(const CheckInfo& check) {
-  std::string out = fmt::format("{} ({})\n\n", check.id, to_string(check.severity));
-  out += fmt::format("compares    {}\n", check.looks_at);
-  out += fmt::format("matters     {}\n", check.consequence);
-  out += fmt::format("not seen    {}\n", check.blind);
-  out += fmt::format("do          {}\n", check.remedy);
-  if (!check.resembles.empty()) out += fmt::format("resembles   {}\n", check.resembles);
-  return out + fmt::format("in code\n\n{}\n", indented(check.code));
+std::string text_of(Check check) {
+  std::string out = fmt::format("{} ({})\n\n", check->id, to_string(check->severity));
+  out += fmt::format("compares    {}\n", check->compares);
+  out += fmt::format("matters     {}\n", check->consequence);
+  out += fmt::format("not seen    {}\n", check->cannot_see);
+  out += fmt::format("do          {}\n", check->fix);
+  if (!check->resembles.empty()) out += fmt::format("resembles   {}\n", check->resembles);
+  return out + fmt::format("in code\n\n{}\n", indented(check->mistake));
 }
 
 std::size_t distance(std::string_view a, std::string_view b) {
@@ -69,11 +69,11 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 // " (duplicate-data?)", or nothing where no name is near.
 std::string nearest(std::string_view name) {
-  const auto all = diagnose::catalogue();
+  const auto all = checks::catalogue();
   const auto near = std::ranges::min_element(
-      all, {}, [&](const CheckInfo& check) { return distance(name.substr(0, 64), check.id); });
-  const bool likely = distance(name.substr(0, 64), near->id) <= near->id.size() / 3;
-  return likely ? fmt::format(" ({}?)", near->id) : "";
+      all, {}, [&](Check check) { return distance(name.substr(0, 64), check->id); });
+  const bool likely = distance(name.substr(0, 64), (*near)->id) <= (*near)->id.size() / 3;
+  return likely ? fmt::format(" ({}?)", (*near)->id) : "";
 }
 
 int explain(const ExplainOptions& options, const Streams& io) {
@@ -81,14 +81,14 @@ int explain(const ExplainOptions& options, const Streams& io) {
     io.out << list();
     return kOk;
   }
-  const CheckInfo* check = diagnose::find_check(options.check);
+  const Check check = checks::find_check(options.check);
   if (check == nullptr) {
     return complain(
         io, "explain",
         Error{ErrorCode::kNotFound, fmt::format("there is no check {}{}; presum explain lists all",
                                                 printable(options.check), nearest(options.check))});
   }
-  io.out << text_of(*check);
+  io.out << text_of(check);
   return kOk;
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cli/text.h"
-#include "diagnose/wording.h"
+#include "checks/engine/wording.h"
 
 namespace presum::cli {
 namespace {
@@ -126,7 +126,7 @@ std::string location_text(const Finding& finding) {
 }
 
 std::string finding_text(const Finding& finding) {
-  const diagnose::Wording said = diagnose::wording(finding);
+  const checks::Wording said = checks::wording(finding);
   const auto head = fmt::format("{}: {}\n    {}, {}, confidence {}\n", to_string(finding.severity),
                                 printable(said.sentence), printable(finding.check),
                                 location_text(finding), percent(finding.confidence));

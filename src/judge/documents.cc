@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "diagnose/wording.h"
+#include "checks/engine/wording.h"
 
 namespace presum::judge {
 namespace {
@@ -58,7 +58,7 @@ Json ulps_json(const std::optional<UlpPercentiles>& ulps) {
 Json findings_json(std::span<const Finding> findings) {
   Json out = Json::array();
   for (const Finding& f : findings) {
-    const diagnose::Wording text = diagnose::wording(f);
+    const checks::Wording text = checks::wording(f);
     out.push_back({{"check", f.check},
                    {"also", f.also},
                    {"severity", to_string(f.severity)},

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/try.h"
-#include "diagnose/diagnoser.h"
+#include "checks/engine/diagnoser.h"
 #include "judge/continuations.h"
 #include "judge/documents.h"
 #include "presum/version.h"
@@ -41,9 +41,9 @@ Json judgement_of(const judge::Judgement& judgement) {
 
 Json catalogue_json() {
   Json out = Json::object();
-  for (const diagnose::CheckInfo& check : diagnose::catalogue()) {
-    out[std::string(check.id)] = {
-        {"looks_at", check.looks_at}, {"blind", check.blind}, {"code", check.code}};
+  for (const checks::Check check : checks::catalogue()) {
+    out[std::string(check->id)] = {
+        {"looks_at", check->compares}, {"blind", check->cannot_see}, {"code", check->mistake}};
   }
   return out;
 }

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+// duplicate-data, and pair-too-similar where gradients are equal though the samples are not.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/hash.h"
+#include "checks/data/sampler_mismatch.h"
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr double kLossNoise = 0.01;  // relative; rounding and devices stay far below it
+constexpr std::uint64_t kToSee = 6;  // steps until it shows whether equal input is equal always
+constexpr std::size_t kGroupsMax = 64;
+constexpr const char* kNoise =
+    "Where the program draws this input itself (noise for a generator, timesteps, masks), seed "
+    "that "
+    "generator by rank after the model is built. Else let a sampler divide what it is read from.";
+constexpr std::uint64_t kInARow = 3;  // steps until what may be chance is a finding
+constexpr const char* kMayBeNoise =
+    "Input that no loader deals may be noise that the program draws alike now and then.";
+constexpr const char* kMayBeChance =
+    "Batches of one row, or drawn with replacement, may be equal by chance.";
+
+using Members = std::vector<std::size_t>;
+
+// Groups of at least two places with the same value; places of 0 are left out.
+template <typename ValueAt>
+std::vector<Members> equal_groups(std::size_t count, const ValueAt& value_at) {
+  std::unordered_map<std::uint64_t, std::size_t> group;  // by value
+  std::vector<Members> out;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t value = value_at(i);
+    if (value == 0) continue;
+    const auto [at, fresh] = group.try_emplace(value, out.size());
+    if (fresh) out.emplace_back();
+    out[at->second].push_back(i);
+  }
+  std::erase_if(out, [](const Members& members) { return members.size() < 2; });
+  return out;
+}
+
+// Groups by the whole batch, where all of the members sent it: equal rows alone may be of a tensor
+// that all batches share.
+std::vector<Members> by_whole_batch(const StepContext& context, Members members) {
+  const auto whole = [&](std::size_t i) {
+    return context.record.workers[i].fingerprint_of(FingerprintKind::kBatch);
+  };
+  if (std::ranges::any_of(members, [&](auto i) { return whole(i) == nullptr; })) {
+    return {std::move(members)};
+  }
+  std::map<std::uint64_t, Members> groups;
+  for (const std::size_t i : members) groups[*whole(i)].push_back(i);
+  std::vector<Members> out;
+  out.reserve(groups.size());
+  for (auto& [batch, group] : groups) out.push_back(std::move(group));
+  return out;
+}
+
+Ranks ranks_of(const StepContext& context, const Members& members) {
+  Ranks ranks;
+  for (const std::size_t i : members) insert(ranks, context.record.workers[i].rank);
+  return ranks;
+}
+
+// Equal rows at different places in the data set: records that are equal there, not read twice.
+void drop_equal_records(const StepContext& context, Members& members) {
+  const WorkerRecord& first = context.record.workers[members.front()];
+  std::erase_if(members,
+                [&](std::size_t i) { return disjoint_indices(first, context.record.workers[i]); });
+}
+
+double share_of_rows(const StepContext& context, const std::vector<Members>& groups) {
+  double all = 0;
+  double equal = 0;
+  for (const Batch& b : context.batches) all += static_cast<double>(b.rows);
+  for (const Members& members : groups) {
+    for (const std::size_t i : members) equal += static_cast<double>(context.batches[i].rows);
+  }
+  return all > 0 ? equal / all : 0;
+}
+
+// Without dropout equal data gives equal losses: what was hashed is not all of the data (a grid, a
+// graph that every sample shares).
+bool contradicted(const StepContext& context, const Members& members) {
+  const WorkerRecord& first = context.record.workers[members.front()];
+  return std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
+    const WorkerRecord& w = context.record.workers[i];
+    if (real_of(w, FingerprintKind::kDropout) != 0) return false;  // or unknown
+    const double scale = std::max(std::abs(w.loss), std::abs(first.loss));
+    return std::abs(w.loss - first.loss) > kLossNoise * scale;  // false for NaN
+  });
+}
+
+// What all tensors of a worker's batch hold, as far as it is known.
+std::uint64_t content_of(const StepContext& context, std::size_t place) {
+  return context.batches[place].set +
+         mix64(value_of(context.record.workers[place], FingerprintKind::kBatch));
+}
+
+// Neighbouring ranks with the same input k by k, other k by k: sequence or context parallelism.
+bool in_blocks(const StepContext& context, const std::vector<Members>& groups) {
+  if (groups.size() < 2) return false;
+  const std::size_t each = context.record.workers_expected / groups.size();
+  return each * groups.size() == context.record.workers_expected &&
+         std::ranges::all_of(groups, [&](const Members& members) {
+           const Ranks ranks = ranks_of(context, members);
+           return ranks.size() == each && ranks.front() % each == 0 &&
+                  ranks.back() - ranks.front() == each - 1;
+         });
+}
+
+// Whether a loader is known to have dealt the worker's input.
+bool is_dealt(const WorkerRecord& w) {
+  return !w.indices.empty() || w.fingerprint_of(FingerprintKind::kDataClass) != nullptr ||
+         w.fingerprint_of(FingerprintKind::kBatch) == nullptr;
+}
+
+// Whether two workers' batches that are equal once are no chance.
+bool tells_at_once(const StepContext& context) {
+  return !draws_with_replacement(context.roster) &&
+         std::ranges::any_of(context.batches,
+                             [](const Batch& b) { return b.known && b.distinct > 1; });
+}
+
+bool samples_known(const StepContext& context) {
+  return std::ranges::any_of(context.batches, &Batch::known);
+}
+
+// Input that no loader dealt, and that workers were given alike: it may be noise that a program
+// draws, in some of its passes. Whether it is equal in all steps shows after some.
+class UndealtInput {
+ public:
+  using Members = std::vector<std::size_t>;  // places in StepRecord::workers
+  // Steps since workers were first given equal input that no loader dealt.
+  struct Group {
+    std::uint64_t first_step = 0;
+    std::uint64_t equal = 0;
+    std::uint64_t known = 0;
+    std::uint64_t changes = 0;  // equal steps whose input was another one than the last
+    std::uint64_t content = 0;
+  };
+
+  // Every step counts in which the rows of all of a group are known.
+  void watch(const StepContext& context) {
+    Members known;
+    for (std::size_t i = 0; i < context.workers(); ++i) {
+      if (context.batches[i].known) known.push_back(i);
+    }
+    const Ranks among = ranks_of(context, known);
+    for (auto& [ranks, group] : groups_) group.known += std::ranges::includes(among, ranks);
+  }
+
+  // These have equal input. Null for what a loader dealt.
+  Group* equal(const StepContext& context, const Members& members) {
+    const auto dealt = [&](std::size_t i) { return is_dealt(context.record.workers[i]); };
+    if (std::ranges::any_of(members, dealt)) return nullptr;
+    const Ranks ranks = ranks_of(context, members);
+    if (groups_.size() >= kGroupsMax && !groups_.contains(ranks)) return &(beyond_ = {});
+    Group& out = groups_.try_emplace(ranks, Group{context.record.step, 0, 1}).first->second;
+    ++out.equal;
+    const std::uint64_t content = content_of(context, members.front());
+    out.changes += out.content != content;
+    out.content = content;
+    return &out;
+  }
+
+  const Group* find(const Ranks& ranks) const {
+    const auto found = groups_.find(ranks);
+    return found == groups_.end() ? nullptr : &found->second;
+  }
+
+  // Steps until all that was equal ever since can be judged.
+  std::uint64_t undecided() const {
+    std::uint64_t most = 0;
+    for (const auto& [ranks, group] : groups_) {
+      const bool always = group.equal == group.known && group.known < kToSee;
+      if (always) most = std::max(most, kToSee - group.known);
+    }
+    return most;
+  }
+
+ private:
+  std::map<Ranks, Group> groups_;  // at most 64
+  Group beyond_{};                 // of what does not fit: nothing is said of it
+};
+
+class Duplicates final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    const bool gradients = std::ranges::any_of(
+        context.record.workers, [](const WorkerRecord& w) { return w.fingerprint != 0; });
+    if (!gradients && !samples_known(context)) {
+      return log.cannot(&kDuplicateData, "Neither samples nor gradients have fingerprints.");
+    }
+    log.checked(&kDuplicateData);
+    samples_.next_step();
+    gradients_.next_step();
+    beside_.next_step();
+    Found found;
+    undealt_.watch(context);
+    if (!repeats_by_design(context) && !shares_places(context.record)) {
+      group_rows(context, found);
+      await_certainty(context, found, log);
+    }
+    group_gradients(context, found);
+    if (in_blocks(context, found.drawn)) {
+      log.add(shared_in_groups(&kDuplicateData, context, found.drawn.front().size()), 1);
+    } else if (found.drawn.size() < 2 || context.complete()) {
+      take_drawn(context, found);
+    }
+    if (!found.rows.empty() || !found.gradients.empty()) report(context, found, log);
+    for (const Members& members : found.at_times) report_at_times(context, members, log);
+    for (const Members& members : found.unlike) report_unlike(context, members, log);
+  }
+
+ private:
+  using Members = UndealtInput::Members;
+  // How often in a row the same workers were found equal, with another value each time.
+  class Streaks {
+   public:
+    void next_step() { before_ = std::exchange(now_, {}); }
+
+    std::uint64_t extend(const Ranks& ranks, std::uint64_t value) {
+      Streak streak{value, 1};
+      const auto found = before_.find(ranks);
+      if (found != before_.end()) {
+        streak.length = found->second.length + (found->second.value != value);
+      }
+      now_[ranks] = streak;
+      return streak.length;
+    }
+
+   private:
+    struct Streak {
+      std::uint64_t value = 0;
+      std::uint64_t length = 0;
+    };
+    std::map<Ranks, Streak> now_, before_;
+  };
+  struct Found {
+    std::vector<Members> rows;       // groups that read the same samples
+    std::vector<Members> drawn;      // groups with the same input in all steps, of no loader
+    std::vector<Members> at_times;   // groups with the same input in some steps, of no loader
+    std::vector<Members> gradients;  // groups with the same gradient, whose samples are not known
+    std::vector<Members> unlike;     // groups with the same gradient from different samples
+    bool drawn_only = true;          // rows: none of them came from a loader
+    std::uint64_t undecided = 0;     // records until equal rows that may be chance are a finding
+    std::uint64_t first_step = ~std::uint64_t{0};  // at which what is drawn was equal first
+  };
+
+  void group_rows(const StepContext& context, Found& found) {
+    auto groups = equal_groups(context.workers(), [&](std::size_t i) {
+      const Batch& b = context.batches[i];
+      return b.known && !b.degenerate() ? b.set | 1 : 0;
+    });
+    for (Members& same_rows : groups) {
+      for (Members& members : by_whole_batch(context, std::move(same_rows))) {
+        drop_equal_records(context, members);
+        if (members.size() > 1) add_rows(context, std::move(members), found);
+      }
+    }
+  }
+
+  void group_gradients(const StepContext& context, Found& found) {
+    auto groups = equal_groups(context.workers(), [&](std::size_t i) {
+      const WorkerRecord& w = context.record.workers[i];
+      return has_gradient(w) ? w.fingerprint : 0;
+    });
+    for (Members& members : groups) {
+      const Batch& first = context.batches[members.front()];
+      const auto known = [&](std::size_t i) { return context.batches[i].known; };
+      const auto all = [&](bool same) {
+        return first.known && std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
+                 return known(i) && (context.batches[i].set == first.set) == same;
+               });
+      };
+      const bool unknown = std::ranges::none_of(members, known);
+      const bool unlike = all(false);
+      const std::uint64_t gradient = context.record.workers[members.front()].fingerprint;
+      // Where a program draws its input itself, what a loader dealt beside it is no place of that.
+      const bool lasting = all(true) && found.rows.empty() && found.drawn.empty() &&
+                           found.at_times.empty() &&
+                           beside_.extend(ranks_of(context, members), gradient) >= kToSee;
+      if (unknown || lasting) {
+        found.gradients.push_back(std::move(members));
+      } else if (unlike && gradients_.extend(ranks_of(context, members), gradient) >= kInARow) {
+        found.unlike.push_back(std::move(members));
+      }
+    }
+  }
+
+  // Two rows or more do not agree by chance, unless samples are drawn with replacement.
+  bool certain(const StepContext& context, const Members& members, Found& found) {
+    const Batch& batch = context.batches[members.front()];
+    const std::uint64_t length =
+        samples_.extend(ranks_of(context, members), content_of(context, members.front()));
+    if (length >= kInARow || (batch.distinct > 1 && !draws_with_replacement(context.roster))) {
+      return true;
+    }
+    found.undecided = std::max(found.undecided, kInARow - length);
+    return false;
+  }
+
+  // Equal data has equal losses, but where a model draws itself (actions, noise): then its input
+  // changes from step to step, and is equal all the same.
+  void add_rows(const StepContext& context, Members members, Found& found) {
+    const UndealtInput::Group* drawn = undealt_.equal(context, members);
+    if (drawn == nullptr) {
+      if (!contradicted(context, members) && certain(context, members, found)) {
+        found.rows.push_back(std::move(members));
+      }
+      return;
+    }
+    const bool changing = drawn->changes >= kInARow;
+    if (drawn->known < kToSee || (!changing && contradicted(context, members))) return;
+    if (10 * drawn->equal < drawn->known) return;  // a probe that comes back now and then
+    const bool always = 10 * drawn->equal >= 9 * drawn->known;
+    (always ? found.drawn : found.at_times).push_back(std::move(members));
+  }
+
+  static void report(const StepContext& context, const Found& found, SignalLog& log) {
+    Blame blame;
+    std::string groups;
+    std::size_t among = 0;  // groups of ranks
+    for (const auto* list : {&found.rows, &found.gradients}) {
+      for (const Members& members : *list) {
+        const Ranks ranks = ranks_of(context, members);
+        among += blame.ranks.empty() || !std::ranges::includes(blame.ranks, ranks) ? 1 : 0;
+        if (groups.size() < 200) groups += (groups.empty() ? "" : "; ") + rank_ranges(ranks);
+        blame.ranks = unite(blame.ranks, ranks);
+      }
+    }
+    blame.everyone = blame.ranks.size() == context.workers();
+    const bool by_rows = !found.rows.empty();
+    Signal signal = sighting(&kDuplicateData, context, std::move(blame), by_rows ? 0.99 : 0.95);
+    const std::string within = among == 1 ? "" : " within groups";
+    signal.title = by_rows ? "{Ranks} read the same data" + within
+                           : fmt::format(
+                                 "{{Ranks}} had the same gradients{} bit for bit, so they "
+                                 "read the same data",
+                                 within);
+    signal.evidence = {{"groups_of_ranks", groups},
+                       {"distinct_gradients", std::int64_t{context.record.distinct_gradients}},
+                       {"how", by_rows ? "samples" : "gradients"}};
+    if (by_rows)
+      signal.evidence.emplace_back("rows_equal_share", share_of_rows(context, found.rows));
+    signal.first_step = std::min(signal.first_step, found.first_step);
+    const bool dealt = split(context.record, FingerprintKind::kDataClass).known > 0;
+    if (by_rows ? found.drawn_only : dealt) signal.remedy = kNoise;
+    log.add(std::move(signal), 1);
+  }
+
+  // What is equal by chance, or now and then, is no finding before so many records.
+  void await_certainty(const StepContext& context, const Found& found, SignalLog& log) const {
+    std::size_t undealt = 0;
+    for (std::size_t i = 0; i < context.workers(); ++i) {
+      undealt += context.batches[i].known && !is_dealt(context.record.workers[i]);
+    }
+    if (undealt > 1) {
+      log.needs_records(&kDuplicateData, kToSee, kMayBeNoise);
+      log.needs(&kDuplicateData, undealt_.undecided(), kMayBeNoise);
+    } else if (samples_known(context)) {
+      if (!tells_at_once(context)) log.needs_records(&kDuplicateData, kInARow, kMayBeChance);
+      log.needs(&kDuplicateData, found.undecided, kMayBeChance);
+    }
+  }
+
+  void take_drawn(const StepContext& context, Found& found) {
+    found.drawn_only = found.rows.empty();
+    for (Members& members : found.drawn) {
+      const UndealtInput::Group* group = undealt_.find(ranks_of(context, members));
+      if (group != nullptr) found.first_step = std::min(found.first_step, group->first_step);
+      found.rows.push_back(std::move(members));
+    }
+  }
+
+  void report_at_times(const StepContext& context, const Members& members, SignalLog& log) const {
+    Blame blame{ranks_of(context, members), members.size() == context.workers()};
+    const UndealtInput::Group& undealt = *undealt_.find(blame.ranks);
+    Signal signal = sighting({&kDuplicateData, 1}, context, std::move(blame), 0.9);
+    signal.first_step = undealt.first_step;
+    signal.severity = Severity::kWarning;
+    signal.title = "{Ranks} were given the same input in some steps, and different input in others";
+    signal.remedy = kNoise;
+    signal.evidence = {{"steps_with_the_same_input", static_cast<std::int64_t>(undealt.equal)},
+                       {"of_steps", static_cast<std::int64_t>(undealt.known)}};
+    log.add(std::move(signal), 1);
+  }
+
+  static void report_unlike(const StepContext& context, const Members& members, SignalLog& log) {
+    Blame blame{ranks_of(context, members), members.size() == context.workers()};
+    Signal signal = sighting({&kPairTooSimilar, 1}, context, std::move(blame), 0.9);
+    signal.title =
+        "{Ranks} had the same gradient bit for bit, though they read different samples: the "
+        "gradient does not depend on the data, or was copied";
+    signal.evidence = {{"statistic", "gradient fingerprint"}};
+    log.add(std::move(signal), 1);
+  }
+
+  Streaks samples_;
+  Streaks gradients_;
+  Streaks beside_;  // equal gradients of equal rows that a loader dealt from other places
+  UndealtInput undealt_;
+};
+
+}  // namespace
+
+constexpr Check kDuplicateDataExplains[] = {&kWorkerOutlier,   &kPairTooSimilar, &kTooConsistent,
+                                            &kLossEvent,       &kEpochNotSet,    &kSamplerMismatch,
+                                            &kOverlappingData, &kDataCoverage,   &kSharedRng};
+constinit const CheckInfo kDuplicateData{
+    .id = "duplicate-data",
+    .severity = Severity::kCritical,
+    .compares = "whether workers read the same samples at a step",
+    .fires = "now; batches of one row after 3 steps; without a loader after 6",
+    .consequence =
+        "Where they read the same these workers do the work of one: the batch is smaller than it "
+        "is believed to be.",
+    .cannot_see = "Equal samples in other rows of other batches; that is overlapping-data.",
+    .mistake =
+        "loader = DataLoader(data, batch_size=8, shuffle=True)  # and the same seed on every rank\n"
+        "sampler = DistributedSampler(data, rank=0)              # not this rank",
+    .fix =
+        "Shard the data by rank: a DistributedSampler (or split_dataset_by_node) with this job's "
+        "rank and world size. Until then these workers do the work of one.",
+    .resembles = "huggingface/datasets#7868",
+    .precedence = 100,
+    .explains = kDuplicateDataExplains,
+    .compares_ranks = true,
+    .make = make<Duplicates>,
+};
+
+}  // namespace presum::checks

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoch-not-set.
+#include <algorithm>
+#include <utility>
+
+#include "base/hash.h"
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::size_t kCompared = 8;  // batches at the beginning of a pass
+constexpr const char* kOnePass = "There was no second pass over the data.";
+constexpr const char* kTooFew =
+    "Too few batches of a second pass could be compared with those of the pass before.";
+
+bool is_one(const WorkerRecord& worker, FingerprintKind kind) {
+  return value_of(worker, kind) == 1;
+}
+
+// Compares the beginning of every pass over the data with that of the pass before, per worker.
+class DataOrder final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    Blame blame;
+    std::size_t repeats = 0;
+    const std::uint64_t before = std::exchange(step_, context.record.step);
+    const std::uint64_t steps = std::max<std::uint64_t>(context.record.step - before, 1);
+    for (std::size_t i = 0; i < context.workers(); ++i) {
+      const WorkerRecord& w = context.record.workers[i];
+      const std::uint64_t* pass = w.fingerprint_of(FingerprintKind::kDataPass);
+      const std::uint64_t* epoch = w.fingerprint_of(FingerprintKind::kSamplerEpoch);
+      if (pass == nullptr || w.fingerprint_of(FingerprintKind::kSamplerShuffle) == nullptr) {
+        log.cannot(&kEpochNotSet, "No sampler that says whether it shuffles was found.");
+        continue;
+      }
+      Worker& worker = workers_[w.replica];
+      follow(worker, *pass, epoch);
+      if (epoch != nullptr) worker.epoch = *epoch;
+      compare(worker, w, context.batches[i], steps);
+      log.waits(&kEpochNotSet, *pass == 0 ? kOnePass : kTooFew);
+      if (*pass > 0 && is_decided(worker, w, context.batches[i])) log.checked(&kEpochNotSet);
+      if (!repeats_order(worker, w, context.batches[i])) continue;
+      insert(blame.ranks, w.rank);
+      repeats = std::max(repeats, worker.repeats);
+    }
+    if (!blame.ranks.empty()) report(context, std::move(blame), repeats, log);
+  }
+
+ private:
+  struct Place {
+    std::uint64_t batch = 0;  // its position in the pass
+    std::uint64_t order = 0;  // of its samples, with all that the batch holds
+  };
+  struct Worker {
+    std::uint64_t pass = 0;
+    std::uint64_t epoch = 0;
+    bool started = false;
+    bool epoch_stayed = false;  // the sampler's epoch is that of the pass before
+    bool skipped = false;       // it did not begin with its first batch
+    bool differs = false;       // some batch of this pass is not the one of the pass before
+    std::size_t seen = 0;       // recorded steps of this pass
+    std::size_t repeats = 0;    // of them, with the batch of the pass before
+    std::vector<Place> before;  // the first batches of the pass before
+    std::vector<Place> now;
+  };
+
+  static void follow(Worker& worker, std::uint64_t pass, const std::uint64_t* epoch) {
+    if (worker.started && pass == worker.pass) return;
+    const bool next = worker.started && pass == worker.pass + 1;
+    worker.epoch_stayed = next && epoch != nullptr && *epoch == worker.epoch;
+    worker.before = next ? std::move(worker.now) : std::vector<Place>{};
+    worker.now.clear();
+    worker.seen = worker.repeats = 0;
+    worker.differs = worker.skipped = false;
+    worker.started = true;
+    worker.pass = pass;
+  }
+
+  static void compare(Worker& worker, const WorkerRecord& record, const Batch& batch,
+                      std::uint64_t steps) {
+    const std::uint64_t* place = record.fingerprint_of(FingerprintKind::kDataBatch);
+    const std::uint64_t order = batch.order + mix64(value_of(record, FingerprintKind::kBatch));
+    const Place now{place == nullptr ? worker.seen : *place, order};
+    if (worker.seen == 0)
+      worker.skipped = place != nullptr && *place >= record.micro_batches * steps;
+    if (worker.seen++ >= kCompared || !batch.known) return;
+    worker.now.push_back(now);
+    for (const Place& before : worker.before) {
+      if (before.batch != now.batch) continue;
+      worker.differs = worker.differs || before.order != now.order;
+      worker.repeats += before.order == now.order;
+    }
+  }
+
+  // Whether the order was seen to be another one, or would have been found to be the same.
+  static bool is_decided(const Worker& worker, const WorkerRecord& record, const Batch& batch) {
+    if (worker.differs || !is_one(record, FingerprintKind::kSamplerShuffle)) return true;
+    if (worker.repeats >= kCompared) return true;
+    return is_one(record, FingerprintKind::kSamplerSetsEpoch) &&
+           (!batch.known || worker.seen > kCompared);
+  }
+
+  // With samples to compare they decide; without them the sampler's word is enough, but of a pass
+  // that goes on in its middle, as one that was interrupted does in the same epoch. A sampler that
+  // nobody can set an epoch of, but that says it shuffles, is judged by its order alone.
+  static bool repeats_order(const Worker& worker, const WorkerRecord& record, const Batch& batch) {
+    if (worker.differs || !is_one(record, FingerprintKind::kSamplerShuffle)) return false;
+    if (worker.repeats >= kCompared) return true;
+    if (worker.skipped && worker.repeats == 0) return false;
+    const bool settable = is_one(record, FingerprintKind::kSamplerSetsEpoch);
+    return settable && worker.epoch_stayed &&
+           (worker.repeats > 0 || !batch.known || worker.seen > kCompared);
+  }
+
+  void report(const StepContext& context, Blame blame, std::size_t repeats, SignalLog& log) const {
+    blame.everyone = blame.ranks.size() == context.workers();
+    const Worker* first = workers_.find(context.record.workers.front().replica);
+    Signal signal = sighting(&kEpochNotSet, context, std::move(blame), repeats > 0 ? 0.99 : 0.8);
+    signal.title = "{Ranks} read the data in the same order as in the pass before";
+    signal.evidence = {{"data_pass", static_cast<std::int64_t>(first == nullptr ? 0 : first->pass)},
+                       {"batches_repeated", static_cast<std::int64_t>(repeats)}};
+    log.add(std::move(signal), 1);
+  }
+
+  std::uint64_t step_ = 0;  // of the record before
+  PerWorker<Worker> workers_;
+};
+
+}  // namespace
+
+constexpr Check kEpochNotSetExplains[] = {&kOverlappingData};
+constinit const CheckInfo kEpochNotSet{
+    .id = "epoch-not-set",
+    .severity = Severity::kWarning,
+    .compares = "whether the order of the samples changes from pass to pass",
+    .fires = "at the second pass's first step",
+    .consequence = "Every pass over the data has the same order and the same batches.",
+    .cannot_see = "The first pass: it shows when the second begins.",
+    .mistake =
+        "for epoch in range(epochs):\n    for batch in loader:  # no sampler.set_epoch(epoch)",
+    .fix = "Call `sampler.set_epoch(epoch)` before every pass over the data.",
+    .resembles = "pytorch/pytorch#31771",
+    .precedence = 110,
+    .explains = kEpochNotSetExplains,
+    .make = make<DataOrder>,
+};
+
+}  // namespace presum::checks

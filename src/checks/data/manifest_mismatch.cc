@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// manifest-mismatch.
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "base/hash.h"
+#include "checks/data/sampler_mismatch.h"
+#include "checks/engine/rules.h"
+#include "checks/state/settings.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::size_t kIndices = 16384;
+constexpr std::uint64_t kConflicts = 8;
+constexpr std::uint64_t kMostly = 3;  // of a rank that changes rows now and then fewer conflict
+constexpr std::uint64_t kSteps = 3;
+constexpr std::size_t kPairs = 65536;
+constexpr const char* kOtherRows =
+    "Prepare the data alike on every rank: the same files in the same order, the same subset "
+    "(a seed for random_split), the same normalisation and tokeniser.";
+constexpr const char* kSubset =
+    "Give random_split, or whatever chose the subset, the same generator and seed on every rank: a "
+    "sampler splits positions, so subsets that differ share samples, and lose others.";
+constexpr const char* kContents =
+    "Load and prepare the data alike on every rank: the same files, labels, normalisation and seed "
+    "of whatever generates it. A sampler splits positions of what must be one data set.";
+constexpr const char* kNoSharedData =
+    "No sampler splits one data set among the workers, so their data may differ.";
+
+// What the data set says of itself, and whether an index means the same sample on every worker.
+// Both need a sampler that splits one data set among the workers.
+class Manifest final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    if (!distributed_sampling(context.record)) {
+      return log.cannot(&kManifestMismatch, kNoSharedData);
+    }
+    compare_facts(context, log);
+    compare_rows(context, log);
+  }
+
+ private:
+  struct Drawn {
+    std::uint64_t row = 0;
+    std::uint32_t rank = 0;
+  };
+  // Draws of the same index, by two workers or by one.
+  struct Pair {
+    std::uint64_t agreed = 0;
+    std::uint64_t conflicts = 0;
+    std::uint64_t first_conflict = 0;  // step
+    std::uint64_t agreed_since = 0;    // then
+    std::uint64_t steps = 0;           // with a conflict
+    std::uint64_t last_conflict = 0;   // step
+  };
+  struct Odd {
+    Blame blame;
+    std::uint64_t conflicts = 0;
+    std::uint64_t first_step = 0;
+  };
+
+  void compare_facts(const StepContext& context, SignalLog& log) const {
+    Mismatch found = compare_kinds(context, &kManifestMismatch);
+    if (found.looked) log.checked(&kManifestMismatch);
+    if (found.names.empty()) return;
+    Signal signal = sighting(&kManifestMismatch, context, found.blame, 0.95);
+    signal.title =
+        signal.everyone ? "The ranks differ in their data set: " : "{Ranks} had another data set: ";
+    signal.title += listed(found.names);
+    const auto differs = [&](const char* name) {
+      return std::ranges::find(found.names, name) != found.names.end();
+    };
+    if (differs("data contents")) signal.remedy = kContents;
+    if (differs("data subset")) signal.remedy = kSubset;
+    signal.evidence = std::move(found.evidence);
+    signal.evidence.emplace_back("differ", listed(found.names));
+    log.add(std::move(signal), 1);
+  }
+
+  void compare_rows(const StepContext& context, SignalLog& log) {
+    for (const WorkerRecord& w : context.record.workers) {
+      if (!aligned(w)) continue;
+      for (std::size_t i = 0; i < w.indices.size(); ++i)
+        draw(w.indices[i], {w.samples.hashes[i], w.rank}, context.record.step);
+    }
+    const Odd found = odd(all_ranks(context.record));
+    if (found.blame.ranks.empty()) return;
+    Signal signal = sighting({&kManifestMismatch, 1}, context, found.blame, 0.9);
+    signal.first_step = found.first_step;
+    signal.title =
+        signal.everyone
+            ? "The ranks read different samples at the same places of the data set"
+            : "{Ranks} read other samples than the others at the same places of the data set";
+    signal.remedy = kOtherRows;
+    signal.evidence = {{"indices_in_conflict", static_cast<std::int64_t>(found.conflicts)}};
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  // Half of the indices, the same in every pass.
+  void thin() {
+    mask_ = 2 * mask_ + 1;
+    std::erase_if(drawn_, [&](const auto& entry) { return (mix64(entry.first) & mask_) != 0; });
+  }
+
+  void draw(std::uint64_t index, const Drawn& now, std::uint64_t step) {
+    if ((mix64(index) & mask_) != 0) return;
+    const auto [found, fresh] = drawn_.try_emplace(index, now);
+    if (fresh) {
+      if (drawn_.size() > kIndices) thin();
+      return;
+    }
+    const Drawn before = found->second;
+    const bool agree = before.row == now.row;
+    if (before.rank == now.rank) return count(own_[now.rank], agree, step);
+    count(drew_[now.rank], agree, step);
+    count(before_others_[before.rank], agree, step);
+    const auto key = std::minmax(before.rank, now.rank);
+    if (pairs_.size() >= kPairs && !pairs_.contains(key)) return;
+    count(pairs_[key], agree, step);
+  }
+
+  void count(Pair& pair, bool agree, std::uint64_t step) {
+    if (!agree && pair.conflicts == 0) pair.first_conflict = step;
+    if (!agree && (pair.steps == 0 || pair.last_conflict != step)) {
+      ++pair.steps;
+      pair.last_conflict = step;
+    }
+    ++(agree ? pair.agreed : pair.conflicts);
+    pair.agreed_since += agree && pair.conflicts > 0;
+  }
+
+  // Augmentation gives a worker's own draws of an index other rows, too, on every worker.
+  bool may_augment(const Ranks& many) const {
+    const bool changed =
+        std::ranges::any_of(own_, [](const auto& own) { return own.second.conflicts > 0; });
+    if (!changed) return false;
+    return many.empty() || !std::ranges::all_of(many, [&](std::uint32_t rank) {
+             const auto own = own_.find(rank);
+             return own != own_.end() && own->second.conflicts == 0 &&
+                    own->second.agreed >= kConflicts;
+           });
+  }
+
+  // The ranks that read the same, from pair to pair, if they are more than half of all; else none.
+  Ranks alike(const Ranks& all) const {
+    std::map<std::uint32_t, std::uint32_t> group;  // the lowest rank that is known to be alike
+    for (const std::uint32_t rank : all) group[rank] = rank;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const auto& [ranks, pair] : pairs_) {
+        if (pair.conflicts > 0 || pair.agreed == 0) continue;
+        const std::uint32_t lowest = std::min(group[ranks.first], group[ranks.second]);
+        changed = changed || group[ranks.first] != lowest || group[ranks.second] != lowest;
+        group[ranks.first] = group[ranks.second] = lowest;
+      }
+    }
+    std::map<std::uint32_t, Ranks> members;
+    for (const auto& [rank, lowest] : group) insert(members[lowest], rank);
+    for (auto& [lowest, ranks] : members) {
+      if (2 * ranks.size() > all.size()) return std::move(ranks);
+    }
+    return {};
+  }
+
+  // Of what a rank draws since its first conflict more would conflict, if it were prepared
+  // otherwise; or, where it draws nothing that others drew, of what they draw after it. A batch
+  // that is changed as a whole conflicts in all its rows.
+  bool now_and_then(std::uint32_t rank) const {
+    const auto seen = [&](const std::map<std::uint32_t, Pair>& by_rank) {
+      const auto at = by_rank.find(rank);
+      return at == by_rank.end() ? Pair{} : at->second;
+    };
+    Pair pair = seen(drew_);
+    if (pair.agreed + pair.conflicts == 0) pair = seen(before_others_);
+    return pair.steps < kSteps || pair.conflicts < kMostly * pair.agreed_since;
+  }
+
+  // Those that conflict with the many that read the same; where there are no such, all that
+  // conflict, once draws of one's own have shown that an index has the same row each time.
+  Odd odd(const Ranks& all) const {
+    const bool some =
+        std::ranges::any_of(pairs_, [](const auto& p) { return p.second.conflicts > 0; });
+    if (!some) return {};
+    const Ranks many = alike(all);
+    if (may_augment(many) || (many.empty() && own_.empty())) return {};
+    const auto of_many = [&](std::uint32_t rank) { return std::ranges::binary_search(many, rank); };
+    std::map<std::uint32_t, Odd> by_rank;
+    for (const auto& [ranks, pair] : pairs_) {
+      if (pair.conflicts == 0) continue;
+      for (const auto& [rank, other] : {ranks, std::pair(ranks.second, ranks.first)}) {
+        if (of_many(rank) || (!many.empty() && !of_many(other))) continue;
+        const auto [at, fresh] = by_rank.try_emplace(rank, Odd{{{rank}, false}, 0, UINT64_MAX});
+        at->second.conflicts += pair.conflicts;
+        at->second.first_step = std::min(at->second.first_step, pair.first_conflict);
+      }
+    }
+    Odd out{{}, 0, UINT64_MAX};
+    for (const auto& [rank, of] : by_rank) {
+      if (of.conflicts < kConflicts || (!many.empty() && now_and_then(rank))) continue;
+      out.blame.add(of.blame);
+      out.conflicts += of.conflicts;
+      out.first_step = std::min(out.first_step, of.first_step);
+    }
+    out.blame.everyone = out.blame.ranks.size() >= all.size();
+    return out;
+  }
+
+  std::unordered_map<std::uint64_t, Drawn> drawn_;  // by index; at most 16,384
+  std::uint64_t mask_ = 0;                          // of the hashes of the indices that are kept
+  std::map<std::uint32_t, Pair> own_;               // by rank: draws by the same worker
+  std::map<std::uint32_t, Pair> drew_;              // by rank: of what others had drawn
+  std::map<std::uint32_t, Pair> before_others_;     // by rank: what others drew after it
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Pair> pairs_;  // by rank; at most 65,536
+};
+
+}  // namespace
+
+constexpr Check kManifestMismatchExplains[] = {
+    &kWorkerOutlier,   &kPairTooSimilar,  &kTooConsistent, &kLossEvent,     &kDuplicateData,
+    &kSamplerMismatch, &kOverlappingData, &kDataCoverage,  &kTokenImbalance};
+constinit const CheckInfo kManifestMismatch{
+    .id = "manifest-mismatch",
+    .severity = Severity::kWarning,
+    .compares = "length and contents of the data set of all workers",
+    .fires = "now; rows after 8 conflicts in 3 steps",
+    .consequence =
+        "The same index means other samples, or samples prepared otherwise: a sampler that splits "
+        "indices reads some twice and others never, and the model learns from both.",
+    .cannot_see =
+        "Differences that show in no hash: a data set that does not keep its samples, before an "
+        "index was drawn by two ranks. Rows are compared as the model gets them, so augmentation "
+        "on the way makes them others: of a rank whose rows differ now and then nothing is said.",
+    .mistake =
+        "files = glob.glob(\"data/*.jsonl\")                # in the order of the file system\n"
+        "train, val = random_split(data, [0.9, 0.1])      # without a seed in common",
+    .fix =
+        "Sort file lists before use and check that every host has the same files: a sampler splits "
+        "positions, so lists that differ are read twice in part and not at all in part.",
+    .resembles = "pytorch/pytorch#70103",
+    .precedence = 90,
+    .explains = kManifestMismatchExplains,
+    .compares_ranks = true,
+    .make = make<Manifest>,
+};
+
+}  // namespace presum::checks

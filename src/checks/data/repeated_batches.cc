@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "checks/data/sampler_mismatch.h"
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::uint64_t kRepeats = 2;        // records in a row with a repeated micro-batch
+constexpr std::uint64_t kRepeatsUnsure = 3;  // where indices are unknown, or one row is repeated
+constexpr std::uint64_t kRareRepeats = 100;  // at most one record in so many of other workers
+constexpr const char* kStuck =
+    "Look at what hands out the batches on these ranks: a loader that has ended or failed, a batch "
+    "that is kept and not replaced.";
+constexpr std::uint64_t kEchoes = 12;  // batches until it shows that they come several times
+constexpr std::uint64_t kChanges = 2;  // of the batch, in that time
+constexpr const char* kEchoing =
+    "Divide the stream among the loader's processes: `torch.utils.data.get_worker_info()` in the "
+    "data set's `__iter__` tells which one it is. Until then each rank reads every sample "
+    "`num_workers` times.";
+
+// Whether a good part of a worker's rows is there more than once.
+bool repeats_rows(const Batch& batch) {
+  return batch.known && !batch.degenerate() && 4 * (batch.rows - batch.distinct) >= batch.rows;
+}
+
+enum class Places : std::uint8_t { kUnknown, kDifferent, kRepeated };
+
+// Whether the rows come from different places of the data set.
+Places places(const WorkerRecord& worker) {
+  if (!aligned(worker)) return Places::kUnknown;
+  std::vector<std::uint64_t> indices = worker.indices;
+  std::sort(indices.begin(), indices.end());
+  const bool repeated = std::adjacent_find(indices.begin(), indices.end()) != indices.end();
+  return repeated ? Places::kRepeated : Places::kDifferent;
+}
+
+// Batches that come again at once: fed twice in a step, kept by a loader that is stuck, or handed
+// out by each process of a loader. Says it as overlapping-data.
+class RepeatedBatches final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    watch_echoes(context, log);
+    watch_stuck(context, log);
+    watch_repeats(context, log);
+  }
+
+ private:
+  struct Repeats {
+    std::uint64_t length = 0;  // records in a row in which a worker's rows repeat
+    std::uint64_t stuck = 0;   // records in a row with the batch of the one before
+    std::uint64_t stuck_since = 0;
+    std::uint64_t dealt_since = 0;
+    std::uint64_t dealt = 0;   // records with another batch of the loader than the one before
+    std::uint64_t echoed = 0;  // of them, with the same rows
+    std::uint64_t changed_first = 0;          // how many were dealt when the rows first were others
+    std::uint64_t changed = 0;                // and last
+    std::uint64_t place = ~std::uint64_t{0};  // of the last batch in its pass
+    std::uint64_t data = 0;                   // and the data set that it is of
+    std::uint64_t batch = 0;
+    std::uint64_t seen = 0;      // records with rows
+    std::uint64_t repeated = 0;  // of them, with rows that repeat
+  };
+
+  // A micro-batch that is fed twice in one step. Rows that are equal at other places of the data
+  // set are not.
+  void watch_repeats(const StepContext& context, SignalLog& log) {
+    for (std::size_t i = 0; i < context.workers(); ++i) {
+      const WorkerRecord& w = context.record.workers[i];
+      const Batch& batch = context.batches[i];
+      if (!batch.known) continue;
+      Repeats& own = repeats_[w.replica];
+      const bool repeating = repeats_rows(batch);
+      for (Repeats* count : {&own, &all_repeats_}) {
+        ++count->seen;
+        count->repeated += repeating;
+      }
+      const Places at = repeating ? places(w) : Places::kDifferent;
+      const bool again =
+          batch.set != own.batch &&
+          (at == Places::kRepeated || (at == Places::kUnknown && rare_elsewhere(own)));
+      own.length = again ? own.length + 1 : 0;
+      own.batch = batch.set;
+      const bool sure = at == Places::kRepeated && batch.repeated > 1;
+      if (own.length < (sure ? kRepeats : kRepeatsUnsure)) continue;
+      Signal signal = sighting({&kOverlappingData, 1}, context, {{w.rank}, false}, 0.95);
+      signal.first_step -= std::min(signal.first_step, own.length - 1);
+      signal.title = "{Ranks} computed on the same rows several times within a step";
+      signal.evidence = {{"rows", static_cast<std::int64_t>(batch.rows)},
+                         {"rows_distinct", static_cast<std::int64_t>(batch.distinct)}};
+      log.add(std::move(signal), 1);
+    }
+  }
+
+  // A data set that repeats its rows shows that on all workers.
+  bool rare_elsewhere(const Repeats& own) const {
+    return kRareRepeats * (all_repeats_.repeated - own.repeated) <= all_repeats_.seen - own.seen;
+  }
+
+  // Processes of a loader that all go through the whole stream: each batch comes once from every
+  // one.
+  void watch_echoes(const StepContext& context, SignalLog& log) {
+    Blame blame;
+    double times = 0;
+    std::uint64_t first = context.record.step;
+    for (std::size_t i = 0; i < context.workers(); ++i) {
+      const WorkerRecord& w = context.record.workers[i];
+      const Batch& batch = context.batches[i];
+      const std::uint64_t* place = w.fingerprint_of(FingerprintKind::kDataBatch);
+      Repeats& own = repeats_[w.replica];
+      if (place == nullptr || !batch.known || batch.distinct < 2) continue;
+      const std::uint64_t data = data_of(w);
+      const bool same_data = std::exchange(own.data, data) == data;
+      const bool moved =
+          std::exchange(own.place, *place) + 1 == *place && same_data && w.micro_batches == 1;
+      if (moved && own.dealt++ == 0) own.dealt_since = context.record.step;
+      own.echoed += moved && batch.set == own.batch;
+      if (moved && batch.set != own.batch) {
+        own.changed = own.dealt;
+        if (own.dealt - own.echoed == 1) own.changed_first = own.dealt;
+      }
+      if (own.dealt < kEchoes || 5 * own.echoed < 2 * own.dealt) continue;
+      if (own.dealt - own.echoed < kChanges) continue;  // perhaps always the same
+      insert(blame.ranks, w.rank);
+      first = std::min(first, own.dealt_since);
+      times = static_cast<double>(own.changed - own.changed_first) /
+              static_cast<double>(own.dealt - own.echoed - 1);
+    }
+    if (blame.ranks.empty()) return;
+    blame.everyone = blame.ranks.size() == context.workers();
+    Signal signal = sighting({&kOverlappingData, 3}, context, std::move(blame), 0.95);
+    signal.first_step = first;
+    signal.title = fmt::format("{{Ranks}} got every batch {} times in a row from their loader",
+                               std::llround(times));
+    signal.remedy = kEchoing;
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  // A worker that is given the batch of the step before, while most of the others are not.
+  void watch_stuck(const StepContext& context, SignalLog& log) {
+    std::vector<std::uint32_t> stuck;
+    std::uint64_t first = context.record.step;
+    for (std::size_t i = 0; i < context.workers(); ++i) {
+      const Batch& batch = context.batches[i];
+      Repeats& own = repeats_[context.record.workers[i].replica];
+      const bool again = batch.known && batch.distinct > 1 && batch.set == own.batch;
+      if (!again) own.stuck_since = context.record.step;  // the last that was new
+      own.stuck = again ? own.stuck + 1 : 0;
+      if (own.stuck < kRepeatsUnsure) continue;
+      insert(stuck, context.record.workers[i].rank);
+      first = std::min(first, own.stuck_since);
+    }
+    if (stuck.empty() || 2 * stuck.size() > context.workers()) return;
+    Signal signal = sighting({&kOverlappingData, 2}, context, {stuck, false}, 0.95);
+    signal.first_step = first;
+    signal.title = "{Ranks} computed on the same batch in several steps in a row";
+    signal.remedy = kStuck;
+    log.add(std::move(signal), 1);
+  }
+
+  PerWorker<Repeats> repeats_;
+  Repeats all_repeats_;  // of all workers together; no length
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> make_repeated_batches() { return std::make_unique<RepeatedBatches>(); }
+
+}  // namespace presum::checks

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/data/sampler_mismatch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/hash.h"
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+#include "checks/state/settings.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr const char* kNoSampler = "No sampler was found on any worker.";
+constexpr const char* kNotDistributed =
+    "The samplers do not split the data among workers, so each may have settings of its own.";
+
+constexpr const char* kUndivided =
+    "No DistributedSampler (or its equivalent) divides the data among the ranks: give the loader "
+    "one with this job's rank and world size, or split the data into disjoint shards.";
+
+std::string plain(std::uint64_t value) {
+  return value_text(
+      *find_fingerprint_kind(static_cast<std::uint32_t>(FingerprintKind::kSamplerSeed)), value);
+}
+
+void add(Mismatch& found, const Split& held, const Blame& blame, const char* name) {
+  found.blame.add(blame);
+  found.names.emplace_back(name);
+  found.evidence.emplace_back("sampler_" + std::string(name), held.text(plain));
+}
+
+// Epochs are compared between workers that are in the same pass over the data.
+void compare_epochs(const StepRecord& record, Mismatch& found) {
+  const Split passes = split(record, FingerprintKind::kDataPass);
+  std::vector<RankValue> epochs;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t* pass = w.fingerprint_of(FingerprintKind::kDataPass);
+    const std::uint64_t* epoch = w.fingerprint_of(FingerprintKind::kSamplerEpoch);
+    const bool most =
+        passes.groups.empty() || (pass != nullptr && *pass == passes.groups.front().value);
+    if (epoch != nullptr && most) epochs.push_back({*epoch, w.rank});
+  }
+  const Split held = split(std::move(epochs));
+  if (!held.differs()) return;
+  // Those that are in epoch 0 still did not call set_epoch, however many they are.
+  const auto first = std::ranges::find(held.groups, 0U, &Split::Group::value);
+  const bool later = !passes.groups.empty() && passes.groups.front().value > 0;
+  const bool behind = later && first != held.groups.end();
+  add(found, held, behind ? Blame{first->ranks, false} : held.blame(), "epoch");
+}
+
+// Padding makes the lengths of one sampler's replicas equal; without it they differ by one at most.
+void compare_lengths(const StepRecord& record, Mismatch& found) {
+  const Split held = split(record, FingerprintKind::kSamplerLength);
+  if (!held.differs()) return;
+  const auto [low, high] =
+      std::minmax_element(held.groups.begin(), held.groups.end(),
+                          [](const auto& a, const auto& b) { return a.value < b.value; });
+  if (high->value - low->value > 1) add(found, held, held.blame(), "length");
+}
+
+// Only of samplers that divide the data into as many parts does a place mean the same.
+void compare_places(const StepRecord& record, Mismatch& found) {
+  if (split(record, FingerprintKind::kSamplerReplicas).differs()) return;
+  const Split places = split(record, FingerprintKind::kSamplerRank);
+  const Ranks shared = places.shared();
+  const bool everyone = shared.size() == record.workers.size();
+  if (!shared.empty()) add(found, places, {shared, everyone}, "rank");
+}
+
+// Both the number of replicas and the places in it must fit the number of workers.
+void compare_replicas(const StepRecord& record, Mismatch& found) {
+  const Split held = split(record, FingerprintKind::kSamplerReplicas);
+  Blame blame;
+  for (const Split::Group& g : held.groups) {
+    if (g.value != record.workers_expected) blame.ranks = unite(blame.ranks, g.ranks);
+  }
+  blame.everyone = blame.ranks.size() == record.workers.size();
+  if (!blame.ranks.empty()) add(found, held, blame, "replicas");
+}
+
+bool must_be_equal(FingerprintKind kind) {
+  return kind != FingerprintKind::kSamplerEpoch && kind != FingerprintKind::kSamplerLength &&
+         kind != FingerprintKind::kSamplerReplicas;
+}
+
+bool repeats_on_purpose(const Roster& roster) {
+  const std::string sampler = roster.fact("sampler");
+  // timm's and Ultralytics' _RepeatSampler begins again without end, and repeats nothing in a pass.
+  const std::size_t at = sampler.find("Repeat");
+  const bool repeats = at != std::string::npos && (at == 0 || sampler[at - 1] != '_');
+  return repeats || sampler.find("RASampler") != std::string::npos;
+}
+
+// Of a sampler that repeats samples (generations of one prompt), whatever its name.
+bool repeats_evenly(const StepRecord& record) {
+  std::unordered_map<std::uint64_t, std::uint64_t> times;
+  bool within = false;
+  for (const WorkerRecord& w : record.workers) {
+    if (w.indices.empty()) return false;
+    std::unordered_set<std::uint64_t> own;
+    for (const std::uint64_t index : w.indices) {
+      ++times[index];
+      within = !own.insert(index).second || within;
+    }
+  }
+  if (!within || times.empty()) return false;
+  const std::uint64_t each = times.begin()->second;
+  return each > 1 && std::ranges::all_of(times, [&](const auto& t) { return t.second == each; });
+}
+
+// Samplers that are not distributed are not judged: workers may read shards of their own.
+class Sampler final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    if (split(context.record, FingerprintKind::kSamplerReplicas).known == 0) {
+      const bool some = split(context.record, FingerprintKind::kSamplerClass).known > 0;
+      return log.cannot(&kSamplerMismatch, some ? kNotDistributed : kNoSampler);
+    }
+    log.checked(&kSamplerMismatch);
+    Mismatch found = compare_kinds(context, &kSamplerMismatch, must_be_equal);
+    compare_epochs(context.record, found);
+    compare_lengths(context.record, found);
+    const std::size_t each = shares_places(context.record) ? ranks_per_place(context.record) : 1;
+    if (each > 1) {
+      log.add(shared_in_groups(&kSamplerMismatch, context, each), 1);
+    } else {
+      compare_places(context.record, found);
+      compare_replicas(context.record, found);
+    }
+    if (found.names.empty()) return;
+    for (std::string& name : found.names) {
+      if (name.starts_with("sampler ")) name.erase(0, 8);
+    }
+    Signal signal = sighting(&kSamplerMismatch, context, found.blame, 0.95);
+    const bool one = signal.ranks.size() == 1;
+    signal.title = one ? "{Ranks} had a sampler that does not fit the others': "
+                       : "{Ranks} had samplers that do not fit together: ";
+    signal.title += listed(found.names);
+    signal.remedy = undivided_remedy(context.record);
+    signal.evidence = std::move(found.evidence);
+    signal.evidence.emplace_back("differ", listed(found.names));
+    log.add(std::move(signal), 1);
+  }
+};
+
+}  // namespace
+
+bool distributed_sampling(const StepRecord& record) {
+  return !record.workers.empty() && std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
+    return value_of(w, FingerprintKind::kSamplerReplicas) > 1;
+  });
+}
+
+std::uint64_t data_of(const WorkerRecord& worker) {
+  using enum FingerprintKind;
+  std::uint64_t out = 0;
+  for (const auto kind : {kDataClass, kDataLength, kDataAttributes, kDataSubset, kDataContents}) {
+    out = mix64(out + value_of(worker, kind));
+  }
+  return out;
+}
+
+std::string undivided_remedy(const StepRecord& record) {
+  const bool undivided = std::ranges::any_of(record.workers, [](const WorkerRecord& w) {
+    return w.fingerprint_of(FingerprintKind::kSamplerClass) != nullptr &&
+           w.fingerprint_of(FingerprintKind::kSamplerReplicas) == nullptr;
+  });
+  return undivided ? kUndivided : "";
+}
+
+bool draws_with_replacement(const Roster& roster) {
+  const std::string sampler = roster.fact("sampler");
+  const auto says = [&](const char* words) { return sampler.find(words) != std::string::npos; };
+  return says("replacement=True") || (says("WeightedRandomSampler") && !says("replacement=False"));
+}
+
+bool repeats_by_design(const StepContext& context) {
+  return repeats_on_purpose(context.roster) || repeats_evenly(context.record);
+}
+
+std::size_t ranks_per_place(const StepRecord& record) {
+  const std::size_t workers = record.workers.size();
+  if (workers < 4 || workers != record.workers_expected) return 1;
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> places;  // by rank
+  std::uint64_t replicas = 0;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t* place = w.fingerprint_of(FingerprintKind::kSamplerRank);
+    const std::uint64_t* of = w.fingerprint_of(FingerprintKind::kSamplerReplicas);
+    if (place == nullptr || of == nullptr || (replicas != 0 && *of != replicas)) return 1;
+    replicas = *of;
+    places.emplace_back(w.rank, *place);
+  }
+  if (replicas < 2 || replicas >= workers || workers % replicas != 0) return 1;
+  std::ranges::sort(places);
+  const std::size_t each = workers / replicas;
+  for (std::size_t i = 0; i < workers; ++i) {
+    if (places[i].second != i / each) return 1;
+  }
+  return each;
+}
+
+bool shares_places(const StepRecord& record) {
+  const std::size_t each = ranks_per_place(record);
+  if (each < 2) return false;
+  std::unordered_map<std::uint64_t, std::uint64_t> first;  // gradient by place
+  bool known = false;
+  for (const WorkerRecord& w : record.workers) {
+    if (w.fingerprint == 0 || !has_gradient(w)) continue;
+    const std::uint64_t place = *w.fingerprint_of(FingerprintKind::kSamplerRank);
+    const auto [at, fresh] = first.try_emplace(place, w.fingerprint);
+    if (!fresh && at->second != w.fingerprint) return true;
+    known = known || !fresh;
+  }
+  return !known;
+}
+
+Signal shared_in_groups(Check check, const StepContext& context, std::size_t each) {
+  constexpr std::uint64_t kInGroups = 2;
+  Signal signal = sighting({check, kInGroups}, context, of_all(context.record), 0.9);
+  signal.severity = Severity::kInfo;
+  signal.title = fmt::format(
+      "{{Ranks}} share their data in groups of {}, as with sequence or tensor parallelism inside "
+      "the data-parallel group",
+      each);
+  signal.remedy =
+      "If that is meant, name the group of ranks that hold different data by `process_group=`, so "
+      "that these are compared. Else give every rank data of its own.";
+  signal.evidence = {{"ranks_per_place", static_cast<std::int64_t>(each)}};
+  return signal;
+}
+
+constexpr Check kSamplerMismatchExplains[] = {&kDuplicateData, &kEpochNotSet,    &kOverlappingData,
+                                              &kDataCoverage,  &kPairTooSimilar, &kTooConsistent};
+constinit const CheckInfo kSamplerMismatch{
+    .id = "sampler-mismatch",
+    .severity = Severity::kWarning,
+    .compares = "seed, epoch, rank, replicas and settings of all samplers",
+    .fires = "now",
+    .consequence = "The ranks' shares of the data overlap, and leave samples out.",
+    .cannot_see = "Samplers that do not say their seed, epoch or rank.",
+    .mistake = "sampler = DistributedSampler(data, seed=seed + rank)",
+    .fix = "Give every rank's sampler the same seed, epoch and settings, and its own rank.",
+    .resembles = "NVlabs/LongLive#71",
+    .precedence = 120,
+    .explains = kSamplerMismatchExplains,
+    .compares_ranks = true,
+    .make = make<Sampler>,
+};
+
+}  // namespace presum::checks

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a check declares of itself. `presum explain`, the page, the order of causes and
+// docs/findings.md are made of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "presum/finding.h"
+
+namespace presum::checks {
+
+class Rule;
+struct CheckInfo;
+
+// A check is its declaration's address. CMake lists the declarations (declared.h), so a new check
+// is one file.
+using Check = const CheckInfo*;
+
+struct CheckInfo {
+  // Alarms that it rests on alone.
+  enum class RestsOn : std::uint8_t { kNothing, kStatistics, kTimes };
+
+  std::string_view id;
+  Severity severity;
+  std::string_view compares;     // one line for people
+  std::string_view fires;        // when, for docs/findings.md
+  std::string_view consequence;  // of leaving it, one sentence
+  std::string_view cannot_see;
+  std::string_view mistake;  // as it looks in a program, lines of Python
+  std::string_view fix;
+  std::string_view resembles = {};  // a public report; may be empty
+  int precedence;                   // of the checks of one finding the lowest is its head
+  std::span<const Check> explains = {};
+  RestsOn rests_on = RestsOn::kNothing;
+  bool sets_apart = false;  // the ranks that it names come to have other gradients than the rest
+  bool compares_ranks = false;  // it is not asked about one alone
+  // One rule, by its address, may make several checks.
+  std::unique_ptr<Rule> (*make)();
+};
+
+template <class T>
+std::unique_ptr<Rule> make() {
+  return std::make_unique<T>();
+}
+
+// All of them, by precedence.
+std::span<const Check> catalogue();
+// By its id; null where there is none of this name.
+Check find_check(std::string_view id);
+// Its place in the catalogue.
+std::size_t place_of(Check check);
+// Whether `effect` is to be expected where `cause` is found. A check explains itself.
+bool explains(Check cause, Check effect);
+
+inline bool is_statistic(Check check) { return check->rests_on != CheckInfo::RestsOn::kNothing; }
+
+}  // namespace presum::checks
+
+#include "checks/declared.h"

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/engine/check.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace presum::checks {
+namespace {
+
+TEST(Catalogue, TellsWhatEveryCheckComparesAndWhatToDo) {
+  std::set<int> precedences;
+  for (const Check c : catalogue()) {
+    EXPECT_FALSE(c->compares.empty()) << c->id;
+    EXPECT_FALSE(c->fires.empty()) << c->id;
+    EXPECT_TRUE(c->fix.ends_with('.')) << c->id;
+    EXPECT_LT(c->fix.size(), 320U) << c->id;
+    EXPECT_TRUE(c->consequence.ends_with('.')) << c->id;
+    EXPECT_TRUE(c->cannot_see.ends_with('.')) << c->id;
+    EXPECT_FALSE(c->mistake.empty()) << c->id;
+    EXPECT_EQ(find_check(c->id), c);
+    EXPECT_TRUE(explains(c, c)) << c->id;
+    EXPECT_TRUE(precedences.insert(c->precedence).second) << c->id;
+  }
+  EXPECT_EQ(find_check("no-such-check"), nullptr);
+}
+
+TEST(Explains, WhatTheDeclarationSays) {
+  EXPECT_TRUE(explains(&kNoReduction, &kParameterDesync));
+  EXPECT_FALSE(explains(&kParameterDesync, &kNoReduction));
+}
+
+TEST(Catalogue, HasTheAgreedSeverities) {
+  for (const Check c :
+       {&kNonfiniteGradient, &kNonfiniteLoss, &kNoReduction, &kReducedGradientMismatch,
+        &kParameterDesync, &kOptimizerMismatch, &kDuplicateData, &kReductionScale, &kZeroGradient,
+        &kFrozenGradient, &kReductionError}) {
+    EXPECT_EQ(c->severity, Severity::kCritical) << c->id;
+  }
+  for (const Check c :
+       {&kOverlappingData, &kSamplerMismatch, &kEpochNotSet, &kManifestMismatch, &kBufferDesync,
+        &kModeMismatch, &kWorkerOutlier, &kPairTooSimilar, &kTooConsistent, &kMissingWorker,
+        &kTokenImbalance, &kEnvironmentMismatch, &kReductionDtype, &kReductionNondeterministic}) {
+    EXPECT_EQ(c->severity, Severity::kWarning) << c->id;
+  }
+  for (const Check c : {&kLossEvent, &kSharedRng}) EXPECT_EQ(c->severity, Severity::kInfo);
+}
+
+}  // namespace
+}  // namespace presum::checks

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/engine/diagnoser.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "checks/engine/batches.h"
+#include "checks/engine/check.h"
+#include "checks/engine/merge.h"
+#include "checks/engine/roster.h"
+#include "checks/engine/rules.h"
+#include "checks/engine/signal_log.h"
+#include "checks/job/rank_ended.h"
+#include "checks/job/resume_mismatch.h"
+
+namespace presum::checks {
+namespace {
+
+bool worse(const Diagnoser::Numbered& a, const Diagnoser::Numbered& b) {
+  return std::tuple(-static_cast<int>(a.finding.severity), a.finding.first_step, a.id) <
+         std::tuple(-static_cast<int>(b.finding.severity), b.finding.first_step, b.id);
+}
+
+}  // namespace
+
+struct Diagnoser::State {
+  ModelKey model;
+  Roster roster{};
+  SignalLog log{};
+  Rules rules{};
+};
+
+Diagnoser::Diagnoser(const ModelKey& model) : state_(std::make_unique<State>(State{model})) {}
+Diagnoser::Diagnoser(Diagnoser&&) noexcept = default;
+Diagnoser& Diagnoser::operator=(Diagnoser&&) noexcept = default;
+Diagnoser::~Diagnoser() = default;
+
+void Diagnoser::resumes(Left left) { state_->rules.resume().left(std::move(left)); }
+
+void Diagnoser::moment(const Identity& who, const Moment& moment) {
+  state_->rules.resume().begins(who, moment, state_->roster, state_->log);
+}
+
+const BeganWith& Diagnoser::began_with() const { return state_->rules.resume().began_with(); }
+
+void Diagnoser::hello(const Identity& who, const WorkerFacts& facts) {
+  state_->roster.hello(who, facts);
+}
+
+void Diagnoser::beats() { state_->rules.beats(); }
+
+void Diagnoser::ended(const std::optional<RankEnd>& end) { report_end(end, state_->log); }
+
+void Diagnoser::stalled(const Stall& stall) { report_stall(stall, state_->log); }
+
+void Diagnoser::farewell(const Identity& who, const FinalState& last) {
+  state_->rules.farewell(who.rank, last, state_->roster, state_->log);
+}
+
+void Diagnoser::update(const StepRecord& record, const detect::StepAlarms& alarms,
+                       const detect::TimeAlarms& times) {
+  state_->log.begin_record();
+  state_->roster.see(record);
+  const std::vector<Batch> read = batches(record);
+  state_->rules.update({record, read, alarms, times, state_->roster}, state_->log);
+}
+
+std::vector<Diagnoser::Numbered> Diagnoser::findings() const {
+  const std::vector<Signal>& signals = state_->log.signals();
+  std::vector<Numbered> out;
+  for (const std::vector<std::size_t>& members : merge(signals)) {
+    Numbered numbered{signals[*std::min_element(members.begin(), members.end())].id,
+                      finding_of(signals, members)};
+    numbered.finding.model = state_->model;
+    numbered.finding.hosts = state_->roster.hosts(numbered.finding.ranks);
+    out.push_back(std::move(numbered));
+  }
+  std::sort(out.begin(), out.end(), worse);
+  return out;
+}
+
+std::vector<CheckRecord> Diagnoser::checks() const {
+  std::vector<CheckRecord> out;
+  for (const Check check : catalogue()) out.push_back(state_->log.record(check));
+  return out;
+}
+
+}  // namespace presum::checks

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/engine/merge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::uint64_t kSlack = 50;  // steps
+constexpr std::size_t kEvidence = 64;
+// Shares of a confidence in a statistic, over the 0.5 of an alarm.
+constexpr double kOfEffect = 0.2;
+constexpr double kOfLasting = 0.15;
+constexpr double kOfOthers = 0.1;
+
+constexpr std::string_view kCompare =
+    " `presum compare RUN HEALTHY_RUN`, with a run of the same training that was healthy, says at "
+    "which step and in what (data, settings, parameters, loss, gradient) they begin to differ.";
+
+std::uint64_t later(std::uint64_t step) { return step + std::min(kSlack, UINT64_MAX - step); }
+
+std::size_t pairs(std::size_t workers) { return workers * (workers - 1) / 2; }
+
+// Where some ranks have come to differ, those that are left look alike beside them. Only where
+// pairs of these are few among all pairs is one of them the most alike often enough to be named.
+bool leaves_alike(const Signal& cause, const Signal& effect) {
+  if (effect.check != &kPairTooSimilar || !cause.check->sets_apart) return false;
+  if (cause.ranks.size() + 2 > effect.workers || intersect(cause.ranks, effect.ranks)) return false;
+  return 3 * pairs(effect.workers - cause.ranks.size()) <= 2 * pairs(effect.workers);
+}
+
+// Beside workers that read the same data, and agree, the others seem to disagree.
+bool turns_away(const Signal& cause, const Signal& effect) {
+  return cause.check == &kDuplicateData && is_turned_away(effect) &&
+         !intersect(cause.ranks, effect.ranks);
+}
+
+bool causes(const Signal& cause, const Signal& effect) {
+  // What is only worth knowing (a version that changes no number, uneven tokens of everyone, a
+  // margin that is met), or zero everywhere, is no cause of what one worker does.
+  const bool zero = cause.check == &kZeroGradient;
+  const bool harmless =
+      zero || cause.check == &kEnvironmentMismatch || cause.check == &kTokenImbalance;
+  if (harmless && cause.severity == Severity::kInfo && effect.check != cause.check) return false;
+  // Nor is a design, such as groups that share their data, but of gradients that are alike.
+  const bool alike = effect.check == &kPairTooSimilar || effect.check == &kTooConsistent;
+  if (cause.severity == Severity::kInfo && effect.severity > Severity::kInfo && !alike &&
+      effect.check != cause.check) {
+    return false;
+  }
+  if (zero && cause.everyone && !effect.everyone && is_statistic(effect.check)) return false;
+  // What a run does not go on with is one thing each.
+  if (cause.check == &kResumeMismatch && effect.check == cause.check) return false;
+  return later(effect.first_step) >= cause.first_step &&
+         effect.first_step <= later(cause.last_step) &&
+         ((explains(cause.check, effect.check) && intersect(cause.ranks, effect.ranks)) ||
+          leaves_alike(cause, effect) || turns_away(cause, effect));
+}
+
+// Of one check the gravest first, then those that name a minority. Of a statistic what was raised
+// first: its title stays when another follows, though that may have begun earlier.
+bool before(const Signal& a, const Signal& b) {
+  const auto place = [](const Signal& s) {
+    return std::tuple(s.check->precedence, -static_cast<int>(s.severity), s.everyone,
+                      is_statistic(s.check) ? 0 : s.first_step, s.id);
+  };
+  return place(a) < place(b);
+}
+
+std::string snake(std::string_view check) {
+  std::string out(check);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+bool has(const Evidence& evidence, const std::string& name) {
+  return std::ranges::find(evidence, name, &Evidence::value_type::first) != evidence.end();
+}
+
+// The name, with the prefix and a number in front where it is taken.
+std::string free_name(const Evidence& evidence, const std::string& prefix,
+                      const std::string& name) {
+  std::string own = name;
+  for (int n = 1; has(evidence, own); ++n) {
+    own = n == 1 ? fmt::format("{}_{}", prefix, name) : fmt::format("{}_{}_{}", prefix, n, name);
+  }
+  return own;
+}
+
+void add(Evidence& evidence, const std::string& prefix, const Evidence& more) {
+  const bool alarmed = has(evidence, kAlarmStep);
+  keep_first_steps(evidence, more);
+  for (const auto& [name, value] : more) {
+    if (evidence.size() >= kEvidence) return;
+    if (alarmed && name == kAlarmStep) continue;
+    evidence.emplace_back(free_name(evidence, prefix, name), value);
+  }
+}
+
+// What the head's title says is true of these ranks too: the same statistic, or the same generator.
+// Of harder checks the head's ranks were first.
+bool ranks_add_up(const Signal& head, const Signal& other) {
+  return (head.check == &kSharedRng || is_statistic(head.check)) && other.key == head.key &&
+         other.check == head.check && other.everyone == head.everyone;
+}
+
+// A statistic is as sure as its effect is large, as it went on after its alarm, and as other
+// statistics show the same workers: docs/findings.md, "Confidence".
+double confidence_of(std::span<const Signal> signals, std::span<const std::size_t> members) {
+  const Signal& head = signals[members.front()];
+  if (head.effect == 0) return head.confidence;
+  std::uint64_t lasted = 0;
+  bool corroborated = false;
+  for (const std::size_t at : members) {
+    const Signal& s = signals[at];
+    if (s.ranks != head.ranks || s.effect == 0) continue;
+    lasted = std::max(lasted, s.lasted);
+    corroborated = corroborated || s.key != head.key || s.check != head.check;
+  }
+  const double size = std::abs(head.effect);
+  const double steps = static_cast<double>(lasted);
+  return head.confidence + kOfEffect * size / (size + 1) + kOfLasting * steps / (steps + kSlack) +
+         (corroborated ? kOfOthers : 0);
+}
+
+void absorb(Finding& finding, const Signal& head, const Signal& other) {
+  const std::string id(other.check->id);
+  finding.severity = std::max(finding.severity, other.severity);
+  finding.last_step = std::max(finding.last_step, other.last_step);
+  if (other.check == head.check && other.severity < head.severity) return;
+  // A pass that leaves samples out is dated from its beginning.
+  if (!is_statistic(other.check) && other.check != &kDataCoverage) {
+    finding.first_step = std::min(finding.first_step, other.first_step);
+  }
+  add(finding.evidence, snake(id), other.evidence);
+  if (ranks_add_up(head, other)) {
+    finding.ranks = unite(finding.ranks, other.ranks);
+    return;
+  }
+  if (other.ranks != head.ranks) {
+    add(finding.evidence, snake(id), {{snake(id) + "_ranks", rank_ranges(other.ranks)}});
+  }
+  if (other.check == head.check) return;
+  if (std::ranges::find(finding.also, id) == finding.also.end()) finding.also.push_back(id);
+}
+
+// All that is known are numbers that stand out: which input makes them, another run can tell.
+bool asks_for_comparison(std::span<const Signal> signals, std::span<const std::size_t> members) {
+  return signals[members.front()].severity > Severity::kInfo &&
+         std::ranges::all_of(members, [&](std::size_t m) {
+           return signals[m].check->rests_on == CheckInfo::RestsOn::kStatistics;
+         });
+}
+
+// Whether two signals have one cause: one check explains the other, their ranks overlap, and the
+// effect fits the cause in time; or ranks that the cause sets apart leave a pair of others that
+// look alike. An effect may be seen up to 50 steps before its cause, whose hashes take turns, and
+// up to 50 after the cause was last seen.
+bool same_cause(const Signal& a, const Signal& b) { return causes(a, b) || causes(b, a); }
+
+}  // namespace
+
+std::vector<std::vector<std::size_t>> merge(std::span<const Signal> signals) {
+  std::vector<std::size_t> order(signals.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, before, [&](std::size_t at) -> const Signal& { return signals[at]; });
+  std::vector<std::vector<std::size_t>> causes_found;
+  for (const std::size_t at : order) {
+    const auto joins = [&](std::size_t member) { return same_cause(signals[member], signals[at]); };
+    const auto home = std::ranges::find_if(
+        causes_found, [&](const auto& members) { return std::ranges::any_of(members, joins); });
+    if (home == causes_found.end()) {
+      causes_found.push_back({at});
+    } else {
+      home->push_back(at);
+    }
+  }
+  return causes_found;
+}
+
+Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t> members) {
+  const Signal& head = signals[members.front()];
+  Finding out;
+  out.check = head.check->id;
+  out.severity = head.severity;
+  out.ranks = head.ranks;
+  out.first_step = head.first_step;
+  out.last_step = head.last_step;
+  out.confidence = confidence_of(signals, members);
+  out.evidence = head.evidence;
+  out.remedy = head.remedy.empty() ? std::string(head.check->fix) : head.remedy;
+  out.resembles = head.check->resembles;
+  if (asks_for_comparison(signals, members)) out.remedy += kCompare;
+  for (const std::size_t at : members.subspan(1)) absorb(out, head, signals[at]);
+  out.title = with_ranks(head.title, out.ranks, head.everyone && out.ranks == head.ranks);
+  return out;
+}
+
+}  // namespace presum::checks

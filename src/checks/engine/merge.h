@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Signals become findings: one a cause.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "checks/engine/signal_log.h"
+
+namespace presum::checks {
+
+// Places in `signals` of those with one cause, the head first. Each signal is
+// in exactly one; empty for none.
+std::vector<std::vector<std::size_t>> merge(std::span<const Signal> signals);
+
+// A finding without segment, module, shard and hosts. REQUIRES: `members` is of merge().
+Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t> members);
+
+}  // namespace presum::checks

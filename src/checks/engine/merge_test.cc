@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/engine/merge.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "detect/detector.h"
+
+namespace presum::checks {
+namespace {
+
+using Ids = std::vector<std::string>;
+
+Signal signal(Check check, Ranks ranks, std::uint64_t first, std::uint64_t last) {
+  Signal s = sighting(check, first, {std::move(ranks), false});
+  s.last_step = last;
+  s.title = "{Ranks}";
+  s.confidence = 0.5;
+  return s;
+}
+
+std::vector<Finding> findings(std::vector<Signal> signals) {
+  for (std::size_t i = 0; i < signals.size(); ++i) signals[i].id = i + 1;
+  std::vector<Finding> out;
+  for (const auto& members : merge(signals)) out.push_back(finding_of(signals, members));
+  return out;
+}
+
+TEST(Merge, WhatNumbersAloneShowAsksForAComparisonWithAnotherRun) {
+  const auto asks = [](std::vector<Signal> signals) {
+    const auto found = findings(std::move(signals));
+    EXPECT_EQ(found.size(), 1U);
+    return found[0].remedy.find("presum compare RUN HEALTHY_RUN") != std::string::npos;
+  };
+  EXPECT_TRUE(asks({signal(&kWorkerOutlier, {3}, 30, 60)}));
+  EXPECT_TRUE(asks({signal(&kTooConsistent, {0, 1, 2, 3}, 30, 60)}));
+  EXPECT_TRUE(
+      asks({signal(&kPairTooSimilar, {1, 3}, 30, 60), signal(&kWorkerOutlier, {3}, 30, 60)}));
+  EXPECT_FALSE(asks({signal(&kModeMismatch, {3}, 30, 60), signal(&kWorkerOutlier, {3}, 30, 60)}));
+  EXPECT_FALSE(asks({signal(&kSlowWorker, {3}, 30, 60)}));
+  Signal meant = signal(&kWorkerOutlier, {3}, 30, 60);
+  meant.severity = Severity::kInfo;
+  EXPECT_FALSE(asks({meant})) << "it may be as it is meant";
+}
+
+TEST(Merge, ACauseAbsorbsItsEffects) {
+  const auto found =
+      findings({signal(&kWorkerOutlier, {3}, 30, 60), signal(&kParameterDesync, {3}, 12, 80),
+                signal(&kOptimizerMismatch, {3}, 10, 80)});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "optimizer-mismatch");
+  EXPECT_EQ(found[0].also, (Ids{"parameter-desync", "worker-outlier"}));
+  EXPECT_EQ(found[0].first_step, 10U);
+  EXPECT_EQ(found[0].last_step, 80U);
+  EXPECT_EQ(found[0].title, "Rank 3");
+}
+
+TEST(Merge, TheHeadIsTheFirstInTheOrderEvenWhereTheOtherExplainsIt) {
+  const auto found =
+      findings({signal(&kSamplerMismatch, {0, 1}, 0, 9), signal(&kDuplicateData, {0, 1}, 0, 9),
+                signal(&kOverlappingData, {0, 1}, 0, 9)});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "duplicate-data");
+  EXPECT_EQ(found[0].also, (Ids{"sampler-mismatch", "overlapping-data"}));
+}
+
+TEST(Merge, ZerosThatSayLittleOrAreOfAllHideNoWorker) {
+  const auto count = [](Severity severity, bool everyone) {
+    Signal zero = signal(&kZeroGradient, {0, 1, 2, 3}, 20, 80);
+    zero.severity = severity;
+    zero.everyone = everyone;
+    return findings({zero, signal(&kWorkerOutlier, {2}, 20, 60)}).size();
+  };
+  EXPECT_EQ(count(Severity::kInfo, false), 2U);
+  EXPECT_EQ(count(Severity::kWarning, true), 2U);
+  EXPECT_EQ(count(Severity::kCritical, true), 2U);
+  EXPECT_EQ(count(Severity::kCritical, false), 1U) << "its effect";
+}
+
+TEST(Merge, WhatIsLesserOfTheSameCheckAddsNoEvidence) {
+  Signal grave = signal(&kZeroGradient, {0, 1, 2}, 20, 80);
+  Signal lesser = signal(&kZeroGradient, {1}, 10, 90);
+  lesser.severity = Severity::kInfo;
+  lesser.evidence = {{"workers_zero", std::int64_t{1}}};
+  const auto found = findings({grave, lesser});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_TRUE(found[0].evidence.empty());
+  EXPECT_EQ(found[0].first_step, 20U);
+  EXPECT_EQ(found[0].last_step, 90U);
+}
+
+TEST(Merge, WhatDoesNotExplainTheOtherStaysItsOwn) {
+  const auto count = [](Check one, Ranks ranks, Check other, Ranks others) {
+    return findings({signal(one, std::move(ranks), 0, 9), signal(other, std::move(others), 0, 9)})
+        .size();
+  };
+  EXPECT_EQ(count(&kNonfiniteGradient, {3}, &kParameterDesync, {5}), 2U);
+  EXPECT_EQ(count(&kWorkerOutlier, {1}, &kWorkerOutlier, {2}), 2U);
+  EXPECT_EQ(count(&kTokenImbalance, {1}, &kDuplicateData, {1}), 2U);
+  EXPECT_EQ(count(&kNoReduction, {0, 1}, &kMissingWorker, {0}), 1U);
+}
+
+TEST(Merge, DoesNotGlueTwoCausesByAnEffectOfBoth) {
+  const auto found =
+      findings({signal(&kOptimizerMismatch, {2}, 0, 90), signal(&kModeMismatch, {5}, 0, 90),
+                signal(&kWorkerOutlier, {2, 5}, 10, 90)});
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].also, Ids{"worker-outlier"});
+  EXPECT_TRUE(found[1].also.empty());
+}
+
+TEST(Merge, AnEffectMayBeSeen50StepsBeforeAndAfterItsCause) {
+  const auto count = [](std::uint64_t effect_first) {
+    return findings({signal(&kParameterDesync, {3}, 100, 120),
+                     signal(&kWorkerOutlier, {3}, effect_first, 500)})
+        .size();
+  };
+  EXPECT_EQ(count(49), 2U);
+  EXPECT_EQ(count(50), 1U);
+  EXPECT_EQ(count(170), 1U);
+  EXPECT_EQ(count(171), 2U);
+}
+
+TEST(Merge, TakesTheGravestSeverityAndKeepsEvidenceUnderItsNames) {
+  Signal sampler = signal(&kBufferDesync, {3}, 0, 9);
+  sampler.evidence = {{"groups", std::string("bn")}};
+  Signal overlap = signal(&kParameterDesync, {3, 4}, 5, 9);
+  overlap.evidence = {{"groups", std::string("fc")}, {"distinct_copies", std::int64_t{2}}};
+  const auto found = findings({sampler, overlap});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "buffer-desync");
+  EXPECT_EQ(found[0].severity, Severity::kCritical);
+  Ids names;
+  for (const auto& [name, value] : found[0].evidence) names.push_back(name);
+  EXPECT_EQ(names, (Ids{"groups", "parameter_desync_groups", "distinct_copies",
+                        "parameter_desync_ranks"}));
+  EXPECT_EQ(found[0].ranks, Ranks{3}) << "the head's";
+}
+
+TEST(Merge, PairsOfOneCauseAddUp) {
+  const auto found =
+      findings({signal(&kPairTooSimilar, {0, 1}, 0, 9), signal(&kPairTooSimilar, {1, 2}, 0, 9)});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].ranks, (Ranks{0, 1, 2}));
+}
+
+TEST(Merge, ThoseLeftAlikeBesideOnesSetApartAreTheirEffect) {
+  const auto count = [](Check cause, Ranks apart, Ranks pair, std::uint32_t workers) {
+    Signal alike = signal(&kPairTooSimilar, std::move(pair), 30, 60);
+    alike.workers = workers;
+    return findings({signal(cause, std::move(apart), 10, 80), alike}).size();
+  };
+  EXPECT_EQ(count(&kOptimizerMismatch, {2}, {0, 1}, 3), 1U);
+  EXPECT_EQ(count(&kParameterDesync, {3}, {0, 1}, 4), 1U);
+  EXPECT_EQ(count(&kParameterDesync, {3}, {0, 1}, 64), 2U)
+      << "one of many pairs has its own reason";
+  EXPECT_EQ(count(&kParameterDesync, {3}, {0, 1}, 0), 2U) << "nobody knows how many there are";
+  EXPECT_EQ(count(&kTokenImbalance, {3}, {0, 1}, 4), 2U) << "it sets nobody's gradient apart";
+  EXPECT_EQ(count(&kOptimizerMismatch, {0, 1}, {0, 1}, 2), 1U) << "or of the same ranks";
+}
+
+TEST(Merge, ThoseThatDuplicatesOutvoteAreTheirEffect) {
+  // As an alarm makes it: the key of an outlier in direction, on the low side.
+  const auto found = [](Ranks outliers, std::uint64_t key) {
+    Signal away = signal(&kWorkerOutlier, std::move(outliers), 30, 60);
+    away.key = key;
+    return findings({signal(&kDuplicateData, {0, 1}, 10, 80), away});
+  };
+  const std::uint64_t low = 16 + 4 * static_cast<std::uint64_t>(detect::Statistic::kDirection);
+  const auto merged = found({2, 3}, low);
+  ASSERT_EQ(merged.size(), 1U);
+  EXPECT_EQ(merged[0].check, "duplicate-data");
+  EXPECT_EQ(merged[0].ranks, (Ranks{0, 1}));
+  EXPECT_EQ(merged[0].also, Ids{"worker-outlier"});
+  EXPECT_EQ(found({2}, low + 1).size(), 2U) << "nearer to the mean than they should be";
+  EXPECT_EQ(found({2}, low - 4).size(), 2U) << "another statistic";
+}
+
+TEST(Merge, ADesignExplainsGradientsThatAreAlikeAndNothingElse) {
+  const auto count = [](Check effect) {
+    Signal design = signal(&kSamplerMismatch, {0, 1, 2, 3}, 0, 90);
+    design.severity = Severity::kInfo;
+    return findings({design, signal(effect, {2, 3}, 20, 60)}).size();
+  };
+  EXPECT_EQ(count(&kPairTooSimilar), 1U);
+  EXPECT_EQ(count(&kOverlappingData), 2U);
+  EXPECT_EQ(count(&kWorkerOutlier), 2U);
+}
+
+TEST(Merge, AHarmlessEnvironmentExplainsNothing) {
+  Signal environment = signal(&kEnvironmentMismatch, {3}, 0, 90);
+  environment.severity = Severity::kInfo;
+  EXPECT_EQ(findings({environment, signal(&kParameterDesync, {3}, 0, 90)}).size(), 2U);
+  environment.severity = Severity::kWarning;
+  EXPECT_EQ(findings({environment, signal(&kParameterDesync, {3}, 0, 90)}).size(), 1U);
+}
+
+TEST(Merge, ATitleOfOneStatisticNamesNoRanksOfAnother) {
+  Signal loss = signal(&kWorkerOutlier, {2}, 20, 60);
+  loss.key = 1;
+  Signal micro = signal(&kWorkerOutlier, {0, 1, 2, 3}, 10, 60);
+  micro.key = 2;
+  micro.everyone = true;
+  const auto found = findings({micro, loss});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].title, "Rank 2") << "those that name a minority come first";
+  EXPECT_EQ(found[0].ranks, Ranks{2});
+  EXPECT_EQ(found[0].evidence.back().first, "worker_outlier_ranks");
+  EXPECT_TRUE(found[0].also.empty());
+}
+
+TEST(Merge, NamesNoRanksButThoseOfWhatTheTitleSays) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<Signal> all;
+    for (std::uint64_t i = 0; i < 2 + random() % 8; ++i) {
+      Ranks ranks;
+      for (std::uint32_t rank = 0; rank < 6; ++rank) {
+        if (random() % 3 == 0) ranks.push_back(rank);
+      }
+      if (ranks.empty()) ranks = {0};
+      const std::uint64_t first = random() % 100;
+      all.push_back(signal(catalogue()[random() % kChecks], ranks, first, first + 40));
+      all.back().key = random() % 3;
+      all.back().everyone = random() % 4 == 0;
+      all.back().title = "{Ranks} " + std::to_string(all.back().key);
+      all.back().workers = 6;
+    }
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].id = i + 1;
+    std::vector<int> times(all.size());  // in how many findings each is
+    for (const auto& members : merge(all)) {
+      for (const std::size_t m : members) ++times[m];
+      const Signal& head = all[members.front()];
+      Ranks said;
+      for (const std::size_t m : members) {
+        if (all[m].check == head.check && all[m].key == head.key) said = unite(said, all[m].ranks);
+      }
+      const Finding found = finding_of(all, members);
+      EXPECT_TRUE(without(found.ranks, said).empty()) << found.title;
+      EXPECT_TRUE(without(head.ranks, found.ranks).empty());
+    }
+    EXPECT_EQ(times, std::vector<int>(all.size(), 1));
+  }
+}
+
+TEST(Merge, AStatisticIsSurerByItsSizeItsLastingAndWhatElseShowsIt) {
+  const auto confidence = [](double effect, std::uint64_t lasted, bool others) {
+    Signal loss = signal(&kWorkerOutlier, {2}, 20, 60);
+    loss.effect = effect;
+    loss.lasted = lasted;
+    std::vector<Signal> all{loss};
+    if (others) {
+      all.push_back(loss);
+      all.back().key = 7;
+    }
+    return findings(all).at(0).confidence;
+  };
+  EXPECT_LT(confidence(0.38, 0, false), 0.56);
+  EXPECT_LT(confidence(0.38, 0, false), confidence(-24.9, 0, false));
+  EXPECT_LT(confidence(2, 0, false), confidence(2, 100, false));
+  EXPECT_LT(confidence(2, 100, false), confidence(2, 100, true));
+  EXPECT_LE(confidence(1e9, 1'000'000, true), 0.95);
+}
+
+TEST(Merge, BoundsTheEvidence) {
+  std::vector<Signal> many;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    Signal s = signal(&kWorkerOutlier, {3}, i, i);
+    s.evidence = {{"effect_sd", 1.0}, {"statistic", std::string("loss")}};
+    many.push_back(s);
+  }
+  const auto found = findings(many);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].evidence.size(), 64U);
+}
+
+}  // namespace
+}  // namespace presum::checks

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/engine/signal_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace presum::checks {
+namespace {
+
+constexpr std::ptrdiff_t kSignalsPerCheck = 64;
+
+template <typename Entries>
+auto* step_of(Entries& evidence, std::string_view name) {
+  const auto found = std::ranges::find(evidence, name, &Evidence::value_type::first);
+  return found == evidence.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+}
+
+void extend(Signal& signal, const Signal& now) {
+  signal.first_step = std::min(signal.first_step, now.first_step);
+  signal.last_step = std::max(signal.last_step, now.last_step);
+  signal.severity = std::max(signal.severity, now.severity);
+  signal.confidence = std::max(signal.confidence, now.confidence);
+  signal.effect = std::abs(now.effect) > std::abs(signal.effect) ? now.effect : signal.effect;
+  signal.title = now.title;
+  signal.remedy = now.remedy;
+  const Evidence before = std::exchange(signal.evidence, now.evidence);
+  keep_first_steps(signal.evidence, before);
+  if (step_of(before, kEqualUntil) == nullptr) {  // it differed when it was first looked at
+    std::erase_if(signal.evidence, [](const auto& entry) { return entry.first == kEqualUntil; });
+  }
+}
+
+std::string steps_text(std::uint64_t steps) {
+  return fmt::format("{} step{}", steps, steps == 1 ? "" : "s");
+}
+
+}  // namespace
+
+void keep_first_steps(Evidence& evidence, const Evidence& other) {
+  for (const char* name : {kAlarmStep, kEqualUntil}) {
+    std::int64_t* own = step_of(evidence, name);
+    const std::int64_t* others = step_of(other, name);
+    if (own != nullptr && others != nullptr) *own = std::min(*own, *others);
+  }
+}
+
+Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence) {
+  Signal out;
+  out.check = what.check;
+  out.key = what.key;
+  out.ranks = std::move(blame.ranks);
+  out.everyone = blame.everyone;
+  out.first_step = out.last_step = step;
+  out.severity = what.check->severity;
+  out.confidence = confidence;
+  return out;
+}
+
+void SignalLog::add(Signal now, std::uint64_t slack) {
+  Ranks fresh = now.ranks;
+  for (Signal& s : signals_) {
+    if (s.check != now.check || s.key != now.key || !intersect(s.ranks, now.ranks)) continue;
+    fresh = without(fresh, s.ranks);
+    extend(s, now);
+  }
+  if (fresh.empty()) return;
+  const bool everyone = now.everyone;
+  const std::size_t count = now.ranks.size();
+  now.everyone = everyone && fresh.size() == count;
+  now.ranks = std::move(fresh);
+  if (Signal* open = joinable(now, slack)) {
+    open->ranks = unite(open->ranks, now.ranks);
+    open->everyone = open->everyone || (everyone && open->ranks.size() >= count);
+    return extend(*open, now);
+  }
+  now.id = ++ids_;
+  signals_.push_back(std::move(now));
+}
+
+void SignalLog::replace(Check check, std::optional<Signal> now) {
+  const auto old = std::ranges::find(signals_, check, &Signal::check);
+  if (old != signals_.end() && now && now->title == old->title) {
+    now->id = old->id;
+    *old = std::move(*now);
+    return;
+  }
+  std::erase_if(signals_, [&](const Signal& s) { return s.check == check; });
+  if (now) add(std::move(*now));
+}
+
+void SignalLog::prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step) {
+  for (Signal& s : signals_) {
+    if (s.check != check || s.key != key || !intersect(s.ranks, ranks)) continue;
+    s.last_step = std::max(s.last_step, step);
+    ++s.lasted;
+  }
+}
+
+Signal* SignalLog::joinable(const Signal& now, std::uint64_t slack) {
+  Signal* newest = nullptr;
+  Signal* same_key = nullptr;
+  std::ptrdiff_t count = 0;
+  for (Signal& s : signals_) {
+    if (s.check != now.check) continue;
+    newest = &s;
+    if (s.key == now.key) same_key = &s;
+    ++count;
+  }
+  const bool soon = same_key != nullptr && slack > 0 && now.last_step >= same_key->first_step &&
+                    now.last_step - same_key->first_step <= slack;
+  if (soon) return same_key;
+  return count >= kSignalsPerCheck ? newest : nullptr;
+}
+
+Signal* SignalLog::find(Check check, std::uint32_t rank) {
+  const auto found = std::find_if(signals_.rbegin(), signals_.rend(), [&](const Signal& s) {
+    return s.check == check && std::ranges::binary_search(s.ranks, rank);
+  });
+  return found == signals_.rend() ? nullptr : &*found;
+}
+
+void SignalLog::needs(Check check, std::uint64_t more, std::string_view why) {
+  Coverage& c = coverage_[place_of(check)];
+  if (more <= c.more) return;
+  c.more = more;
+  c.needed = why;
+}
+
+void SignalLog::cannot(Check check, std::string_view why) {
+  auto& reasons = coverage_[place_of(check)].cannot;
+  const auto place = std::ranges::find_if(
+      reasons, [&](const auto& reason) { return reason.times == 0 || reason.why == why; });
+  if (place == reasons.end()) return;
+  place->why = why;
+  ++place->times;
+}
+
+CheckRecord SignalLog::record(Check check) const {
+  using State = CheckRecord::State;
+  const Coverage& c = coverage_[place_of(check)];
+  bool found = false;
+  std::uint64_t first = UINT64_MAX;
+  for (const Signal& s : signals_) {
+    if (s.check != check) continue;
+    found = true;
+    first = std::min(first, s.first_step);
+  }
+  CheckRecord out{std::string(check->id), State::kNotPossible,
+                  std::string(std::ranges::max_element(c.cannot, {}, [](const auto& reason) {
+                                return reason.times;
+                              })->why)};
+  if (found) {
+    out.state = State::kFound;
+    out.reason = fmt::format("Seen first at step {}.", first);
+  } else if (c.looked > 0 && is_statistic(check)) {
+    out.state = State::kNotTriggered;
+    out.reason = fmt::format("No alarm in {}.", steps_text(c.looked));
+  } else if (c.looked > 0 && c.more > 0) {
+    out.state = State::kNotTriggered;
+    out.reason = fmt::format("Looked at in {} of {} steps that it needs: {}", c.looked,
+                             c.looked + c.more, c.needed);
+  } else if (c.looked > 0) {
+    out.state = State::kPassed;
+    out.reason = fmt::format("Looked at in {}, and held.", steps_text(c.looked));
+  } else if (!c.armed.empty()) {
+    out.state = State::kNotTriggered;
+    out.reason = std::string(c.armed);
+  } else if (c.cannot.front().times == 0) {
+    out.reason = "No step of this model was recorded.";
+  }
+  return out;
+}
+
+}  // namespace presum::checks

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rules saw: signals that grow from step to step, and what every check has looked at.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checks/engine/check.h"
+#include "checks/engine/split.h"
+#include "presum/finding.h"
+
+namespace presum::checks {
+
+using Evidence = std::vector<std::pair<std::string, Finding::Value>>;
+
+// One check seen broken on one set of ranks, from its first to its last step.
+struct Signal {
+  Check check = nullptr;
+  std::uint64_t key = 0;  // tells causes apart that one check can see
+  Ranks ranks;
+  bool everyone = false;  // there is no minority: the ranks are all workers
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
+  Severity severity = Severity::kWarning;
+  double confidence = 0;
+  std::string title;  // with "{Ranks}" in the place of the ranks
+  Evidence evidence;
+  std::string remedy;         // empty: the check's
+  std::uint32_t workers = 0;  // in the run at that time; 0: unknown
+  double effect = 0;          // of a statistic: distance from the others, in their deviations
+  std::uint64_t lasted = 0;   // steps since its alarm in which it was still so
+  std::uint64_t id = 0;
+};
+
+// The name, in evidence, of the step in which a detector had enough evidence.
+inline constexpr const char* kAlarmStep = "alarm_step";
+// And that of the last step at which what differs now was seen to be equal.
+inline constexpr const char* kEqualUntil = "equal_until_step";
+// Puts the earlier of the two such steps, where both have one, into `evidence`.
+void keep_first_steps(Evidence& evidence, const Evidence& other);
+
+// A slack within which all ranks of a check and key are one signal.
+inline constexpr std::uint64_t kAllSteps = UINT64_MAX / 2;
+
+// What a check says: its key tells apart what else it can say.
+struct Statement {
+  Statement(Check of, std::uint64_t which = 0) : check(of), key(which) {}
+  Check check;
+  std::uint64_t key;
+};
+
+// A sighting at one step with the check's own severity.
+Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence = 0);
+
+// Thread-safety: not synchronised. At most 64 signals a check; what is beyond joins the last one.
+class SignalLog {
+ public:
+  // Ranks that a signal of the same check and key has already are added to it. The others make a
+  // new signal, or join the newest if that began at most `slack` steps ago. The latest title and
+  // evidence stay, but the earliest `alarm_step`.
+  void add(Signal now, std::uint64_t slack = 0);
+  // The one signal of the check, or none, in the place of those there are. It keeps its id while
+  // its title stays.
+  void replace(Check check, std::optional<Signal> now);
+  // Signals of the check and key on these ranks are still so at the step.
+  void prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step);
+  // The newest signal of a check that holds the rank, or null.
+  Signal* find(Check check, std::uint32_t rank);
+  const std::vector<Signal>& signals() const { return signals_; }
+
+  // Another record begins.
+  void begin_record() { ++records_; }
+  // The expectation was looked at, and held unless it is seen broken. Counts once a record.
+  void checked(Check check) {
+    Coverage& c = coverage_[place_of(check)];
+    if (c.record == records_) return;
+    ++c.looked;
+    c.record = records_;
+    c.more = 0;
+  }
+  // After `checked`, as of this record: so many more are needed before a broken expectation would
+  // be a finding. Until then the check has not passed. `why` is a string literal.
+  void needs(Check check, std::uint64_t more, std::string_view why);
+  // Likewise, until it was looked at in so many records.
+  void needs_records(Check check, std::uint64_t records, std::string_view why) {
+    const std::uint64_t looked = coverage_[place_of(check)].looked;
+    if (looked < records) needs(check, records - looked, why);
+  }
+  // What the check waits for, or why it cannot be made; both are string literals.
+  void waits(Check check, std::string_view why) { coverage_[place_of(check)].armed = why; }
+  // Of several reasons the one that was given most often is told.
+  void cannot(Check check, std::string_view why);
+  CheckRecord record(Check check) const;
+
+ private:
+  struct Coverage {
+    std::uint64_t looked = 0;
+    std::uint64_t record = 0;  // in which it was last looked at
+    std::uint64_t more = 0;    // records that it needs yet, as of that one
+    std::string_view needed;   // why
+    std::string_view armed;
+    struct Reason {
+      std::string_view why;
+      std::uint64_t times = 0;
+    };
+    std::array<Reason, 6> cannot;
+  };
+  Signal* joinable(const Signal& now, std::uint64_t slack);
+
+  std::vector<Signal> signals_;  // by id
+  std::uint64_t ids_ = 0;        // that were given
+  std::array<Coverage, kChecks> coverage_{};
+  std::uint64_t records_ = 1;
+};
+
+}  // namespace presum::checks

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// clip-norm.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr double kSame = 1e-3;            // of a norm: what workers may differ by
+constexpr double kTrue = 0.05;            // what a norm in 16 bits may be off
+constexpr std::uint64_t kSureOfNorm = 2;  // records in a row
+constexpr std::uint64_t kSureOfNone = 5;
+constexpr double kEuclidean = 2;
+constexpr const char* kNone =
+    "No norm of all of the model's gradients was seen: torch's clip_grad_norm_ was not called.";
+constexpr const char* kAnyType =
+    "The norm that clip_grads_with_norm_ was given may be of any type: torch's get_total_norm, "
+    "which says of which, did not take it.";
+
+// What the worker used, or says.
+double used(const WorkerRecord& worker) {
+  const double clip = real_of(worker, FingerprintKind::kClipNorm);
+  return std::isnan(clip) ? real_of(worker, FingerprintKind::kGradNormTold) : clip;
+}
+
+bool has_norm(const WorkerRecord& worker) {
+  using enum FingerprintKind;
+  return worker.fingerprint_of(kClipNorm) != nullptr ||
+         worker.fingerprint_of(kGradNormTold) != nullptr;
+}
+
+// NaN where that is unknown.
+double type_of(const WorkerRecord& worker) {
+  return worker.fingerprint_of(FingerprintKind::kClipNormType) == nullptr
+             ? kEuclidean
+             : real_of(worker, FingerprintKind::kClipNormType);
+}
+
+bool is_of_any_type(const WorkerRecord& worker) { return std::isnan(type_of(worker)); }
+
+std::string name_of(double type) {
+  if (type == kEuclidean) return "norm";
+  return std::isinf(type) ? "largest element" : fmt::format("L{} norm", number(type));
+}
+
+// Whether a limit is below the norm that it is for: else none has changed a gradient yet.
+bool binds(const StepRecord& record) {
+  return std::ranges::any_of(record.workers, [](const WorkerRecord& w) {
+    const std::uint64_t* limit = w.fingerprint_of(FingerprintKind::kClipLimit);
+    const double norm = used(w);
+    return limit != nullptr && (std::isnan(norm) || norm > std::bit_cast<double>(*limit));
+  });
+}
+
+bool near(double a, double b, double within) { return std::abs(a - b) <= within * std::abs(b); }
+
+bool is_power_of_two(double ratio) {
+  return ratio >= 8 && near(std::log2(ratio), std::round(std::log2(ratio)), 1e-3);
+}
+
+// What makes a norm of a type so many times what it ought to be.
+std::string usual_cause(double ratio, double type, double workers, bool scaled) {
+  if (scaled && is_power_of_two(ratio)) {
+    return "it was taken before the loss scaler's factor was divided out";
+  }
+  if (near(ratio, workers, kTrue)) return "it is the norm of the sum, not of the mean";
+  if (near(ratio, 1 / workers, kTrue)) return "it was divided by the number of workers";
+  if (near(ratio, std::pow(workers, 1 / type), kTrue))
+    return "every worker's norm was added though all are equal";
+  if (ratio > 1) return "parameters were counted more than once, or norms of parts were added";
+  return "it is the norm of a part, or a mean of such norms";
+}
+
+bool clips(const WorkerRecord& worker) {
+  return worker.fingerprint_of(FingerprintKind::kClipNorm) != nullptr;
+}
+
+// Workers that clip where most do not, or the other way round.
+Blame clip_alone(const StepContext& context) {
+  std::vector<RankValue> held;
+  for (const WorkerRecord& w : context.record.workers) {
+    held.push_back({clips(w) ? 1U : 0U, w.rank});
+  }
+  const Split clipping = split(std::move(held));
+  return clipping.differs() ? clipping.blame() : Blame{};
+}
+
+// Workers whose norm is not that of most; all where none is.
+Blame apart(const StepContext& context) {
+  std::vector<double> norms;
+  for (const WorkerRecord& w : context.record.workers) {
+    if (std::isfinite(used(w))) norms.push_back(used(w));
+  }
+  Blame out;
+  if (norms.size() < 2) return out;
+  std::ranges::nth_element(norms, norms.begin() + static_cast<std::ptrdiff_t>(norms.size() / 2));
+  const double middle = norms[norms.size() / 2];
+  for (const WorkerRecord& w : context.record.workers) {
+    if (std::isfinite(used(w)) && !near(used(w), middle, kSame)) insert(out.ranks, w.rank);
+  }
+  if (2 * out.ranks.size() >= norms.size()) out = of_all(context.record);
+  return out;
+}
+
+bool is_own(const StepContext& context) {
+  return std::ranges::all_of(context.record.workers, [](const WorkerRecord& w) {
+    const double type = type_of(w);
+    const double own = type == kEuclidean ? w.grad_norm : std::isinf(type) ? w.grad_max : kNaN;
+    return near(used(w), own, 1e-2);
+  });
+}
+
+// Told a norm that is none, where the gradients are finite. One that torch has computed is as
+// finite as the reduced gradient.
+bool is_no_number(const WorkerRecord& worker) {
+  using enum FingerprintKind;
+  const std::uint64_t* told = worker.fingerprint_of(kGradNormTold);
+  return told != nullptr && !std::isfinite(std::bit_cast<double>(*told)) &&
+         !(clips(worker) && !std::isfinite(used(worker))) && std::isfinite(worker.grad_norm) &&
+         worker.nonfinite == 0 &&
+         (std::isnan(worker.reduced_norm) || std::isfinite(worker.reduced_norm));
+}
+
+// A norm over what it ought to be; NaN where that was not read.
+struct Held {
+  double ratio = kNaN;
+  bool sure = true;  // by one record
+};
+
+// By the gradients themselves, just before they were clipped: a program may have changed them since
+// they were reduced. By the reduced gradient only a loss scaler's factor shows.
+Held hold_clip(double clip, double clipped, double reduced, bool scaled) {
+  if (!(clipped > 0) || !std::isfinite(clipped)) return {};
+  const double since = clipped / reduced;
+  const bool forgotten = near(clip, clipped, kTrue) && scaled && is_power_of_two(since);
+  return {forgotten ? since : clip / clipped};
+}
+
+// What a program says may be of before or after its changes, and it may have clipped since.
+Held hold_told(double told, double clip, double then, double reduced) {
+  if (!(reduced > 0) || !std::isfinite(reduced)) return {};
+  const bool right =
+      near(told, clip, kTrue) || near(told, then, kTrue) || near(told, reduced, kTrue);
+  return {right ? 1 : told / reduced, std::isfinite(then)};
+}
+
+Held hold(const WorkerRecord& worker, bool scaled) {
+  using enum FingerprintKind;
+  const double clip = real_of(worker, kClipNorm);
+  const double clipped = real_of(worker, kClippedNorm);
+  const double told = real_of(worker, kGradNormTold);
+  if (std::isfinite(clip)) {
+    const double reduced = type_of(worker) == kEuclidean ? worker.reduced_norm : kNaN;
+    const Held held = hold_clip(clip, clipped, reduced, scaled);
+    if (!std::isfinite(told) || !near(held.ratio, 1, kTrue)) return held;
+  }
+  const double then = real_of(worker, kGradNormThen);
+  return std::isfinite(told) ? hold_told(told, clip, then, worker.reduced_norm) : Held{};
+}
+
+// The norm by which workers clipped the gradients of all parameters, or that their program says:
+// against that of these gradients where it was read, and between workers.
+class ClipNorm final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    const auto& workers = context.record.workers;
+    if (std::ranges::none_of(workers, has_norm)) return log.cannot(&kClipNorm, kNone);
+    if (!context.alone()) compare_workers(context, log);
+    if (context.complete() && !context.alone()) compare_clipping(context, log);
+    compare_limits(context, log);
+    compare_finite(context, log);
+    compare_true(context, log);
+  }
+
+ private:
+  void compare_workers(const StepContext& context, SignalLog& log) {
+    const StepRecord& record = context.record;
+    const Blame blame = apart(context);
+    if (std::ranges::none_of(record.workers, is_of_any_type)) {
+      log.checked(&kClipNorm);
+      log.needs_records(&kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
+    }
+    if (apart_.see(!blame.ranks.empty(), record.step) < kSureOfNorm) return;
+    Signal signal = sighting(&kClipNorm, context, blame, 0.95);
+    signal.first_step = apart_.first_step;
+    signal.severity = Severity::kCritical;  // they take different steps from here on
+    const bool own = blame.everyone && is_own(context);
+    signal.title = own ? "{Ranks} clipped by the norm of their own gradient, before it was reduced"
+                   : blame.everyone ? "{Ranks} clipped one gradient by different norms"
+                                    : "{Ranks} clipped by another norm than the others";
+    const double norm = used(worker_of(record, blame.ranks.front()));
+    const auto other = std::ranges::find_if(record.workers, [&](const WorkerRecord& w) {
+      return w.rank != blame.ranks.front() && std::isfinite(used(w)) && !near(used(w), norm, kSame);
+    });
+    signal.evidence = {{"clip_norm", norm}};
+    if (other != record.workers.end())
+      signal.evidence.emplace_back("others_clip_norm", used(*other));
+    log.add(std::move(signal), 1);
+  }
+
+  void compare_clipping(const StepContext& context, SignalLog& log) {
+    const Blame blame = clip_alone(context);
+    if (alone_.see(!blame.ranks.empty(), context.record.step) < kSureOfNorm) return;
+    const bool clip = clips(worker_of(context.record, blame.ranks.front()));
+    Signal signal = sighting({&kClipNorm, 3}, context, blame, 0.95);
+    signal.severity = Severity::kCritical;
+    signal.first_step = alone_.first_step;
+    signal.title = blame.everyone
+                       ? "Some of {ranks} clipped their gradients, and the others did not"
+                   : clip ? "{Ranks} clipped the gradients, and the others did not"
+                          : "{Ranks} did not clip the gradients, as the others did";
+    signal.remedy = "Clip on every rank or on none: what each takes as the step differs otherwise.";
+    log.add(std::move(signal), 1);
+  }
+
+  void compare_finite(const StepContext& context, SignalLog& log) {
+    Blame blame = blame_where(context, is_no_number);
+    const bool found = !blame.ranks.empty() && context.roster.fact("grad_scaler").empty();
+    if (no_number_.see(found, context.record.step) == 0) return;
+    log.checked(&kClipNorm);
+    if (no_number_.length < kSureOfNone) return;
+    Signal signal = sighting({&kClipNorm, 4}, context, std::move(blame), 0.95);
+    signal.severity = Severity::kCritical;
+    signal.first_step = no_number_.first_step;
+    signal.title = "{Ranks} reported a gradient norm that is not finite, though the gradients are";
+    signal.remedy =
+        "Look how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
+    log.add(std::move(signal), 1);
+  }
+
+  static void compare_limits(const StepContext& context, SignalLog& log) {
+    const Split limits = split(context.record, FingerprintKind::kClipLimit);
+    if (!limits.differs()) return;
+    Signal signal = sighting({&kClipNorm, 2}, context, limits.blame(), 0.95);
+    if (binds(context.record)) signal.severity = Severity::kCritical;
+    signal.title = signal.everyone ? "{Ranks} clipped to different norms"
+                                   : "{Ranks} clipped to another norm than the others";
+    signal.remedy = "Give `clip_grad_norm_` the same `max_norm` on every rank.";
+    signal.evidence = {{"clipped_to", limits.text([](std::uint64_t bits) {
+                          return number(std::bit_cast<double>(bits));
+                        })}};
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  void compare_true(const StepContext& context, SignalLog& log) {
+    const StepRecord& record = context.record;
+    const bool scaled = !context.roster.fact("grad_scaler").empty();
+    for (const WorkerRecord& w : record.workers) {
+      const Held held = hold(w, scaled);
+      if (std::isnan(held.ratio)) continue;
+      const bool right = near(held.ratio, 1, kTrue);
+      if (!right && is_of_any_type(w)) return log.cannot(&kClipNorm, kAnyType);
+      log.checked(&kClipNorm);
+      if (right || !near(held.ratio, ratio_, kTrue)) untrue_ = {};
+      ratio_ = held.ratio;
+      untrue_.see(!right, record.step);
+      const std::uint64_t sure = held.sure ? 1 : kSureOfNorm;
+      if (untrue_.length >= sure) report_untrue(context, w, scaled, log);
+      return;
+    }
+  }
+
+  void report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
+                     SignalLog& log) const {
+    const StepRecord& record = context.record;
+    Blame blame = blame_where(
+        context, [&](const WorkerRecord& w) { return near(used(w), used(worker), kTrue); });
+    Signal signal = sighting({&kClipNorm, 1}, context, std::move(blame), 0.95);
+    signal.first_step = untrue_.first_step;
+    const double type = type_of(worker);
+    signal.title = fmt::format(
+        "{{Ranks}} used {} times the gradient's {} where they clipped or logged it: {}",
+        number(ratio_), name_of(type), usual_cause(ratio_, type, record.workers_expected, scaled));
+    signal.evidence = {{"clip_norm", used(worker)}, {"true_norm", used(worker) / ratio_}};
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  Streak apart_;  // workers' norms differ
+  Streak no_number_;
+  Streak alone_;   // some clip, and others do not
+  Streak untrue_;  // what the program says is not the reduced gradient's
+  double ratio_ = 0;
+};
+
+}  // namespace
+
+constexpr Check kClipNormExplains[] = {&kParameterDesync, &kBufferDesync, &kStateDesync};
+constinit const CheckInfo kClipNorm{
+    .id = "clip-norm",
+    .severity = Severity::kWarning,
+    .compares = "the norm that gradients are clipped by with the gradients' own",
+    .fires = "at the first record, then one in 25; between ranks after 2 records",
+    .consequence =
+        "Every step is shortened by another factor than `max_norm` promises, or by one of each "
+        "rank.",
+    .cannot_see =
+        "Norms of some of the parameters; a program's own clipping that it does not tell "
+        "(`monitor.grad_norm(value)`); sharded gradients; norms of another type than L2 that "
+        "torch's `get_total_norm` did not take.",
+    .mistake =
+        "norm = get_total_norm([p.grad for p in my_shard])  # of this rank's part\n"
+        "clip_grads_with_norm_(model.parameters(), 1.0, norm)\n"
+        "clip_grad_norm_(model.parameters(), 1.0)            # before scaler.unscale_(optimizer)",
+    .fix =
+        "Clip by the norm of the reduced gradient over all parameters, after the loss scaler's "
+        "`unscale_`: the same number on every rank. Norms of parts add up as the root of the sum "
+        "of their squares, each part once.",
+    .resembles = "meta-pytorch/torchtune#2240",
+    .precedence = 210,
+    .explains = kClipNormExplains,
+    .make = make<ClipNorm>,
+};
+
+}  // namespace presum::checks

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// lost-gradients.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+
+namespace presum::checks {
+namespace {
+
+using enum FingerprintKind;
+
+// A program may leave out a batch now and then, or look at a gradient: that is no habit.
+constexpr std::uint64_t kSureSteps = 3;  // steps in which it was seen, and
+constexpr std::uint64_t kMost = 2;       // at least one in so many since the first
+constexpr std::uint64_t kSampled = 2;    // likewise, where few steps are looked at
+enum Way : std::size_t { kCleared, kDetached, kChanged, kAgain };
+
+bool is_factor(double factor, double of) { return std::abs(factor - of) <= 1e-3 * std::abs(of); }
+
+// What multiplies the gradient that is accumulated.
+std::string usual_cause(const StepContext& context, double factor) {
+  const double power = -std::log2(factor);
+  const bool scaled = !context.roster.fact("grad_scaler").empty();
+  if (scaled && power >= 3 && is_factor(power, std::round(power))) {
+    return "the loss scaler's factor was divided out";
+  }
+  const auto clips = [](const WorkerRecord& w) { return w.fingerprint_of(kClipNorm) != nullptr; };
+  if (factor < 1 && std::ranges::any_of(context.record.workers, clips)) return "it was clipped";
+  return "it was scaled";
+}
+
+// NaN where what was accumulated is another gradient now, 1 where it is what it was.
+double factor_of(const WorkerRecord& worker) {
+  const std::uint64_t* bits = worker.fingerprint_of(kGradChanged);
+  return bits == nullptr ? 1 : std::bit_cast<double>(*bits);
+}
+
+// Micro-batches whose loss was computed and whose gradient no optimiser step gets, or gets again.
+class LostGradients final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    const auto& workers = context.record.workers;
+    const auto steps = [](const WorkerRecord& w) { return w.optimizer_step > 0; };
+    if (std::ranges::none_of(workers, steps)) {
+      return log.cannot(&kLostGradients, "No optimiser step was seen.");
+    }
+    log.checked(&kLostGradients);
+    log.needs_records(&kLostGradients, kSureSteps,
+                      "A program may leave out a batch now and then: that is no habit.");
+    lost(context, log);
+    changed(context, log);
+    left_over(context, log);
+  }
+
+ private:
+  // Some way to lose them, as it was seen so far.
+  struct Habit {
+    std::uint64_t first_step = 0;
+    std::uint64_t looks = 0;  // since then
+    std::uint64_t seen = 0;
+  };
+
+  Signal signal_of(std::size_t way, const StepContext& context, Blame who) const {
+    Signal signal =
+        sighting({&kLostGradients, way}, context, std::move(who), way == kCleared ? 0.95 : 0.9);
+    signal.first_step = habits_[way].first_step;
+    return signal;
+  }
+
+  bool is_habit(std::size_t way, const StepContext& context, const Ranks& who) {
+    Habit& habit = habits_[way];
+    if (habit.looks == 0 && who.empty()) return false;
+    if (habit.looks == 0) habit.first_step = context.record.step;
+    ++habit.looks;
+    habit.seen += !who.empty();
+    if (kMost * habit.seen < habit.looks) {
+      habit = {};
+      return false;
+    }
+    return !who.empty() && habit.seen >= (way == kChanged ? kSampled : kSureSteps);
+  }
+
+  void lost(const StepContext& context, SignalLog& log) {
+    if (context.record.unused()) return;  // what is lost is told with a step that was used
+    for (const auto& [way, kind] :
+         {std::pair{kCleared, kPassesCleared}, std::pair{kDetached, kForwardsDetached}}) {
+      const Blame who = blame_where(
+          context, [lost = kind](const WorkerRecord& w) { return value_of(w, lost) > 0; });
+      if (!is_habit(way, context, who.ranks)) continue;
+      const WorkerRecord& one = worker_of(context.record, who.ranks.front());
+      const std::uint64_t missing = value_of(one, kind);
+      const bool nothing_left = way == kCleared && factor_of(one) == 0;
+      const std::uint64_t all = missing + (nothing_left ? 0 : one.micro_batches);
+      Signal signal = signal_of(way, context, who);
+      signal.title = fmt::format(
+          "{{Ranks}} lost the gradients of {} of {} micro-batches of a step: {}", missing, all,
+          way == kCleared ? "they were cleared before the optimiser's step"
+                          : "no backward pass went through them");
+      signal.evidence = {{"micro_batches_lost", static_cast<std::int64_t>(missing)},
+                         {"micro_batches", static_cast<std::int64_t>(all)}};
+      log.add(std::move(signal), kAllSteps);
+    }
+  }
+
+  void changed(const StepContext& context, SignalLog& log) {
+    const auto looked = [](const WorkerRecord& w) { return w.fingerprint_of(kGradChanged); };
+    if (std::ranges::none_of(context.record.workers, looked)) return;
+    const Blame who = blame_where(context, [](const WorkerRecord& w) {
+      return factor_of(w) != 1 && value_of(w, kPassesCleared) == 0;
+    });
+    if (!is_habit(kChanged, context, who.ranks)) return;
+    const double factor = factor_of(worker_of(context.record, who.ranks.front()));
+    Signal signal = signal_of(kChanged, context, who);
+    if (std::isnan(factor)) {
+      signal.title =
+          "{Ranks} overwrote the gradient that they accumulate, between two micro-batches of a "
+          "step";
+    } else if (factor == 0) {
+      signal.title = "{Ranks} cleared the gradient that they accumulate, within a step";
+    } else {
+      signal.title = fmt::format(
+          "{{Ranks}} multiplied the gradient that they accumulate by {} between two micro-batches "
+          "of a step: {} before the sum was whole",
+          number(factor), usual_cause(context, factor));
+    }
+    if (!std::isnan(factor)) signal.evidence = {{"factor_between_passes", factor}};
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  void left_over(const StepContext& context, SignalLog& log) {
+    if (context.record.unused()) return;
+    const Blame who =
+        blame_where(context, [](const WorkerRecord& w) { return value_of(w, kLeftOver) > 0; });
+    if (!is_habit(kAgain, context, who.ranks)) return;
+    Signal signal = signal_of(kAgain, context, who);
+    signal.title =
+        "{Ranks} added each step's gradient to those of the steps before: nothing clears it after "
+        "the optimiser's step";
+    signal.remedy =
+        "Call `optimizer.zero_grad()` once a step, after the optimiser's step or before the first "
+        "backward pass; look whether it is another optimiser's or model's that is called.";
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  std::array<Habit, 4> habits_{};
+};
+
+}  // namespace
+
+constexpr Check kLostGradientsExplains[] = {&kWorkerOutlier, &kPairTooSimilar,   &kTooConsistent,
+                                            &kLossEvent,     &checks::kClipNorm, &kBufferDesync,
+                                            &kNoProgress,    &kTokenImbalance};
+constinit const CheckInfo kLostGradients{
+    .id = "lost-gradients",
+    .severity = Severity::kWarning,
+    .compares =
+        "the micro-batches whose loss was computed with those that the optimiser's step is made of",
+    .fires = "after 3 steps that show it, at least every second one",
+    .consequence =
+        "The optimiser's step is not made of the micro-batches that it is believed to be made of.",
+    .cannot_see =
+        "Gradients that are dropped now and then, or beside the steps of another optimiser (a "
+        "GAN); losses of models that return none, where no loader handed out the batch.",
+    .mistake =
+        "for batch in micro_batches:\n"
+        "    optimizer.zero_grad()  # belongs before the loop\n"
+        "    loss = model(**batch).loss\n"
+        "loss.backward()            # the last one only",
+    .fix =
+        "Call `zero_grad()` once for each optimiser step, after it; call `backward()` on the loss "
+        "of every micro-batch; clip and unscale after the last of them.",
+    .resembles = "allenai/open-instruct#1498",
+    .precedence = 200,
+    .explains = kLostGradientsExplains,
+    .make = make<LostGradients>,
+};
+
+}  // namespace presum::checks

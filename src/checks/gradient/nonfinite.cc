@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// nonfinite-gradient, nonfinite-loss.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/hash.h"
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+// Records in which a loss scaler looks for its first factor.
+constexpr std::uint64_t kScalerSearch = 16;
+
+std::uint64_t key_of(const Ranks& ranks) {
+  std::uint64_t key = 0;
+  for (const std::uint32_t rank : ranks) key = mix64(key + rank + 1);
+  return key;
+}
+
+std::int64_t nonfinite_elements(const StepRecord& record) {
+  std::uint64_t sum = 0;
+  for (const WorkerRecord& w : record.workers) sum += w.nonfinite;
+  return static_cast<std::int64_t>(sum);
+}
+
+bool optimiser_known(const StepContext& context) {
+  if (!context.roster.fact("grad_scaler").empty()) return true;
+  const std::string name = context.roster.fact("optimizer");
+  return !name.empty() && name != "unknown";
+}
+
+// Steps in a row in which something is not finite are one episode; its ranks are those of its first
+// step, since everything after that may have come through the parameters.
+class Nonfinite : public Rule {
+ public:
+  explicit Nonfinite(Check check) : check_(check) {}
+
+  void update(const StepContext& context, SignalLog& log) override {
+    if (context.workers() == 0) return;
+    log.checked(check_);
+    ++records_;
+    counted_ = counted_ || std::ranges::any_of(context.record.workers, [](const WorkerRecord& w) {
+                 return w.optimizer_step > 0;
+               });
+    const Ranks now = blame_where(context, [&](const WorkerRecord& w) { return broken(w); }).ranks;
+    if (now.empty()) {
+      running_ = false;
+    } else {
+      if (!running_) begin(context, now);
+      skipped_ = skipped_ && ++length_ <= kScalerSearch && maybe_skipped(context);
+      report(context, now, log);
+    }
+    healthy_before_ = now.empty();
+    for (const WorkerRecord& w : context.record.workers)
+      optimizer_steps_[w.replica] = w.optimizer_step;
+  }
+
+ private:
+  bool broken(const WorkerRecord& worker) const {
+    if (check_ == &kNonfiniteLoss) return worker.loss_nonfinite;
+    return worker.nonfinite > 0 || std::isinf(worker.grad_norm);
+  }
+
+  void begin(const StepContext& context, Ranks ranks) {
+    running_ = true;
+    skipped_ = true;
+    length_ = 0;
+    blame_.everyone = ranks.size() == context.workers();
+    blame_.ranks = std::move(ranks);
+    sudden_ = blame_.everyone && healthy_before_ && context.workers() > 1;
+  }
+
+  void report(const StepContext& context, const Ranks& now, SignalLog& log) const {
+    Signal signal = sighting({check_, key_of(blame_.ranks)}, context, blame_, sudden_ ? 0.8 : 1);
+    const bool overflow =
+        check_ == &kNonfiniteGradient && !context.roster.fact("grad_scaler").empty();
+    if (skipped_) signal.severity = overflow ? Severity::kInfo : Severity::kWarning;
+    signal.title = title(context);
+    signal.evidence = {{"workers_not_finite", static_cast<std::int64_t>(now.size())}};
+    if (check_ == &kNonfiniteGradient) {
+      signal.evidence.emplace_back("nonfinite_elements", nonfinite_elements(context.record));
+    }
+    log.add(std::move(signal));
+  }
+
+  // Without an optimiser that counts, nobody knows whether a scaler of losses left the step out.
+  bool maybe_skipped(const StepContext& context) const {
+    if (check_ == &kNonfiniteGradient && !counted_ && !optimiser_known(context)) return true;
+    return optimiser_stood_still(context.record);
+  }
+
+  // A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor,
+  // most of all in its first steps. A count that never moved says nothing later on.
+  bool optimiser_stood_still(const StepRecord& record) const {
+    return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
+      const std::uint64_t* found = optimizer_steps_.find(w.replica);
+      const std::uint64_t before = found == nullptr ? 0 : *found;
+      return w.optimizer_step == before && (before > 0 || records_ <= kScalerSearch);
+    });
+  }
+
+  std::string title(const StepContext& context) const {
+    const std::string what = check_ == &kNonfiniteLoss ? "loss" : "gradient";
+    if (skipped_ && (counted_ || optimiser_known(context))) {
+      return "{Ranks} had a " + what + " that was not finite, and the optimiser left the step out";
+    }
+    if (skipped_) {
+      return "{Ranks} had a " + what +
+             " that was not finite; whether the optimiser left the step out is not known";
+    }
+    if (sudden_) {
+      return "{Ranks} turned to a " + what +
+             " that is not finite at the same step: it came with the parameters or the reduction "
+             "of the step before";
+    }
+    return "{Ranks} had a " + what + " that was not finite";
+  }
+
+  Check check_;
+  std::uint64_t records_ = 0;
+  std::uint64_t length_ = 0;  // records of this episode in which the optimiser took no step
+  bool running_ = false;
+  bool healthy_before_ = false;  // the record before was finite on all workers
+  bool sudden_ = false;          // all workers at once, and finite before
+  bool skipped_ = false;  // the optimiser took no step in this episode so far, as far as known
+  bool counted_ = false;  // some worker's optimiser took a step
+  Blame blame_;
+  PerWorker<std::uint64_t> optimizer_steps_;
+};
+
+struct NonfiniteGradient final : Nonfinite {
+  NonfiniteGradient() : Nonfinite(&kNonfiniteGradient) {}
+};
+
+struct NonfiniteLoss final : Nonfinite {
+  NonfiniteLoss() : Nonfinite(&kNonfiniteLoss) {}
+};
+
+}  // namespace
+
+constexpr Check kNonfiniteGradientExplains[] = {
+    &kNonfiniteLoss,           &kParameterDesync, &kBufferDesync,  &kStateDesync,
+    &kWorkerOutlier,           &kPairTooSimilar,  &kTooConsistent, &kLossEvent,
+    &kReducedGradientMismatch, &kReductionScale,  &kZeroGradient,  &kFrozenGradient};
+constinit const CheckInfo kNonfiniteGradient{
+    .id = "nonfinite-gradient",
+    .severity = Severity::kCritical,
+    .compares = "NaN and Inf in every worker's own gradient",
+    .fires = "now",
+    .consequence =
+        "One NaN in one worker's gradient is a NaN in the sum, and in every parameter after the "
+        "step.",
+    .cannot_see = "A gradient that was never read: one that the run says it could not look into.",
+    .mistake = "loss = (target * torch.log(p)).mean()  # p is 0 on one rank: -inf, then NaN",
+    .fix =
+        "Look at the batch, the loss and the first layer with NaN on the named ranks at the first "
+        "step, and skip or clip on all ranks alike. If all ranks turned at once, look at the "
+        "reduction and the optimiser of the step before.",
+    .resembles = "deepspeedai/DeepSpeed#8061",
+    .precedence = 20,
+    .explains = kNonfiniteGradientExplains,
+    .make = make<NonfiniteGradient>,
+};
+
+constexpr Check kNonfiniteLossExplains[] = {
+    &kNonfiniteGradient, &kParameterDesync, &kBufferDesync, &kStateDesync, &kWorkerOutlier,
+    &kPairTooSimilar,    &kTooConsistent,   &kLossEvent,    &kZeroGradient};
+constinit const CheckInfo kNonfiniteLoss{
+    .id = "nonfinite-loss",
+    .severity = Severity::kCritical,
+    .compares = "NaN and Inf in every worker's loss",
+    .fires = "now",
+    .consequence = "A loss that is not finite makes a gradient that is not, and with it the sum.",
+    .cannot_see = "Losses that presum was not told and could not see.",
+    .mistake = "loss = total / targets.ne(-100).sum()  # a batch without targets: 0 / 0",
+    .fix =
+        "Look at the batch of the named ranks at the first step: a log or a division of zero, or a "
+        "batch without any target token.",
+    .resembles = "WeatherGenerator#2724",
+    .precedence = 30,
+    .explains = kNonfiniteLossExplains,
+    .make = make<NonfiniteLoss>,
+};
+
+}  // namespace presum::checks

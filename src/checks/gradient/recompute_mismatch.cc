@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// recompute-mismatch.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+
+namespace presum::checks {
+namespace {
+
+struct Answer {
+  std::uint64_t value;  // of the fingerprint
+  Severity severity;
+  const char* title;
+};
+
+constexpr std::uint64_t kUnsteady = 1;
+constexpr std::uint64_t kTwice = 2;
+constexpr std::uint64_t kOnce = 4;
+
+constexpr std::array<Answer, 4> kAnswers{{
+    {kTwice, Severity::kCritical,
+     "{Ranks} computed another gradient than the same micro-batch gives, twice, when it is "
+     "computed once more"},
+    {3, Severity::kCritical,
+     "{Ranks} held parameters or inputs of which one bit turned over between a micro-batch and the "
+     "optimiser's step, without a write of the program"},
+    {kOnce, Severity::kWarning,
+     "{Ranks} computed another gradient in one of two repetitions of a micro-batch, and the same "
+     "one in all others"},
+    {kUnsteady, Severity::kInfo,
+     "{Ranks} computed different gradients when a micro-batch was repeated: the program is not "
+     "deterministic"},
+}};
+
+constexpr std::uint64_t kSureRepeats = 3;  // micro-batches that gave the same
+constexpr const char* kEverywhere =
+    "{Ranks} computed another gradient than the same micro-batch gives when it is computed once "
+    "more: a kernel that depends on more than its numbers";
+
+// What workers found that computed one of their micro-batches once more.
+class Recomputed final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    const auto answer = [](const WorkerRecord& w) {
+      return value_of(w, FingerprintKind::kRecomputed, UINT64_MAX);
+    };
+    const auto told = [&](const WorkerRecord& w) { return answer(w) <= kAnswers.size(); };
+    once_ = once_ || std::ranges::any_of(context.record.workers, told);
+    if (!once_) {
+      return log.cannot(&kRecomputeMismatch,
+                        "No micro-batch was computed once more: "
+                        "attach(record=Record(verify_every=)) asks for it.");
+    }
+    log.checked(&kRecomputeMismatch);
+    // What now and then gives another gradient is a program's way.
+    std::map<std::uint32_t, std::uint64_t> answers;  // by rank
+    for (const WorkerRecord& w : context.record.workers) {
+      Steadiness& so_far = steadiness_[w.replica];
+      std::uint64_t& given = answers[w.rank] = answer(w);
+      if (given == kOnce && (so_far.others > 0 || so_far.equal < kSureRepeats)) given = kUnsteady;
+      so_far.equal += given == 0;
+      so_far.others += told(w) && answer(w) != 0;
+    }
+    for (const Answer& one : kAnswers) {
+      const Blame blame =
+          blame_where(context, [&](const WorkerRecord& w) { return answers[w.rank] == one.value; });
+      if (blame.ranks.empty()) continue;
+      Signal signal = sighting({&kRecomputeMismatch, one.value}, context, blame, 0.99);
+      signal.severity = one.severity;
+      signal.title = one.title;
+      if (one.value == kUnsteady) {
+        signal.remedy =
+            "Nothing, where that is known; else ask torch for deterministic kernels "
+            "(`torch.use_deterministic_algorithms`).";
+      }
+      if (one.value == kTwice && blame.everyone && context.workers() > 1) {
+        signal.severity = Severity::kInfo;  // not all their hardware
+        signal.title = kEverywhere;
+      }
+      const std::string different =
+          context.roster.fact_of(blame.ranks.front(), "recomputed_different");
+      if (!different.empty())
+        signal.evidence = {{"gradients_different", shortened(different, 200)}};
+      log.add(std::move(signal), kAllSteps);
+    }
+  }
+
+ private:
+  struct Steadiness {
+    std::uint64_t equal = 0;  // micro-batches that gave the same again
+    std::uint64_t others = 0;
+  };
+  std::map<std::uint32_t, Steadiness> steadiness_;  // by replica
+  bool once_ = false;                               // some worker did
+};
+
+}  // namespace
+
+constexpr Check kRecomputeMismatchExplains[] = {
+    &kWorkerOutlier,     &kPairTooSimilar,          &kTooConsistent,   &kLossEvent,
+    &kNonfiniteGradient, &kNonfiniteLoss,           &kParameterDesync, &kBufferDesync,
+    &kStateDesync,       &kReducedGradientMismatch, &kReductionScale};
+constinit const CheckInfo kRecomputeMismatch{
+    .id = "recompute-mismatch",
+    .severity = Severity::kCritical,
+    .compares = "the gradient of a micro-batch with that of the same one computed once more",
+    .fires =
+        "now, where `verify_every=` asks for it; a program that is not deterministic is "
+        "information",
+    .consequence =
+        "A processor or memory that is wrong now and then: every step after it holds the mistake.",
+    .cannot_see =
+        "Steps and micro-batches that are not computed again; what was wrong before the forward "
+        "pass; models whose forward cannot be repeated (FSDP2, collectives, compiled parts, "
+        "hooks).",
+    .mistake = "presum.attach(model, optimizer=optimizer, record=presum.Record(verify_every=100))",
+    .fix =
+        "Take the named ranks' hardware out of the job and test it: memory, processor or "
+        "accelerator gave another result for the same numbers. Where it differs each time, look "
+        "for kernels that are not deterministic first.",
+    .precedence = 220,
+    .explains = kRecomputeMismatchExplains,
+    .make = make<Recomputed>,
+};
+
+}  // namespace presum::checks

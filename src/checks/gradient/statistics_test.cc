@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// worker-outlier, pair-too-similar, too-consistent, loss-event, token-imbalance.
+#include <gtest/gtest.h>
+
+#include "checks/engine/testing.h"
+#include "detect/testing.h"
+
+namespace presum::checks {
+namespace {
+
+using detect::Alarm;
+using detect::Statistic;
+using State = CheckRecord::State;
+
+Alarm alarm(Alarm::Kind kind, Statistic statistic, RankList replicas) {
+  Alarm a;
+  a.kind = kind;
+  a.statistic = statistic;
+  a.replicas = std::move(replicas);
+  a.first_step = 10;
+  a.step = 24;
+  a.evidence = 6.2;
+  a.effect = 2.1;
+  return a;
+}
+
+Finding raised(const Alarm& a) {
+  Watched w = played(23);
+  w.feed(w.run.step(24), {a});
+  EXPECT_EQ(w.findings().size(), 1U);
+  return w.first();
+}
+
+TEST(Statistics, EveryKindOfAlarmHasItsCheck) {
+  using K = Alarm::Kind;
+  EXPECT_EQ(raised(alarm(K::kOutlier, Statistic::kLoss, {3})).check, "worker-outlier");
+  EXPECT_EQ(raised(alarm(K::kOutlier, Statistic::kTokens, {3})).check, "token-imbalance");
+  EXPECT_EQ(raised(alarm(K::kPairSimilar, Statistic::kPair, {1, 3})).check, "pair-too-similar");
+  EXPECT_EQ(raised(alarm(K::kPairOpposed, Statistic::kPair, {1, 3})).check, "worker-outlier");
+  const Finding all = raised(alarm(K::kTooConsistent, Statistic::kMicroBatch, {}));
+  EXPECT_EQ(all.check, "too-consistent");
+  EXPECT_EQ(all.title, "All 8 ranks differed less than their micro-batches allow");
+  EXPECT_EQ(raised(alarm(K::kTooInconsistent, Statistic::kMicroBatch, {3})).check,
+            "worker-outlier");
+  EXPECT_EQ(raised(alarm(K::kEvent, Statistic::kLoss, {3})).check, "loss-event");
+}
+
+// One batch that is overfitted, without a loader.
+void same_again(const HealthyRun& run, StepRecord& r) {
+  for (WorkerRecord& x : r.workers) {
+    HealthyRun::read(x, run.drawn(0, x.replica, 42, 0));
+    unset(x, Kind::kDataPass);
+  }
+}
+
+Finding of_static_data(std::vector<Alarm> alarms, bool one_batch) {
+  Watched w;
+  const auto broken = [&](StepRecord& r) {
+    if (one_batch) same_again(w.run, r);
+  };
+  w.play(0, 23, broken);
+  StepRecord record = w.run.step(24);
+  broken(record);
+  w.feed(record, std::move(alarms));
+  EXPECT_EQ(w.findings().size(), one_batch ? 1U : 2U);
+  return w.first();
+}
+
+TEST(Statistics, OfDataThatNeverChangeLastingDifferencesAreOneInformation) {
+  Alarm near = alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3});
+  const Alarm other = alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {1});
+  const Finding told = of_static_data({near, other}, true);
+  EXPECT_EQ(told.severity, Severity::kInfo);
+  EXPECT_EQ(told.ranks, (RankList{1, 3}));
+  EXPECT_EQ(of_static_data({near, other}, false).severity, Severity::kWarning);
+  near.effect = -12;
+  EXPECT_EQ(of_static_data({near}, true).severity, Severity::kWarning) << "too far for that";
+}
+
+TEST(Statistics, NamesRankStatisticAndNumbers) {
+  Alarm a = alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3});
+  a.ratio = 2.02;
+  const Finding f = raised(a);
+  EXPECT_EQ(f.title, "Rank 3 had a gradient norm persistently higher than the other workers'");
+  EXPECT_EQ(text_of(f, "statistic"), "norm");
+  EXPECT_EQ(number_of(f, "ratio"), 2.02);
+  EXPECT_EQ(number_of(f, "alarm_step"), 24);
+  EXPECT_EQ(f.first_step, 10U);
+  EXPECT_EQ(f.severity, Severity::kWarning);
+  EXPECT_GT(f.confidence, 0.5);
+  EXPECT_LT(f.confidence, 0.95);
+}
+
+TEST(Statistics, MapsReplicasToRanks) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello(who(100 + 2 * r, r), {"h", {}, {}});
+  StepRecord record = w.run.step(24);
+  for (WorkerRecord& x : record.workers) x.rank = 100 + 2 * x.replica;
+  w.feed(record, {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3})});
+  EXPECT_EQ(w.first().ranks, RankList{106});
+}
+
+TEST(Statistics, TellWhatTheyWatched) {
+  Watched w;
+  w.play(1, 1);
+  EXPECT_EQ(w.check("worker-outlier").state, State::kNotPossible);
+  EXPECT_EQ(w.check("pair-too-similar").state, State::kNotPossible);
+  detect::StepAlarms alarms;
+  alarms.watched[static_cast<std::size_t>(Statistic::kNorm)] = 1;
+  alarms.watched[static_cast<std::size_t>(Statistic::kPair)] = 1;
+  w.diagnoser.update(w.run.step(2), alarms);
+  EXPECT_EQ(w.check("worker-outlier").state, State::kNotTriggered);
+  EXPECT_EQ(w.check("pair-too-similar").state, State::kNotTriggered);
+  EXPECT_EQ(w.check("loss-event").state, State::kNotPossible);
+}
+
+TEST(Statistics, SayThatEqualValuesStandOutNowhere) {
+  Watched w = played({.workers = 4}, 4, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.loss = 1;
+    r.cosines.assign(6, 0.5F);
+  });
+  EXPECT_EQ(w.check("loss-event").reason, "All workers had equal losses so far: none stands out.");
+  EXPECT_EQ(w.check("pair-too-similar").reason,
+            "All pairs had equal cosines so far: none stands out.");
+  Watched none = played({.workers = 4}, 4, [](WorkerRecord& x) { x.loss = kNaN; });
+  EXPECT_EQ(none.check("loss-event").reason, "No losses were reported so far.");
+  EXPECT_EQ(none.check("pair-too-similar").reason,
+            "No cosines of pairs: that takes three workers and sketches.");
+}
+
+TEST(Statistics, AnAlarmThatIsRaisedAgainKeepsItsFirstStep) {
+  Watched w;
+  Alarm again = alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3});
+  w.feed(w.run.step(24), {again});
+  again.step = 80;
+  again.evidence = 7.5;
+  w.feed(w.run.step(80), {again});
+  again.statistic = Statistic::kNorm;  // joins it as another signal
+  again.first_step = 5;
+  again.step = 90;
+  w.feed(w.run.step(90), {again});
+  expect(w, "worker-outlier", {.last_step = 90});
+  EXPECT_EQ(number_of(w.first(), "alarm_step"), 24);
+}
+
+// One worker's loss is too high from step 200 to 394.
+TEST(Statistics, AnOutlierLastsAsLongAsItDeviates) {
+  detect::Generator steps({8, detect::Null::kNormal, 1}, 3);
+  detect::Detector detector{detect::Options{}};
+  Diagnoser diagnoser({1, 0, 0});
+  for (int s = 0; s < 500; ++s) {
+    StepRecord r = steps.next({});
+    if (s >= 200 && s < 395) r.workers[2].loss += 1;
+    diagnoser.update(r, detector.judge(r));
+    if (s != 394 && s != 499) continue;
+    ASSERT_EQ(diagnoser.findings().size(), 1U);
+    const Finding f = diagnoser.findings()[0].finding;
+    EXPECT_EQ(f.ranks, RankList{2});
+    EXPECT_GE(f.last_step, 394U);
+    EXPECT_LT(f.last_step, 405U) << "and no longer";
+  }
+}
+
+// ---- tokens
+
+Finding with_tokens(std::uint32_t workers, std::uint64_t of_rank_1,
+                    std::vector<std::uint32_t> named) {
+  Watched w({.workers = workers});
+  const auto broken = [&](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.tokens = 100 + 10 * ((x.rank + r.step) % 5);
+    r.workers[1].tokens = r.workers[1].tokens * of_rank_1 / 100;
+  };
+  w.play(0, 23, broken);
+  StepRecord record = w.run.step(24);
+  broken(record);
+  Alarm a = alarm(Alarm::Kind::kOutlier, Statistic::kLoss, std::move(named));
+  w.feed(record, {a});
+  EXPECT_EQ(w.findings().size(), 1U);
+  return w.first();
+}
+
+TEST(Statistics, AnOutlierWithOtherTokenCountsIsNamedByThem) {
+  const Finding four = with_tokens(4, 156, {1});
+  EXPECT_EQ(four.check, "token-imbalance");
+  EXPECT_EQ(four.title, "Rank 1 had 1.56 times as many target tokens as the others");
+  EXPECT_EQ(four.also, Ids{"worker-outlier"});
+  EXPECT_EQ(four.severity, Severity::kWarning);
+  const Finding two = with_tokens(2, 156, {0, 1});
+  EXPECT_EQ(two.title, "Rank 0 had 0.64 times as many target tokens as rank 1");
+  EXPECT_EQ(with_tokens(4, 105, {1}).check, "worker-outlier") << "nearly alike";
+  EXPECT_EQ(with_tokens(4, 156, {2}).check, "worker-outlier") << "another worker";
+}
+
+void uneven(StepRecord& r) {
+  double sum = 0;
+  for (WorkerRecord& w : r.workers) {
+    w.tokens = 50 + 40 * ((w.rank + r.step) % 8);
+    sum += w.loss;
+  }
+  r.tokens_cv = 0.48;
+  r.loss_mean = sum / static_cast<double>(r.workers.size());
+}
+
+TEST(Tokens, UnevenCountsWithEqualWeightsAreInformation) {
+  Watched w = played(18, uneven);
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("token-imbalance").state, State::kNotTriggered);
+  w.play(19, 19, uneven);
+  expect(w, "token-imbalance", {.count = 8, .severity = Severity::kInfo});
+  EXPECT_GT(number_of(w.first(), "loss_gap"), 0);
+  EXPECT_NEAR(number_of(w.first(), "tokens_cv"), 0.48, 1e-9);
+}
+
+TEST(Tokens, WeightsThatFollowThemAreFine) {
+  Watched w = played(40, [](StepRecord& r) {
+    uneven(r);
+    for (WorkerRecord& x : r.workers) x.weight = static_cast<double>(x.tokens);
+  });
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("token-imbalance").state, State::kPassed);
+}
+
+TEST(Tokens, SmallDifferencesAndUnknownCountsAreFine) {
+  expect_quiet(played(40, [](StepRecord& r) {
+    uneven(r);
+    r.tokens_cv = 0.19;
+  }));
+  Watched unknown = played(40, [](StepRecord& r) {
+    r.tokens_cv = kNaN;
+    for (WorkerRecord& x : r.workers) x.tokens = 0;
+  });
+  EXPECT_TRUE(unknown.findings().empty());
+  EXPECT_EQ(unknown.check("token-imbalance").state, State::kNotPossible);
+}
+
+TEST(Tokens, OnePersistentWorkerIsAWarningBesideTheInformation) {
+  Watched w = played(30, uneven);
+  StepRecord r = w.run.step(31);
+  uneven(r);
+  w.feed(r, {alarm(Alarm::Kind::kOutlier, Statistic::kTokens, {2})});
+  // the worker's, not that of all
+  expect(w, "token-imbalance", {.ranks = {2}, .severity = Severity::kWarning, .first_step = 10});
+}
+
+}  // namespace
+}  // namespace presum::checks

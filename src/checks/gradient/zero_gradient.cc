@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::uint64_t kAllZero = 3;   // records until gradients of zero everywhere are a finding
+constexpr std::uint64_t kOneZero = 10;  // and of some ranks are more than a batch without targets
+constexpr double kStillLearning = 0.1;  // of the first loss
+
+// Of elements that vanish: the run's start, without its first records, in which much may be zero by
+// initialisation; what is left of their share; for how long.
+constexpr std::uint64_t kFirstRecords = 4;
+constexpr std::uint64_t kStart = 20;
+constexpr std::uint64_t kVanishedKey = 8;  // beside those of ZeroGradient
+constexpr double kLeft = 0.25;
+constexpr double kLeastShare = 0.25;  // below it most were zero, as of embeddings
+constexpr std::uint64_t kVanished = 10;
+
+// Of what fp16 has left next to nothing of: samples in a row, and their share.
+constexpr std::uint64_t kBelowSamples = 3;
+constexpr std::uint64_t kBelowKey = 9;
+constexpr double kMostBelow = 0.5;
+
+constexpr const char* kScaleTheLoss =
+    "Too small for fp16: train in bf16, or scale the loss (GradScaler) and do not divide it by "
+    "large numbers.";
+constexpr const char* kNoGradient =
+    "The loss is not zero and its gradient is: detached before the backward pass, masked, "
+    "multiplied by zero, or too small for fp16 (scale the loss, or train in bf16).";
+
+double share_not_zero(const WorkerRecord& worker) {
+  return has_gradient(worker) ? 1 - real_of(worker, FingerprintKind::kZeroShare) : kNaN;
+}
+
+// Gradients in which most elements that were not zero at the run's start have become so: underflow
+// in 16 bits, or units that died. On all workers; some of them stand out by their statistics.
+class VanishedElements {
+ public:
+  void update(const StepContext& context, SignalLog& log) {
+    Blame blame;
+    std::uint64_t first = context.record.step;
+    double now = 0;
+    double start = 0;
+    for (const WorkerRecord& w : context.record.workers) {
+      follow(w, context.record.step);
+      const Worker* known = workers_.find(w.replica);
+      if (known == nullptr || known->below.length < kVanished || std::isnan(share_not_zero(w)))
+        continue;
+      insert(blame.ranks, w.rank);
+      first = std::min(first, known->below.first_step);
+      now += share_not_zero(w);
+      start += known->least;
+    }
+    if (blame.ranks.empty() || blame.ranks.size() < context.workers()) return;
+    const auto ranks = static_cast<double>(blame.ranks.size());
+    blame.everyone = true;
+    Signal signal = sighting({&kZeroGradient, kVanishedKey}, context, std::move(blame), 0.9);
+    signal.first_step = first;
+    signal.severity = Severity::kWarning;
+    signal.title = "{Ranks} had gradients of which most elements have become exactly zero";
+    signal.remedy =
+        "Too small for 16 bits: train in bf16, or scale the loss (GradScaler) and do not divide it "
+        "by large numbers. Else units died: lower the learning rate.";
+    signal.evidence = {{"share_not_zero", now / ranks}, {"share_not_zero_at_start", start / ranks}};
+    log.add(std::move(signal), 1);
+  }
+
+ private:
+  struct Worker {
+    std::uint64_t records = 0;
+    double least = 1;  // share that was not zero, at the start
+    Streak below;
+  };
+
+  void follow(const WorkerRecord& worker, std::uint64_t step) {
+    const double share = share_not_zero(worker);
+    if (std::isnan(share)) return;
+    Worker& known = workers_[worker.replica];
+    if (known.records < kStart) {
+      if (known.records++ >= kFirstRecords) known.least = std::min(known.least, share);
+      return;
+    }
+    known.below.see(known.least >= kLeastShare && share < kLeft * known.least, step);
+  }
+
+  PerWorker<Worker> workers_;
+};
+
+class ZeroGradient final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    whole(context, log);
+    vanished_.update(context, log);
+    below_fp16(context, log);
+  }
+
+ private:
+  void whole(const StepContext& context, SignalLog& log) {
+    Blame blame;
+    std::size_t known = 0;
+    for (const WorkerRecord& w : context.record.workers) {
+      known += !std::isnan(w.grad_norm);
+      learned_ = learned_ || w.grad_norm > 0;
+      if (w.grad_norm == 0) insert(blame.ranks, w.rank);
+    }
+    if (std::isnan(first_loss_)) first_loss_ = context.record.loss_mean;
+    if (blame.ranks != zero_) {
+      same_ = 0;
+      same_since_ = context.record.step;
+    }
+    ++same_;
+    zero_ = blame.ranks;
+    if (known == 0) return log.cannot(&kZeroGradient, "No gradient could be read.");
+    log.checked(&kZeroGradient);
+    blame.everyone = blame.ranks.size() == known;
+    all_zero_ = blame.everyone ? all_zero_ + 1 : 0;
+    if (all_zero_ > 0 && all_zero_ < kAllZero) {
+      log.needs(&kZeroGradient, kAllZero - all_zero_,
+                "The gradient was zero on all ranks, as of one batch without a target.");
+    }
+    if (known == 1) {
+      log.needs_records(&kZeroGradient, kAllZero,
+                        "One batch without a target has a gradient of zero.");
+    }
+    if (blame.ranks.empty() || (blame.everyone && all_zero_ < kAllZero)) return;
+    const std::uint64_t first = context.record.step - (blame.everyone ? all_zero_ - 1 : 0);
+    Signal signal = sighting({&kZeroGradient, blame.everyone}, context, blame, 1);
+    signal.first_step = std::min(first, context.record.step);
+    signal.title = "{Ranks} had a gradient of exactly zero";
+    // A batch without a target, or a margin that is met: not a fault as long as it passes, or once
+    // something was learned.
+    const bool nothing_to_learn = std::ranges::all_of(
+        context.record.workers, [](const auto& w) { return w.grad_norm != 0 || w.loss == 0; });
+    const bool passes = blame.everyone ? learned_ : same_ < kOneZero || !others_learn(context);
+    if (nothing_to_learn && passes) signal.severity = Severity::kInfo;
+    if (nothing_to_learn && !passes && !blame.everyone) {
+      signal.severity = Severity::kWarning;
+      signal.first_step = same_since_;
+    }
+    if (!nothing_to_learn) signal.remedy = kNoGradient;
+    signal.key += 2 * static_cast<std::uint64_t>(signal.severity == Severity::kInfo);
+    signal.evidence = {{"workers_zero", static_cast<std::int64_t>(blame.ranks.size())}};
+    log.add(std::move(signal));
+  }
+
+  // From the run's first step on, where no start of it can be compared with.
+  void below_fp16(const StepContext& context, SignalLog& log) {
+    const auto& workers = context.record.workers;
+    const auto share = [](const WorkerRecord& w) {
+      return real_of(w, FingerprintKind::kBelowFp16);
+    };
+    if (std::ranges::all_of(workers, [&](const auto& w) { return std::isnan(share(w)); })) return;
+    const bool learned = context.record.loss_mean < kStillLearning * first_loss_;
+    const bool below =
+        std::ranges::all_of(workers, [&](const auto& w) { return share(w) > kMostBelow; });
+    if (below_.see(below && !learned, context.record.step) < kBelowSamples) return;
+    Signal signal = sighting({&kZeroGradient, kBelowKey}, context, of_all(context.record), 0.9);
+    signal.first_step = below_.first_step;
+    signal.severity = Severity::kWarning;
+    signal.title = fmt::format(
+        "{{Ranks}} had gradients too small for fp16: {:.0f} % of their elements are zero or a few "
+        "times its smallest number",
+        100 * share(workers.front()));
+    signal.remedy = kScaleTheLoss;
+    signal.evidence = {{"share_below_fp16", share(workers.front())}};
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  // Most of them, and their loss is no small rest of what it was: a margin is met by and by, now on
+  // one worker and then on another.
+  bool others_learn(const StepContext& context) const {
+    const std::size_t others = context.workers() - zero_.size();
+    const double loss = context.record.loss_mean * static_cast<double>(context.workers()) /
+                        static_cast<double>(others);
+    // Of a loss below 0 a small rest is none.
+    const bool rest = first_loss_ > 0 && loss < kStillLearning * first_loss_;
+    return 2 * others >= context.workers() && !rest;
+  }
+
+  VanishedElements vanished_;
+  Streak below_;                // samples of which next to nothing was left
+  std::uint64_t all_zero_ = 0;  // records in a row
+  Ranks zero_;                  // in the record before
+  std::uint64_t same_ = 0;      // records in a row in which it was these, and no other
+  std::uint64_t same_since_ = 0;
+  double first_loss_ = kNaN;  // mean over the workers
+  bool learned_ = false;      // some gradient was not zero
+};
+
+}  // namespace
+
+constexpr Check kZeroGradientExplains[] = {&kWorkerOutlier, &kPairTooSimilar, &kTooConsistent,
+                                           &kLossEvent, &kFrozenGradient};
+constinit const CheckInfo kZeroGradient{
+    .id = "zero-gradient",
+    .severity = Severity::kCritical,
+    .compares = "gradients that are exactly zero",
+    .fires =
+        "now; all ranks after 3 records; shares of zero elements after 10 and elements too small "
+        "for fp16 after 3 samples (3 records), both a warning",
+    .consequence =
+        "Where the gradient is zero the worker contributes nothing, and the mean is too small by "
+        "its share.",
+    .cannot_see =
+        "Gradients that are only nearly zero; with a loss scaler, elements that underflowed from "
+        "the run's first step on.",
+    .mistake = "loss = criterion(output.detach(), target)",
+    .fix =
+        "Look for a detached loss, a frozen model or a batch without any target on the named "
+        "ranks.",
+    .precedence = 270,
+    .explains = kZeroGradientExplains,
+    .make = make<ZeroGradient>,
+};
+
+}  // namespace presum::checks

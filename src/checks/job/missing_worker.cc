@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// missing-worker.
+#include <algorithm>
+
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::uint64_t kTogether = 5;  // steps between losses of one cause
+
+// A worker that comes back and says that it dropped its packets was not missing: presum was too
+// slow, which is information.
+class Presence final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    for (const WorkerRecord& w : context.record.workers) welcome(w, log);
+    if (context.record.workers_expected < 2) {
+      return log.cannot(&kMissingWorker, "One worker: nobody else is expected.");
+    }
+    if (context.record.lacks_packets()) return;
+    log.checked(&kMissingWorker);
+    if (!context.record.missing_replicas.empty()) count_missing(context, log);
+  }
+
+ private:
+  struct Worker {
+    bool seen = false;
+    std::uint64_t missing = 0;    // steps
+    std::uint64_t explained = 0;  // of them, by packets that it dropped
+    std::uint64_t dropped = 0;    // as it last said
+  };
+
+  void count_missing(const StepContext& context, SignalLog& log) {
+    Blame blame;
+    std::uint64_t longest = 0;
+    bool seen = false;  // some of them
+    for (const std::uint32_t replica : context.record.missing_replicas) {
+      const std::uint32_t rank = context.roster.rank_of(replica);
+      Worker& worker = workers_[rank];
+      longest = std::max(longest, ++worker.missing);
+      seen = seen || worker.seen;
+      insert(blame.ranks, rank);
+    }
+    Signal now = sighting(&kMissingWorker, context, std::move(blame), 1);
+    now.title = seen ? "{Ranks} stopped reporting, or reported only some of the steps"
+                     : "{Ranks} never reported";
+    now.evidence = {{"steps_missing", static_cast<std::int64_t>(longest)},
+                    {"workers_expected", std::int64_t{context.record.workers_expected}}};
+    log.add(std::move(now), kTogether);
+  }
+
+  void welcome(const WorkerRecord& w, SignalLog& log) {
+    Worker& worker = workers_[w.rank];
+    const bool late = worker.missing > worker.explained && w.dropped > worker.dropped;
+    if (late) worker.explained += w.dropped - worker.dropped;
+    worker.dropped = w.dropped;
+    worker.seen = true;
+    if (!late) return;
+    if (Signal* signal = log.find(&kMissingWorker, w.rank)) forgive(*signal);
+  }
+
+  void forgive(Signal& signal) {
+    const bool all = std::ranges::all_of(signal.ranks, [&](std::uint32_t rank) {
+      const Worker* worker = workers_.find(rank);
+      return worker != nullptr && worker->explained >= worker->missing;
+    });
+    if (!all) return;
+    signal.severity = Severity::kInfo;
+    signal.title =
+        "Packets of {ranks} were dropped before they left, because they could not be "
+        "sent in time";
+  }
+
+  PerWorker<Worker> workers_;  // by rank
+};
+
+}  // namespace
+
+constexpr Check kMissingWorkerExplains[] = {&kWorkerOutlier, &kPairTooSimilar, &kTooConsistent,
+                                            &kLossEvent};
+constinit const CheckInfo kMissingWorker{
+    .id = "missing-worker",
+    .severity = Severity::kWarning,
+    .compares = "packets of every worker at every step",
+    .fires = "now; information where the worker comes back and says that it dropped them",
+    .consequence = "Steps are judged without these workers: what is wrong on them is not seen.",
+    .cannot_see = "A worker whose packets are lost looks like one that died.",
+    .mistake = "if rank == 0:\n    os._exit(0)  # or a process that was killed for its memory",
+    .fix =
+        "See whether the process of these ranks still runs and reaches the aggregator's port. "
+        "Steps without them are judged by the others alone.",
+    .precedence = 50,
+    .explains = kMissingWorkerExplains,
+    .make = make<Presence>,
+};
+
+}  // namespace presum::checks

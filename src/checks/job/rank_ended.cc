@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/job/rank_ended.h"
+
+#include <optional>
+#include <utility>
+
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+class RankEnded final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    ranks_ = context.record.workers_expected;
+    if (ranks_ < 2) return log.cannot(&kRankEnded, "One rank: no other can end before it.");
+    if (beats_) return log.waits(&kRankEnded, "Not all ranks have said how they end.");
+    log.cannot(&kRankEnded, "No rank told where it stands: programs in C++ do not.");
+  }
+
+  void farewell(std::uint32_t rank, const FinalState& /*last*/, const Roster& /*roster*/,
+                SignalLog& log) override {
+    insert(left_, rank);
+    if (beats_ && ranks_ > 1 && left_.size() >= ranks_) log.checked(&kRankEnded);
+  }
+
+  void beats() override { beats_ = true; }
+
+ private:
+  bool beats_ = false;
+  std::uint32_t ranks_ = 0;  // that are expected
+  Ranks left_;
+};
+
+}  // namespace
+
+void report_end(const std::optional<RankEnd>& end, SignalLog& log) {
+  if (!end) return log.replace(&kRankEnded, std::nullopt);
+  Signal signal = sighting(&kRankEnded, end->step, {end->ranks, end->everyone}, 1);
+  signal.severity = end->severity;
+  signal.title = end->title;
+  signal.evidence = end->evidence;
+  log.replace(&kRankEnded, std::move(signal));
+}
+
+constexpr Check kRankEndedExplains[] = {&kMissingWorker};
+constinit const CheckInfo kRankEnded{
+    .id = "rank-ended",
+    .severity = Severity::kCritical,
+    .compares = "whether every rank is there until all have left the training",
+    .fires =
+        "when the rank ends; a warning for SIGTERM, information for Ctrl-C and where all end alike",
+    .consequence =
+        "The other ranks cannot go on, and what they raise names the network rather than the "
+        "cause.",
+    .cannot_see =
+        "How a process of another host ended: of it only its last sign of life is known. A program "
+        "that catches its exception and exits. The end of the process that records.",
+    .mistake =
+        "if not torch.isfinite(loss):   # on one rank\n    raise RuntimeError(\"loss is not "
+        "finite\")",
+    .fix =
+        "Read the traceback and the system's log of the named rank: the others failed because it "
+        "was gone. A process that was killed without a word has often run out of memory.",
+    .precedence = 10,
+    .explains = kRankEndedExplains,
+    .make = make<RankEnded>,
+};
+
+}  // namespace presum::checks

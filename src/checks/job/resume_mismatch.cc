@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/job/resume_mismatch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "base/hash.h"
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+#include "presum/dtype.h"
+
+namespace presum::checks {
+namespace {
+
+// Of the norm: float sums of the same values in another order, and by the root of their number.
+constexpr double kSame = 1e-6;
+constexpr double kSameEach = 2e-9;
+constexpr std::uint16_t kBf16 = 1U << static_cast<unsigned>(Dtype::kBF16);
+constexpr double kRoundedBf16 = 0x1p-8;  // of the norm, at most, where formats differ
+constexpr double kRounded = 0x1p-10;
+constexpr std::size_t kNames = 4;
+constexpr std::size_t kRates = 3;  // steps after which a schedule has had its say
+constexpr double kJump = 4;        // times the largest change before, and
+constexpr double kJumpOfRate = 0.1;
+constexpr std::uint32_t kAtLoader = 1 << 16;  // on top of a generator's kind
+constexpr const char* kNothing = "The run does not continue an earlier recording.";
+constexpr const char* kAnew =
+    "The optimiser begins without a state: the run starts anew, from weights that were not saved.";
+constexpr const char* kNotAll = "Not all ranks have told where they began.";
+constexpr const char* kLarge =
+    "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
+    "or more than is read (64 MiB).";
+constexpr const char* kUncounted =
+    "The optimiser does not count its steps, and the weights are none that were saved.";
+constexpr const char* kNotSaved =
+    "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
+    "or something at every few steps.";
+constexpr const char* kNotTold =
+    "What was saved at this number of optimiser steps is of another model, or was not told by all "
+    "ranks.";
+constexpr const char* kReplayed =
+    "It goes on from a checkpoint after which these steps were recorded again.";
+constexpr const char* kOwnGenerators =
+    "Save the states of the random generators of every rank, and load each rank's own.";
+
+// Parameters of one group, of all workers that told them: shards add up.
+struct Whole {
+  std::uint64_t elements = 0;
+  double squares = 0;
+  std::uint64_t parameters = 0;
+  std::uint64_t optimizer = 0;
+  std::uint64_t shards = 0;  // which ones
+  std::uint16_t formats = 0;
+  std::vector<double> sketch;
+  bool sketched = true;
+};
+
+using Model = std::map<std::uint64_t, Whole>;  // by group
+
+void join(Whole& whole, const MomentGroup& group) {
+  const auto of_shard = [&](std::uint64_t hash) {
+    return group.shard == 0 ? hash : mix64(hash ^ group.shard);
+  };
+  whole.elements += group.elements;
+  whole.squares += group.squares;
+  whole.parameters += of_shard(group.parameters);
+  whole.optimizer += of_shard(group.optimizer);
+  whole.shards += mix64(group.shard);
+  whole.formats |= group.formats;
+  whole.sketched = whole.sketched && !group.sketch.empty();
+  if (whole.sketch.empty()) whole.sketch.resize(group.sketch.size());
+  for (std::size_t i = 0; i < std::min(whole.sketch.size(), group.sketch.size()); ++i) {
+    whole.sketch[i] += static_cast<double>(group.sketch[i]);
+  }
+}
+
+template <class Workers>
+Model model_of(const Workers& workers) {
+  Model out;
+  std::set<std::pair<std::uint64_t, std::uint32_t>> seen;  // replicas of a shard count once
+  for (const auto& [replica, moment] : workers) {
+    for (const MomentGroup& group : moment->groups) {
+      if (seen.emplace(group.id, group.shard).second) join(out[group.id], group);
+    }
+  }
+  return out;
+}
+
+// How far apart, over the norm; NaN where that is not known.
+double distance(const Whole& a, const Whole& b) {
+  if (!a.sketched || !b.sketched || a.sketch.size() != b.sketch.size()) return kNaN;
+  double squares = 0;
+  for (std::size_t i = 0; i < a.sketch.size(); ++i) {
+    squares += (a.sketch[i] - b.sketch[i]) * (a.sketch[i] - b.sketch[i]);
+  }
+  return std::sqrt(squares);
+}
+
+struct Apart {
+  std::vector<std::uint64_t> groups;
+  std::size_t of = 0;  // groups that could be compared
+  double squares = 0;  // of the distances
+  double all = 0;      // of the parameters that differ
+  bool known = true;   // the distances
+};
+
+// 0 is not known.
+bool other_format(std::uint16_t a, std::uint16_t b) { return a != 0 && b != 0 && a != b; }
+
+// How far apart equal parameters may be, over the norm.
+double tolerance(const Whole& a, const Whole& b) {
+  if (other_format(a.formats, b.formats)) {
+    return ((a.formats | b.formats) & kBf16) != 0 ? kRoundedBf16 : kRounded;
+  }
+  return kSame + kSameEach * std::sqrt(static_cast<double>(a.elements));
+}
+
+// Where not all shards were told, or they are cut in another way and have no sketch, nothing.
+std::optional<bool> same_parameters(const Whole& a, const Whole& b) {
+  if (a.elements != b.elements) return std::nullopt;
+  if (a.shards == b.shards && !other_format(a.formats, b.formats))
+    return a.parameters == b.parameters;
+  const double apart = distance(a, b);
+  if (std::isnan(apart)) return std::nullopt;
+  return apart <= tolerance(a, b) * std::sqrt(a.squares);
+}
+
+Apart parameters_apart(const Model& then, const Model& now) {
+  Apart out;
+  for (const auto& [id, was] : then) {
+    const auto is = now.find(id);
+    const auto same = is == now.end() ? std::nullopt : same_parameters(was, is->second);
+    if (!same) continue;
+    ++out.of;
+    if (*same) continue;
+    out.groups.push_back(id);
+    const double d = distance(was, is->second);
+    out.known = out.known && std::isfinite(d);
+    out.squares += d * d;
+    out.all += was.squares;
+  }
+  return out;
+}
+
+std::vector<std::uint64_t> states_apart(const Model& then, const Model& now) {
+  std::vector<std::uint64_t> out;
+  for (const auto& [id, was] : then) {
+    const auto is = now.find(id);
+    if (is == now.end() || was.optimizer == 0 || was.shards != is->second.shards ||
+        was.elements != is->second.elements || other_format(was.formats, is->second.formats)) {
+      continue;
+    }
+    if (was.optimizer != is->second.optimizer) out.push_back(id);
+  }
+  return out;
+}
+
+// Whether the optimiser has a state of anything.
+bool has_state(const Model& model) {
+  return std::ranges::any_of(model, [](const auto& group) { return group.second.optimizer != 0; });
+}
+
+bool same_format(const Model& then, const Model& now) {
+  return std::ranges::all_of(then, [&](const auto& group) {
+    const auto is = now.find(group.first);
+    return is == now.end() || !other_format(is->second.formats, group.second.formats);
+  });
+}
+
+// Replicas whose own part of the parameters is another than it was; none where parts are not what
+// some replica had.
+template <class Workers>
+std::set<std::uint32_t> replicas_apart(const Workers& then, const Workers& now) {
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint64_t> was;
+  for (const auto& [replica, moment] : then) {
+    for (const MomentGroup& g : moment->groups) was[{g.id, g.shard}] = g.parameters;
+  }
+  std::set<std::uint32_t> out;
+  for (const auto& [replica, moment] : now) {
+    for (const MomentGroup& g : moment->groups) {
+      const auto part = was.find({g.id, g.shard});
+      if (part == was.end() || g.shard == 0) return {};
+      if (part->second != g.parameters) out.insert(replica);
+    }
+  }
+  return out;
+}
+
+// Of each moment that was saved one worker's, the last first.
+std::vector<const MomentRecord*> moments_of(const Left& left) {
+  std::vector<const MomentRecord*> out;
+  for (auto one = left.saved.rbegin(); one != left.saved.rend(); ++one) {
+    const bool again = !out.empty() && out.back()->model == one->model &&
+                       out.back()->step == one->step && out.back()->number == one->number;
+    if (!again) out.push_back(&*one);
+  }
+  return out;
+}
+
+// All workers' of the same moment.
+std::map<std::uint32_t, const Moment*> saved_with(const Left& left, const MomentRecord& one) {
+  std::map<std::uint32_t, const Moment*> out;
+  for (const MomentRecord& other : left.saved) {
+    if (other.model.segment == one.model.segment && other.step == one.step &&
+        other.number == one.number) {
+      out[other.replica] = &other;
+    }
+  }
+  return out;
+}
+
+bool has_weights(const Left& left, const MomentRecord& one, const Model& is) {
+  const Apart apart = parameters_apart(model_of(saved_with(left, one)), is);
+  return apart.of > 0 && apart.groups.empty();
+}
+
+// The last that was saved with these weights.
+const MomentRecord* with_weights(const Left& left, const Model& is) {
+  const auto moments = moments_of(left);
+  const auto found = std::ranges::find_if(
+      moments, [&](const MomentRecord* one) { return has_weights(left, *one, is); });
+  return found == moments.end() ? nullptr : *found;
+}
+
+BeganWith began_with_which(const Left& left, const Model& is) {
+  using Parameters = BeganWith::Parameters;
+  BeganWith out;
+  for (const MomentRecord* one : moments_of(left)) {
+    const Apart apart = parameters_apart(model_of(saved_with(left, *one)), is);
+    if (apart.of == 0) continue;
+    if (apart.groups.empty()) return {Parameters::kSaved, one->model.segment, one->step};
+    if (!left.left_out) out.parameters = Parameters::kOthers;
+  }
+  return out;
+}
+
+// Whether a later segment came by the moment's optimiser step again: its own state there may not
+// have been told.
+bool replayed_since(const Left& left, const MomentRecord& one) {
+  return std::ranges::any_of(left.begun, [&](const auto& segment) {
+    return segment.first > one.model.segment && !(segment.second >= one.optimizer_steps);
+  });
+}
+
+std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster) {
+  return first_names(groups, kNames, [&](auto group) { return roster.group_name(group); });
+}
+
+// As saved, before the first forward pass or where the first loader began.
+bool same_generators(const Moment& saved, const Moment& begun) {
+  return std::ranges::all_of(saved.generators, [&](const FingerprintValue& g) {
+    const std::uint64_t* value = find_value(begun.generators, g.kind);
+    const std::uint64_t* earlier = find_value(begun.generators, kAtLoader + g.kind);
+    return value == nullptr || *value == g.value || (earlier != nullptr && *earlier == g.value);
+  });
+}
+
+// Replicas with other generators than they had. A program need not restore them: only where some go
+// on with what they left the others ought to as well.
+template <class Workers>
+std::vector<std::uint32_t> other_generators(const Workers& then, const Workers& now) {
+  std::vector<std::uint32_t> others;
+  for (const auto& [replica, moment] : now) {
+    const auto was = then.find(replica);
+    if (was == then.end() || was->second->generators.empty()) return {};
+    if (!same_generators(*was->second, *moment)) others.push_back(replica);
+  }
+  return others.size() < now.size() ? others : std::vector<std::uint32_t>();
+}
+
+// In words; empty where nothing did. `workers`: before, 0 where that is not known.
+std::string settings_changed(const Moment& was, const Moment& is, std::uint32_t workers,
+                             std::size_t workers_now) {
+  std::string changed;
+  if (workers != 0 && workers != workers_now) {
+    changed = fmt::format("{} to {} ranks", workers, workers_now);
+  }
+  if (std::isfinite(was.learning_rate) && std::isfinite(is.learning_rate) &&
+      was.learning_rate != is.learning_rate) {
+    changed += fmt::format("{}learning rate {} to {}", changed.empty() ? "" : "; ",
+                           number(was.learning_rate), number(is.learning_rate));
+  }
+  return changed;
+}
+
+double largest_change(const std::vector<double>& rates) {
+  double most = 0;
+  for (std::size_t i = 1; i < rates.size(); ++i) {
+    most = std::max(most, std::abs(rates[i] - rates[i - 1]));
+  }
+  return most;
+}
+
+std::string steps_text(double steps) {
+  if (std::isnan(steps)) return "some optimiser steps";
+  return fmt::format("{:.0f} optimiser step{}", steps, steps == 1 ? "" : "s");
+}
+
+}  // namespace
+
+// None are everyone.
+Blame Resume::blame_of(const std::set<std::uint32_t>& replicas) const {
+  Blame out{{}, replicas.empty() || replicas.size() == ranks_.size()};
+  for (const auto& [replica, rank] : ranks_) {
+    if (out.everyone || replicas.contains(replica)) insert(out.ranks, rank);
+  }
+  return out;
+}
+
+Signal Resume::signal_of(std::uint64_t key, Blame blame) const {
+  return resume_signal(key, std::move(blame), ranks_.size());
+}
+
+void Resume::begins(const Identity& who, const Moment& moment, const Roster& roster,
+                    SignalLog& log) {
+  if (moment.kind != Moment::Kind::kBegun || judged_) return;
+  if (!left_) return log.cannot(&kResumeMismatch, kNothing);
+  if (!begun_.try_emplace(who.replica, moment).second) return;
+  ranks_[who.replica] = who.rank;
+  if (begun_.size() < who.replicas) return;
+  judged_ = true;
+  began_with_ = began_with_which(*left_, model_of(now()));
+  judge(roster, log);
+  left_->saved.clear();
+  if (!step_) return pass_.forget();
+  pass_.goes_on_from(std::exchange(left_->draws, PassDraws(PassDraws::Which::kLast)), *step_,
+                     ranks_, log);
+}
+
+Resume::Workers Resume::now() const {
+  Workers out;
+  for (const auto& [replica, moment] : begun_) out[replica] = &moment;
+  return out;
+}
+
+// Of the moments with as many optimiser steps that which fits, else the last that tells of layers;
+// where steps are not counted, the last with these weights.
+const MomentRecord* Resume::matching(SignalLog& log) const {
+  const double steps = begun_.begin()->second.optimizer_steps;
+  const Model is = model_of(now());
+  if (std::isnan(steps)) {
+    const MomentRecord* one = with_weights(*left_, is);
+    if (one == nullptr || replayed_since(*left_, *one)) {
+      log.cannot(&kResumeMismatch, kUncounted);
+      return nullptr;
+    }
+    return one;
+  }
+  const MomentRecord* last = nullptr;
+  const char* why = left_->left_out ? kLarge : kNotSaved;
+  for (const MomentRecord* one : moments_of(*left_)) {
+    if (one->optimizer_steps != steps || replayed_since(*left_, *one)) continue;
+    if (has_weights(*left_, *one, is)) return one;
+    why = kNotTold;
+    const bool told = parameters_apart(model_of(saved_with(*left_, *one)), is).of > 0;
+    if (told && last == nullptr) last = one;
+  }
+  if (last == nullptr) with_another_optimizer(why, log);
+  return last;
+}
+
+// With the weights of a checkpoint, and not its optimiser: a warm start, or a mistake.
+void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
+  const MomentRecord* one = with_weights(*left_, model_of(now()));
+  const double steps = begun_.begin()->second.optimizer_steps;
+  // Of as many steps it is that of the checkpoint, after which another training has been recorded.
+  if (one == nullptr || one->optimizer_steps == steps) {
+    return log.cannot(&kResumeMismatch, one == nullptr ? why : kReplayed);
+  }
+  Signal signal = signal_of(6, blame_of({}));
+  signal.severity = Severity::kInfo;
+  signal.title =
+      fmt::format("{{Ranks}} went on with the weights that were saved after {}, and {}",
+                  steps_text(one->optimizer_steps),
+                  steps > 0 ? "an optimiser that counts " + steps_text(steps) : "a new optimiser");
+  signal.remedy =
+      "Nothing for a warm start. To go on, load the optimiser's and the schedule's state as well.";
+  log.add(std::move(signal));
+}
+
+void Resume::judge(const Roster& roster, SignalLog& log) {
+  const Model is = model_of(now());
+  const bool had_state = std::ranges::any_of(moments_of(*left_), [&](const MomentRecord* one) {
+    const bool of_last = one->model.segment == left_->saved.back().model.segment;
+    return of_last && has_state(model_of(saved_with(*left_, *one)));
+  });
+  if (begun_.begin()->second.optimizer_steps == 0 || (had_state && !has_state(is))) {
+    return with_another_optimizer(kAnew, log);
+  }
+  const MomentRecord* one = matching(log);
+  if (one == nullptr) return;
+  const Workers then = saved_with(*left_, *one);
+  log.checked(&kResumeMismatch);
+  if (!judge_weights(then, now(), roster, log)) return;
+  if (one->model.segment == left_->saved.back().model.segment) step_ = one->step;
+  judge_generators(then, now(), log);
+  judge_settings(*one, then, log);
+}
+
+// False where it goes on from something else.
+bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster& roster,
+                           SignalLog& log) {
+  const Model was = model_of(then);
+  const Model is = model_of(now);
+  const double steps = then.begin()->second->optimizer_steps;
+  const Apart apart = parameters_apart(was, is);
+  if (!apart.groups.empty()) {
+    Signal signal = signal_of(1, blame_of(replicas_apart(then, now)));
+    signal.title = fmt::format("{{Ranks}} went on with other weights than were saved after {}",
+                               steps_text(steps));
+    signal.evidence = {{"layers", names(apart.groups, roster)},
+                       {"layers_of", static_cast<std::int64_t>(apart.of)}};
+    if (apart.known && apart.all > 0) {
+      signal.evidence.emplace_back("percent_apart", 100 * std::sqrt(apart.squares / apart.all));
+    }
+    const MomentRecord* other = with_weights(*left_, is);
+    if (other != nullptr) {
+      signal.evidence.emplace_back("as_saved_after", steps_text(other->optimizer_steps));
+    }
+    signal.remedy =
+        "Load model and optimiser from one checkpoint, after the model is built and before it is "
+        "wrapped, and look for keys that `strict=False` left out.";
+    log.add(std::move(signal));
+    return false;
+  }
+  const std::vector<std::uint64_t> states = states_apart(was, is);
+  if (states.empty()) return true;
+  Signal signal = signal_of(2, blame_of({}));
+  signal.title =
+      std::isnan(steps)
+          ? "{Ranks} went on with another optimiser state than was saved with these weights"
+          : fmt::format("{{Ranks}} went on with another optimiser state than was saved after {}",
+                        steps_text(steps));
+  signal.evidence = {{"layers", names(states, roster)},
+                     {"layers_of", static_cast<std::int64_t>(was.size())}};
+  signal.remedy =
+      "Load the optimiser's state from the checkpoint of the weights, after it holds the model's "
+      "parameters, in the order in which it was saved.";
+  log.add(std::move(signal));
+  return true;
+}
+
+void Resume::judge_generators(const Workers& then, const Workers& now, SignalLog& log) const {
+  Blame others;
+  for (const std::uint32_t replica : other_generators(then, now)) {
+    insert(others.ranks, ranks_.at(replica));
+  }
+  if (others.ranks.empty()) return;
+  Signal signal = signal_of(3, std::move(others));
+  signal.severity = Severity::kWarning;
+  signal.title = "{Ranks} went on with other random generators than were saved, unlike the others";
+  signal.remedy = kOwnGenerators;
+  log.add(std::move(signal));
+}
+
+void Resume::judge_settings(const MomentRecord& one, const Workers& then, SignalLog& log) const {
+  const std::uint32_t workers = step_ ? left_->workers : 0;
+  std::string changed = settings_changed(one, begun_.begin()->second, workers, begun_.size());
+  if (!same_format(model_of(then), model_of(now()))) {
+    changed += fmt::format("{}the parameters' dtype", changed.empty() ? "" : "; ");
+  }
+  if (changed.empty()) return;
+  Signal signal = signal_of(4, blame_of({}));
+  signal.severity = Severity::kInfo;
+  signal.title = "{Ranks} went on with other settings than before the restart";
+  signal.evidence = {{"settings_changed", changed}};
+  signal.remedy = "Nothing, where that was meant.";
+  log.add(std::move(signal));
+}
+
+void Resume::update(const StepContext& context, SignalLog& log) {
+  if (!left_) return log.cannot(&kResumeMismatch, kNothing);
+  if (!judged_) log.cannot(&kResumeMismatch, kNotAll);
+  if (step_) judge_rates(context, log);
+  pass_.update(context, log);
+}
+
+// A schedule that was not restored sets its own rate after the first step, at which the optimiser
+// still has the one that was saved.
+void Resume::judge_rates(const StepContext& context, SignalLog& log) {
+  if (rates_.size() >= kRates || left_->rates.empty() || context.record.workers.empty()) return;
+  const WorkerRecord& first = context.record.workers.front();
+  if (first.fingerprint_of(FingerprintKind::kLearningRate) == nullptr) return;
+  rates_.push_back(real_of(first, FingerprintKind::kLearningRate));
+  if (rates_.size() < kRates) return;
+  const double before = largest_change(left_->rates);
+  const double now = largest_change(rates_);
+  if (!(now > kJump * before + kJumpOfRate * std::abs(rates_.front()))) return;
+  Signal signal = signal_of(8, blame_of({}));
+  signal.severity = Severity::kInfo;
+  signal.last_step = context.record.step;
+  signal.title = fmt::format(
+      "{{Ranks}} went on with the learning rate that was saved, {}, and had {} within {} recorded "
+      "steps",
+      number(rates_.front()), number(rates_.back()), kRates);
+  signal.remedy =
+      "Nothing, where that was meant; else load the state of the learning-rate schedule.";
+  log.add(std::move(signal));
+}
+
+void Resume::farewell(std::uint32_t rank, const FinalState& last, const Roster& /*roster*/,
+                      SignalLog& log) {
+  if (left_) pass_.farewell(rank, last, log);
+}
+
+constexpr Check kResumeMismatchExplains[] = {&kOverlappingData, &kDataCoverage};
+constinit const CheckInfo kResumeMismatch{
+    .id = "resume-mismatch",
+    .severity = Severity::kCritical,
+    .compares =
+        "weights, optimiser state, generators and data of a run that continues with what it left",
+    .fires = "at the first step; samples at the end of the pass",
+    .consequence =
+        "What is trained on is another model, or on other samples, than the record of before says.",
+    .cannot_see =
+        "Runs whose optimiser begins at 0 steps (a warm start); optimisers without a count of "
+        "steps, where the weights are none that were saved; checkpoints that were not made through "
+        "`optimizer.state_dict()`, or not by this run; what loaders draw before the first step.",
+    .mistake =
+        "model.load_state_dict(torch.load(\"last.pt\"), strict=False)   # names that do not match\n"
+        "optimizer.load_state_dict(torch.load(\"best.pt\")[\"optimizer\"])  # of another step\n"
+        "for batch in loader:                                       # from the pass's beginning",
+    .fix = "Load model, optimiser, generators and the place in the data from one checkpoint.",
+    .resembles = "NVIDIA/Megatron-LM#6858",
+    .precedence = 230,
+    .explains = kResumeMismatchExplains,
+    .make = make<Resume>,
+};
+
+}  // namespace presum::checks

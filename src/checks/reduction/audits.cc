@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// reduction-error, reduction-dtype, reduction-nondeterministic: from audits of the reduction.
+#include <fmt/format.h>
+
+#include "checks/engine/rules.h"
+#include "presum/audit.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr const char* kNotAudited = "No reduction was audited (audit= was not set).";
+constexpr int kFp32Bits = 24;
+
+Signal shared(Check check, const StepContext& context, const WorkerRecord& w) {
+  Signal signal = sighting(check, context, of_all(context.record), 0.95);
+  signal.evidence = {{"audited_by_rank", static_cast<std::int64_t>(w.rank)},
+                     {"elements", static_cast<std::int64_t>(w.audit->elements)},
+                     {"elements_differing", static_cast<std::int64_t>(w.audit->differing)},
+                     {"relative_l2", w.audit->relative_l2},
+                     {"error_max", w.audit->error_max},
+                     {"accumulation", std::string(to_string(w.audit->accumulation))},
+                     {"order", std::string(to_string(w.audit->order))}};
+  return signal;
+}
+
+void check_error(const StepContext& context, const WorkerRecord& w, SignalLog& log) {
+  log.checked(&kReductionError);
+  if (w.audit->wrong == 0) return;
+  Signal signal = shared(&kReductionError, context, w);
+  signal.title = fmt::format(
+      "{} of {} elements that {{ranks}} got from the reduction are further from the sum than "
+      "rounding explains",
+      w.audit->wrong, w.audit->elements);
+  signal.evidence.emplace_back("elements_wrong", static_cast<std::int64_t>(w.audit->wrong));
+  log.add(std::move(signal));
+}
+
+void check_dtype(const StepContext& context, const WorkerRecord& w, SignalLog& log) {
+  const int bits = significand_bits(w.audit->accumulation);
+  if (bits == 0) {
+    return log.waits(&kReductionDtype,
+                     "Audited, but the format could not be told: all gave the same bits.");
+  }
+  log.checked(&kReductionDtype);
+  const bool fewer = bits < significand_bits(w.audit->gradient);
+  if (!fewer && bits >= kFp32Bits) return;
+  Signal signal = shared(&kReductionDtype, context, w);
+  signal.key = static_cast<std::uint64_t>(w.audit->accumulation);
+  // Sixteen-bit gradients that are added in their own format: nothing was promised.
+  if (!fewer) signal.severity = Severity::kInfo;
+  signal.title = fmt::format("The gradients of {{ranks}} were added in {}, and they are {}",
+                             to_string(w.audit->accumulation), to_string(w.audit->gradient));
+  log.add(std::move(signal));
+}
+
+void check_repeat(const StepContext& context, const WorkerRecord& w, SignalLog& log) {
+  if (w.audit->repeat == Repeat::kNotTried) {
+    return log.waits(&kReductionNondeterministic, "Audited, but not repeated.");
+  }
+  log.checked(&kReductionNondeterministic);
+  if (w.audit->repeat == Repeat::kEqual) return;
+  Signal signal = shared(&kReductionNondeterministic, context, w);
+  signal.title = "The same reduction of the same gradients gave {ranks} other bits the second time";
+  log.add(std::move(signal));
+}
+
+// An audit is of the sum that all workers share, whoever made it.
+class Audits final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    bool any = false;
+    for (const WorkerRecord& worker : context.record.workers) {
+      if (!worker.audit) continue;
+      any = true;
+      check_error(context, worker, log);
+      check_dtype(context, worker, log);
+      check_repeat(context, worker, log);
+    }
+    if (any) return;
+    for (const Check check : {&kReductionError, &kReductionDtype, &kReductionNondeterministic}) {
+      log.cannot(check, kNotAudited);
+    }
+  }
+};
+
+}  // namespace
+
+constexpr Check kReductionErrorExplains[] = {&kNonfiniteGradient, &kNonfiniteLoss, &kLossEvent};
+constinit const CheckInfo kReductionError{
+    .id = "reduction-error",
+    .severity = Severity::kCritical,
+    .compares = "each element of an audited sum against what rounding can explain",
+    .fires = "now, where the reduction is audited",
+    .consequence = "The sum that trained the model is not the sum of the gradients.",
+    .cannot_see = "Steps that were not audited, and errors smaller than rounding.",
+    .mistake =
+        "work = dist.all_reduce(bucket, async_op=True)\n"
+        "bucket.mul_(scale)  # before work.wait()",
+    .fix =
+        "Look at the communication library and its version, at communication hooks, and at who "
+        "writes to the buffer while it is reduced; `presum audit` on saved gradients shows what "
+        "was done to them.",
+    .resembles = "NVIDIA/nccl#1950",
+    .precedence = 170,
+    .explains = kReductionErrorExplains,
+    .compares_ranks = true,
+    .make = make<Audits>,
+};
+
+constinit const CheckInfo kReductionDtype{
+    .id = "reduction-dtype",
+    .severity = Severity::kWarning,
+    .compares = "the format in which an audited sum was accumulated",
+    .fires =
+        "now, where the reduction is audited; 16-bit gradients added in their own format are "
+        "information",
+    .consequence = "Small gradients are lost in the sum, more of them the more workers there are.",
+    .cannot_see = "Steps that were not audited; where every format gives the same bits.",
+    .mistake = "ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+    .fix =
+        "Reduce in fp32 (`reduce_dtype`, no compressing hook, fp32 gradients), or let presum "
+        "reduce with `reduction=\"exact\"`.",
+    .resembles = "pytorch/pytorch#190626",
+    .precedence = 180,
+    .compares_ranks = true,
+    .make = make<Audits>,
+};
+
+constinit const CheckInfo kReductionNondeterministic{
+    .id = "reduction-nondeterministic",
+    .severity = Severity::kWarning,
+    .compares = "the same reduction of the same gradients, twice",
+    .fires = "where it was repeated",
+    .consequence = "Two runs of this program end with other parameters.",
+    .cannot_see = "Steps whose reduction was not repeated.",
+    .mistake = "os.environ.pop(\"NCCL_ALGO\", None)  # the library picks another order as it likes",
+    .fix =
+        "Fix the algorithm of the communication library, or let presum reduce with "
+        "`reduction=\"exact\"`: its bits depend on no order.",
+    .resembles = "NVIDIA/nccl#1497",
+    .precedence = 190,
+    .compares_ranks = true,
+    .make = make<Audits>,
+};
+
+}  // namespace presum::checks

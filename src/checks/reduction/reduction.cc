@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// no-reduction, reduced-gradient-mismatch, reduction-scale.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+#include "checks/reduction/layers_reduced.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr const char* kNotRead =
+    "No worker read a reduced gradient (it is read at the first step and every 25th).";
+constexpr double kScaleOff = 0.1;
+constexpr double kSigmas = 6;
+
+bool has_reduced(const WorkerRecord& w) { return w.reduced_fingerprint != 0; }
+
+Split reduced_split(const StepRecord& record) {
+  std::vector<RankValue> held;
+  for (const WorkerRecord& w : record.workers) {
+    if (has_reduced(w)) held.push_back({w.reduced_fingerprint, w.rank});
+  }
+  return split(std::move(held));
+}
+
+bool local_finite(const StepRecord& record) {
+  return std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
+    return w.nonfinite == 0 && std::isfinite(w.grad_norm);
+  });
+}
+
+bool contains(const Ranks& ranks, std::uint32_t rank) {
+  return std::ranges::find(ranks, rank) != ranks.end();
+}
+
+// Who kept their own gradients in every layer of which that is known.
+Ranks kept_everything(const StepRecord& record) {
+  if (record.layers.empty()) return {};
+  Ranks ranks = record.layers.front().kept_own;
+  for (const LayerReduction& layer : record.layers) {
+    std::erase_if(ranks, [&](std::uint32_t r) { return !contains(layer.kept_own, r); });
+  }
+  return ranks;
+}
+
+class Reduction final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    // One worker alone may have taken the step, while others expected it to be reduced.
+    if (context.record.workers_expected > 1) {
+      watch_unreduced_steps(context, log);
+    } else {
+      log.cannot(&kNoReduction, kOneWorker);
+    }
+    if (context.alone()) {
+      log.cannot(&kReducedGradientMismatch, kOneWorker);
+      return log.cannot(&kReductionScale, kOneWorker);
+    }
+    layers_->update(context, log);
+    compare(context, log);
+  }
+
+ private:
+  void watch_unreduced_steps(const StepContext& context, SignalLog& log) {
+    std::uint64_t most = 0;
+    const Blame blame = blame_where(context, [&](const WorkerRecord& w) {
+      const std::uint64_t steps = w.number.unreduced + (w.number.is_reduced() ? 0 : 1);
+      log.checked(&kNoReduction);
+      most = std::max(most, steps);
+      return steps > std::exchange(unreduced_[w.replica], steps);
+    });
+    if (blame.ranks.empty()) return;
+    Signal signal = sighting({&kNoReduction, 1}, context, blame, 0.99);
+    signal.title = "{Ranks} ran the optimiser on gradients that were never due to be reduced";
+    signal.evidence = {{"unreduced_steps", static_cast<std::int64_t>(most)}};
+    log.add(std::move(signal), 1);
+  }
+
+  void compare(const StepContext& context, SignalLog& log) {
+    const Split held = reduced_split(context.record);
+    if (held.known < 2) {
+      log.cannot(&kNoReduction, kNotRead);
+      log.cannot(&kReducedGradientMismatch, kNotRead);
+      return log.cannot(&kReductionScale, kNotRead);
+    }
+    log.checked(&kNoReduction);
+    log.checked(&kReducedGradientMismatch);
+    check_finite(context, log);
+    const Ranks kept = kept_everything(context.record);
+    const auto kept_own = [&](const WorkerRecord& w) {
+      const bool same = held.differs() && w.reduced_fingerprint == w.fingerprint;
+      return has_reduced(w) && (same || contains(kept, w.rank));
+    };
+    const auto own =
+        static_cast<std::size_t>(std::ranges::count_if(context.record.workers, kept_own));
+    if (2 * own > held.known) return not_reduced(context, own, held, log);
+    if (held.differs()) return mismatch(context, held, log);
+    if (!layers_differ(context)) return check_scale(context, log);
+    log.checked(&kReductionScale);
+  }
+
+  void not_reduced(const StepContext& context, std::size_t own, const Split& held,
+                   SignalLog& log) const {
+    const auto bypasses = [](const WorkerRecord& w) {
+      return value_of(w, FingerprintKind::kWrapperForward, 1) == 0;
+    };
+    const Ranks bypass = blame_where(context, bypasses).ranks;
+    Signal signal = sighting(&kNoReduction, context, of_all(context.record), 0.99);
+    signal.title = bypass.empty()
+                       ? "{Ranks} kept their own gradients: nothing was reduced"
+                       : "{Ranks} kept their own gradients: the forward pass went around the "
+                         "data-parallel wrapper, so nothing was reduced";
+    signal.evidence = {{"workers_with_own_gradient", static_cast<std::int64_t>(own)}};
+    if (held.differs()) {  // shards of own ones are no other gradients
+      signal.evidence.emplace_back("distinct_reduced_gradients",
+                                   static_cast<std::int64_t>(held.groups.size()));
+    }
+    if (!bypass.empty()) signal.evidence.emplace_back("ranks_around_wrapper", rank_ranges(bypass));
+    log.add(std::move(signal));
+  }
+
+  void mismatch(const StepContext& context, const Split& held, SignalLog& log) const {
+    Signal signal = sighting(&kReducedGradientMismatch, context, held.blame(), 0.99);
+    signal.title = "{Ranks} held another reduced gradient than the others";
+    if (signal.everyone) signal.title = "{Ranks} held different reduced gradients";
+    signal.evidence = {
+        {"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
+    const std::string layers = layers_apart(context);
+    if (!layers.empty()) signal.evidence.emplace_back("layers", layers);
+    log.add(std::move(signal), 1);
+  }
+
+  void check_finite(const StepContext& context, SignalLog& log) const {
+    if (!local_finite(context.record)) return;
+    const auto made = std::count_if(
+        context.record.workers.begin(), context.record.workers.end(),
+        [](const WorkerRecord& w) { return has_reduced(w) && !std::isfinite(w.reduced_norm); });
+    if (made == 0) return;
+    Signal signal = sighting({&kReducedGradientMismatch, 1}, context, of_all(context.record), 0.95);
+    signal.title =
+        "{Ranks} put in finite gradients, and the reduced gradient was not finite: the reduction "
+        "made it";
+    signal.evidence = {{"workers_with_nonfinite_result", static_cast<std::int64_t>(made)}};
+    log.add(std::move(signal));
+  }
+
+  void check_scale(const StepContext& context, SignalLog& log) {
+    const StepRecord& r = context.record;
+    const double workers = static_cast<double>(context.workers());
+    if (r.workers.size() != r.workers_expected || !local_finite(r)) return;
+    const double reduced = r.workers.front().reduced_norm;
+    const double error = r.mean_norm_error / r.mean_norm;
+    if (!std::isfinite(reduced) || !(r.mean_norm > 0) || !std::isfinite(error)) {
+      return log.cannot(&kReductionScale,
+                        "The norm that the mean ought to have is not known (no sketches).");
+    }
+    log.checked(&kReductionScale);
+    const double ratio = reduced / r.mean_norm;
+    const bool off = std::abs(ratio - 1) > std::max(kScaleOff, kSigmas * error);
+    const bool again = off && last_ratio_ > 0 && is_multiple(ratio, last_ratio_);
+    last_ratio_ = off ? ratio : 0;
+    const std::string name = factor_name(ratio, workers);
+    if (off && name.empty() && !again) {
+      log.needs(&kReductionScale, 1, "The norm was off once, as by chance.");
+    }
+    if (!off || (name.empty() && !again)) return;
+    Signal signal = sighting(&kReductionScale, context, of_all(r), name.empty() ? 0.6 : 0.9);
+    // Compression of gradients loses norm on purpose.
+    if (name.empty()) signal.severity = Severity::kWarning;
+    signal.title = fmt::format(
+        "The reduced gradient of {{ranks}} was {} times the mean of the "
+        "workers' gradients{}{}",
+        number(ratio), name.empty() ? "" : ": ", name);
+    signal.evidence = {{"factor", ratio},
+                       {"factor_error", ratio * error},
+                       {"reduced_norm", reduced},
+                       {"mean_norm", r.mean_norm}};
+    log.add(std::move(signal));
+  }
+
+  std::unique_ptr<Rule> layers_ = make_layers_reduced();
+  PerWorker<std::uint64_t> unreduced_;  // steps so far
+  double last_ratio_ = 0;               // of a reduced norm that was off; 0: it was not
+};
+
+}  // namespace
+
+constexpr Check kNoReductionExplains[] = {
+    &kParameterDesync, &kBufferDesync, &kStateDesync,   &kWorkerOutlier,  &kPairTooSimilar,
+    &kTooConsistent,   &kLossEvent,    &kMissingWorker, &kReductionScale, &kReducedGradientMismatch,
+    &kReductionError,  &kClipNorm};
+constinit const CheckInfo kNoReduction{
+    .id = "no-reduction",
+    .severity = Severity::kCritical,
+    .compares = "whether gradients were averaged at all before the optimiser ran",
+    .fires = "now; where reduced gradients are read",
+    .consequence =
+        "Every worker trains a model of its own; what is saved is the model of one of them, "
+        "trained on its share of the data.",
+    .cannot_see =
+        "A reduction by means that presum does not know is not seen either: name it with "
+        "`monitor.before_reduction()`.",
+    .mistake =
+        "loss = ddp.module(x).loss       # around the wrapper: nothing is reduced\n"
+        "with ddp.no_sync():             # left on in the last micro-batch\n"
+        "    loss.backward()\n"
+        "optimizer.step()",
+    .fix =
+        "Call the wrapped model itself, not `.module`, and end `no_sync()` before the last "
+        "backward pass of each optimiser step. Every worker trains a model of its own until then.",
+    .resembles = "pytorch/pytorch#104336",
+    .precedence = 40,
+    .explains = kNoReductionExplains,
+    .make = make<Reduction>,
+};
+
+constexpr Check kReductionScaleExplains[] = {
+    &kNonfiniteGradient, &kNonfiniteLoss, &kReducedGradientMismatch, &kReductionError, &kLossEvent};
+constinit const CheckInfo kReductionScale{
+    .id = "reduction-scale",
+    .severity = Severity::kCritical,
+    .compares = "norm of the reduced gradient against the mean that it ought to be",
+    .fires = "now for the world size and its inverse, else the second time",
+    .consequence =
+        "The step is too long or too short by this factor: it acts as another learning rate.",
+    .cannot_see =
+        "Factors within 10% of 1, and what a wrong reading of the gradient would show as well.",
+    .mistake =
+        "dist.all_reduce(p.grad)  # a sum, without / world_size\n"
+        "loss = loss / world_size  # and DDP divides again",
+    .fix =
+        "Divide by the world size exactly once: in the reduction, or in the loss, not in both and "
+        "not in neither.",
+    .resembles = "NeMo Automodel#3830",
+    .precedence = 150,
+    .explains = kReductionScaleExplains,
+    .make = make<Reduction>,
+};
+
+constexpr Check kReducedGradientMismatchExplains[] = {
+    &kNonfiniteGradient, &kNonfiniteLoss, &kParameterDesync, &kBufferDesync, &kStateDesync,
+    &kReductionError,    &kClipNorm,      &kWorkerOutlier,   &kLossEvent};
+constinit const CheckInfo kReducedGradientMismatch{
+    .id = "reduced-gradient-mismatch",
+    .severity = Severity::kCritical,
+    .compares = "whether all workers hold the same reduced gradient",
+    .fires = "now, where they are read",
+    .consequence = "Workers that step along different gradients drift apart from here on.",
+    .cannot_see = "It is looked at in the first step and in every 25th.",
+    .mistake =
+        "if rank in active:  # only some ranks reduce this parameter\n    dist.all_reduce(p.grad, "
+        "group=active)",
+    .fix =
+        "Look at communication hooks, at parameters that only some ranks use, and at the "
+        "communication library; exchange the hardware of the named ranks if it comes back.",
+    .resembles = "pmodels/mpich#6538",
+    .precedence = 160,
+    .explains = kReducedGradientMismatchExplains,
+    .sets_apart = true,
+    .make = make<Reduction>,
+};
+
+}  // namespace presum::checks

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// no-reduction, reduced-gradient-mismatch, reduction-scale.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "checks/engine/testing.h"
+
+namespace presum::checks {
+namespace {
+
+void keep_own(StepRecord& r) {
+  for (WorkerRecord& w : r.workers) {
+    if (w.reduced_fingerprint != 0) w.reduced_fingerprint = w.fingerprint;
+  }
+}
+
+void scale(StepRecord& r, double factor) {
+  for (WorkerRecord& w : r.workers) w.reduced_norm *= factor;
+}
+
+TEST(NoReduction, WorkersThatKeepTheirOwnGradients) {
+  for (const std::uint32_t workers : {2U, 8U}) {
+    Watched w = played({.workers = workers}, 0, keep_own);
+    expect(w, "no-reduction", {.count = workers, .severity = Severity::kCritical});
+  }
+}
+
+TEST(NoReduction, SaysThatTheWrapperWasGoneAround) {
+  Watched w = played(40, [](StepRecord& r) {
+    if (r.step < 10) return;
+    keep_own(r);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kWrapperForward, 0);
+  });
+  // where the reduced gradient is next read
+  expect(w, "no-reduction", {.first_step = 25, .title = "wrapper"});
+  EXPECT_EQ(text_of(w.first(), "ranks_around_wrapper"), "0-7");
+}
+
+TEST(NoReduction, AWrapperThatIsGoneAroundButReducesIsFine) {
+  expect_quiet(played(40, [](WorkerRecord& x) { set(x, Kind::kWrapperForward, 0); }));
+}
+
+TEST(NoReduction, OptimiserStepsOnUnreducedGradientsAreNamedByRank) {
+  for (const std::uint64_t most : {6U, 1U}) {  // a count that stays is not seen again
+    Watched w = played(9, [&](StepRecord& r) {
+      if (r.step >= 4) r.workers[2].number.unreduced = std::min(r.step - 3, most);
+    });
+    expect(w, "no-reduction", {.ranks = {2}, .first_step = 4, .last_step = 3 + most});
+    EXPECT_EQ(number_of(w.first(), "unreduced_steps"), most);
+  }
+}
+
+TEST(NoReduction, AStepThatWasNotReducedIsNamedAtOnce) {
+  Watched w = played(5, [](WorkerRecord& x, StepRecord& r) {
+    if (r.step >= 4) x.number = {.window = 0, .unreduced = r.step - 4};
+  });
+  expect(w, "no-reduction", {.first_step = 4});
+  EXPECT_EQ(number_of(w.first(), "unreduced_steps"), 2);
+}
+
+TEST(ReducedGradient, NamesTheMinority) {
+  Watched w = played(0, [](StepRecord& r) { r.workers[6].reduced_fingerprint ^= 2; });
+  expect(w, "reduced-gradient-mismatch", {.ranks = {6}});
+}
+
+TEST(ReducedGradient, OneWorkerThatKeptItsOwnIsAMismatch) {
+  Watched w =
+      played(0, [](StepRecord& r) { r.workers[6].reduced_fingerprint = r.workers[6].fingerprint; });
+  expect(w, "reduced-gradient-mismatch", {.ranks = {6}});
+}
+
+TEST(ReducedGradient, AResultThatIsNotFiniteFromFiniteGradientsWasMadeByTheReduction) {
+  Watched w = played(0, [](StepRecord& r) { scale(r, std::numeric_limits<double>::infinity()); });
+  expect(w, "reduced-gradient-mismatch", {.title = "the reduction made it"});
+  w.play(1, 3, [](WorkerRecord& x) {
+    x.nonfinite = 1;
+    x.grad_norm = kNaN;
+  });
+  expect(w, "nonfinite-gradient", {.also = {"reduced-gradient-mismatch"}});
+}
+
+TEST(ReducedGradient, IsNotPossibleWhereNobodyReadIt) {
+  Watched w;
+  w.play(1, 9);
+  EXPECT_EQ(w.check("reduced-gradient-mismatch").state, CheckRecord::State::kNotPossible);
+  EXPECT_EQ(w.check("no-reduction").state, CheckRecord::State::kPassed) << "by the counts";
+  w.play(25, 25);
+  EXPECT_EQ(w.check("reduced-gradient-mismatch").state, CheckRecord::State::kPassed);
+}
+
+TEST(ReductionScale, NamesTheFactor) {
+  for (const double factor : {8.0, 1 / 8.0, 64.0, 0.0}) {
+    Watched w = played(0, [&](StepRecord& r) { scale(r, factor); });
+    expect(w, "reduction-scale", {.count = 8});
+    EXPECT_NEAR(number_of(w.first(), "factor"), factor, 1e-12);
+    EXPECT_NE(w.first().title.find(':'), std::string::npos);
+  }
+}
+
+TEST(ReductionScale, AnyOtherFactorMustBeSeenTwice) {
+  Watched w = played(24, [](StepRecord& r) { scale(r, 3); });
+  EXPECT_TRUE(w.findings().empty());
+  w.play(25, 25, [](StepRecord& r) { scale(r, 3); });
+  EXPECT_EQ(w.ids(), Ids{"reduction-scale"});
+  Watched other = played(24, [](StepRecord& r) { scale(r, 3); });
+  other.play(25, 25, [](StepRecord& r) { scale(r, 2); });
+  EXPECT_TRUE(other.findings().empty());
+}
+
+TEST(ReductionScale, LeavesRoundingAndUncertaintyAlone) {
+  expect_quiet(played(100, [](StepRecord& r) { scale(r, 1.09); }));
+  expect_quiet(played(100, [](StepRecord& r) {
+    scale(r, 8);
+    r.mean_norm_error = r.mean_norm * 2;
+  }));
+}
+
+TEST(ReductionScale, IsNotJudgedWithAWorkerMissingOrWithoutSketches) {
+  Watched missing = played(0, [](StepRecord& r) {
+    scale(r, 8);
+    r.workers.pop_back();
+    --r.workers_seen;
+    r.missing_replicas = {7};
+  });
+  EXPECT_EQ(missing.ids(), Ids{"missing-worker"});
+  Watched blind = played(0, [](StepRecord& r) {
+    scale(r, 8);
+    r.mean_norm = r.mean_norm_error = kNaN;
+  });
+  EXPECT_TRUE(blind.findings().empty());
+  EXPECT_EQ(blind.check("reduction-scale").state, CheckRecord::State::kNotPossible);
+}
+
+}  // namespace
+}  // namespace presum::checks

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// no-progress.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "base/hash.h"
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::uint64_t kRound = 25;  // records in which all of a model is hashed once
+constexpr std::uint64_t kKept = 2 * kRound;
+constexpr std::size_t kGroups = 65536;
+constexpr std::size_t kNamesShown = 4;
+constexpr double kMost = 0.5;
+constexpr const char* kAtRest = "layers_at_rest";
+constexpr std::uint64_t kSureSamples = 3;  // samples
+constexpr const char* kHeldByNone =
+    "{Ranks} took steps of an optimizer that holds none of this model's parameters, and no other "
+    "optimizer holds any";
+
+double learning_rate(const WorkerRecord& worker) {
+  return real_of(worker, FingerprintKind::kLearningRate);
+}
+
+// Some layers, by name, and since when.
+struct Layers {
+  std::vector<std::string> names;
+  std::uint64_t first_step = std::numeric_limits<std::uint64_t>::max();
+};
+
+Signal signal_of(const Layers& layers, const StepContext& context) {
+  const std::string names = first_names(layers.names, kNamesShown, std::identity{});
+  Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.9);
+  signal.first_step = std::min(layers.first_step, context.record.step);
+  signal.severity = Severity::kWarning;
+  signal.title = "{Ranks} took optimizer steps that left " + names + " as before";
+  signal.evidence = {{"layers_standing", names},
+                     {"groups_unchanged", static_cast<std::int64_t>(layers.names.size())}};
+  return signal;
+}
+
+// "a, b" is a and b. A fact that was too long ends in "...".
+struct Listed {
+  explicit Listed(std::string_view text) : cut(text.find("...") != std::string_view::npos) {
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find(", "), text.size());
+      names.emplace(text.substr(0, end));
+      text.remove_prefix(std::min(end + 2, text.size()));
+    }
+  }
+  bool contains(const std::string& name) const { return names.contains(name); }
+
+  std::set<std::string> names;
+  bool cut = false;
+};
+
+// Optimizer steps with a learning rate above zero, on gradients that are not zero, after which
+// every part of the model, or of a layer, that is hashed again is what it was; or after which most
+// elements of 16 bits are; or of optimizers that hold none of the model's parameters where none
+// does. What workers hold differently is parameter-desync's: one worker's hashes are followed.
+class NoProgress final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    if (context.workers() == 0) return;
+    const WorkerRecord& worker = context.record.workers.front();
+    follow(worker, context.record.step);
+    const bool trained = trains(worker);
+    if (!trained || std::isnan(learning_rate(worker))) stands_.clear();  // rates of layers, too
+    follow_shares(context, log);
+    follow_vain(context, log);
+    tell_what_was_seen(log);
+    if (stands_still()) return report(context, log);
+    for (const GroupRecord& g : context.record.groups) {
+      if (g.norms.empty() || !(g.norms.front() > 0)) stands_.erase(g.id);
+    }
+    look_at_resting(context);
+    report_layers(context, log);
+  }
+
+ private:
+  struct Held {
+    std::uint64_t step = 0;     // at which it was first seen
+    std::uint64_t look = 0;     // at which it was last seen
+    std::uint64_t trained = 0;  // records with a step before that
+  };
+  // A layer whose parts were what they were whenever they were hashed.
+  struct Stand {
+    std::uint64_t since = 0;    // the look at which that began
+    std::uint64_t repeats = 0;  // values seen again since
+    std::uint64_t first_step = 0;
+    std::uint64_t rested = 0;  // the last look at which nothing was to move it
+  };
+
+  // Whether what the worker did since the record before should have changed its parameters.
+  bool trains(const WorkerRecord& worker) {
+    const std::uint64_t before = std::exchange(steps_, worker.optimizer_step);
+    std::uint64_t steps = value_of(worker, FingerprintKind::kStepsOfOthers);
+    if (worker.optimizer_step > before && learning_rate(worker) > 0) {
+      steps = std::max(steps, worker.optimizer_step - before);
+    }
+    if (steps == 0 || !has_gradient(worker)) return false;
+    ++trained_;
+    taken_ += steps;
+    return true;
+  }
+
+  void follow(const WorkerRecord& worker, std::uint64_t step) {
+    ++looks_;
+    ++unchanged_;
+    for (const StateHash& state : worker.states) {
+      if (state.kind != StateHash::Kind::kParameters) continue;
+      hashed_ = true;
+      const auto [at, fresh] =
+          held_.try_emplace(mix64(state.value ^ mix64(state.group)), Held{.step = step});
+      Held& held = at->second;
+      const bool ought_to_differ = trained_ > held.trained;
+      held.look = looks_;
+      held.trained = trained_;
+      stand(state, held, fresh);
+      if (fresh) {
+        moved_ = moved_ || looks_ > kRound;
+        unchanged_ = repeats_ = taken_ = 0;
+        trained_before_ = trained_;
+      } else if (ought_to_differ) {
+        first_step_ = repeats_++ == 0 ? held.step : std::min(first_step_, held.step);
+      }
+    }
+    if (looks_ % kKept == 0) {
+      std::erase_if(held_, [&](const auto& held) { return held.second.look + kKept < looks_; });
+    }
+  }
+
+  // Steps that come now and then are counted until all parts were hashed after some of them.
+  bool stands_still() const {
+    return unchanged_ >= kRound && repeats_ > 0 && trained_ - trained_before_ >= kRound;
+  }
+
+  // "Passed" needs parameters that were seen to change: who steps them may not be known.
+  void tell_what_was_seen(SignalLog& log) const {
+    if (!hashed_) return log.cannot(&kNoProgress, "No parameters were hashed.");
+    if (moved_) return log.checked(&kNoProgress);
+    if (trained_ == 0) {
+      return log.cannot(&kNoProgress,
+                        "No step of an optimizer with a learning rate above 0 was seen, and no "
+                        "parameter that changed.");
+    }
+    log.waits(&kNoProgress, looks_ <= kRound ? "No part of the model was hashed twice yet."
+                                             : "No parameter was seen to change yet.");
+  }
+
+  void stand(const StateHash& state, const Held& held, bool fresh) {
+    if (stands_.size() >= kGroups && !stands_.contains(state.group)) return;
+    Stand& layer = stands_[state.group];
+    if (fresh || layer.since == 0) layer = {.since = looks_, .rested = layer.rested};
+    if (!fresh && layer.repeats++ == 0) layer.first_step = held.step;
+  }
+
+  void report(const StepContext& context, SignalLog& log) const {
+    const WorkerRecord& worker = context.record.workers.front();
+    Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.95);
+    signal.first_step = std::min(first_step_, context.record.step);
+    signal.title =
+        in_vain_ ? kHeldByNone : "{Ranks} took optimizer steps that changed no parameter";
+    signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(taken_)}};
+    if (!std::isnan(learning_rate(worker))) {
+      signal.evidence.emplace_back("learning_rate", learning_rate(worker));
+    }
+    log.add(std::move(signal));
+  }
+
+  // Layers whose learning rate is 0, and scalars, which may lie at a bound of the program's.
+  void look_at_resting(const StepContext& context) {
+    const Listed rest(context.roster.fact(kAtRest));
+    const Listed scalars(context.roster.fact("layers_of_one_element"));
+    if (rest.names.empty() && scalars.names.empty()) return;
+    for (auto& [group, layer] : stands_) {
+      const std::string name = context.roster.group_name(group);
+      const bool may = rest.cut || scalars.cut;
+      if (may || rest.contains(name) || scalars.contains(name)) layer.rested = looks_;
+    }
+  }
+
+  void report_layers(const StepContext& context, SignalLog& log) const {
+    const Listed rest(context.roster.fact(kAtRest));
+    const Listed unheld(context.roster.fact("layers_of_no_optimizer"));
+    Layers standing;
+    Layers resting;
+    for (const GroupRecord& g : context.record.groups) {
+      const auto found = stands_.find(g.id);
+      if (found == stands_.end() || found->second.repeats == 0) continue;
+      if (looks_ - found->second.since < kKept) continue;
+      const std::string name = context.roster.group_name(g.id);
+      const bool rests = rest.contains(name);
+      const std::uint64_t rested = found->second.rested;
+      if (!rests && rested > 0 && looks_ - rested < kKept) continue;
+      Layers& layers = rests ? resting : standing;
+      layers.names.push_back(name);
+      layers.first_step = std::min(layers.first_step, found->second.first_step);
+    }
+    if (!resting.names.empty()) {
+      Signal signal = signal_of(resting, context);
+      signal.key = 3;
+      signal.severity = Severity::kInfo;
+      signal.title += ": the learning rate of their parameter group is 0";
+      signal.remedy = "Nothing, where that was meant.";
+      log.add(std::move(signal), kAllSteps);
+    }
+    if (standing.names.empty()) return;
+    Signal signal = signal_of(standing, context);
+    signal.key = 1;
+    const bool held_by_none = std::ranges::all_of(
+        standing.names, [&](const std::string& name) { return unheld.contains(name); });
+    signal.title +=
+        held_by_none ? ": no optimizer holds their parameters" : ", though gradients came there";
+    if (held_by_none) signal.remedy = "Give the optimizer all parameters that are to be trained.";
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  // Of elements in 16 bits whose gradient is not zero, as samples of some steps tell.
+  void follow_shares(const StepContext& context, SignalLog& log) {
+    const WorkerRecord& worker = context.record.workers.front();
+    if (worker.fingerprint_of(FingerprintKind::kUnchangedShare) == nullptr) return;
+    const double share = real_of(worker, FingerprintKind::kUnchangedShare);
+    log.checked(&kNoProgress);
+    log.needs_records(&kNoProgress, kSureSamples,
+                      "Updates in 16 bits may round to nothing in some steps.");
+    const double rate = learning_rate(worker);
+    const bool rises = rate > std::exchange(sampled_rate_, rate);
+    if (rises) return;  // a warm-up: updates grow yet
+    if (rounded_.see(share > kMost && rate > 0, context.record.step) < kSureSamples) return;
+    Signal signal = sighting({&kNoProgress, 2}, context, of_all(context.record), 0.9);
+    signal.first_step = rounded_.first_step;
+    signal.severity = Severity::kWarning;
+    signal.title = fmt::format(
+        "{{Ranks}} took optimizer steps that left {:.0f} % of the parameters as before: in 16 bits "
+        "updates so small round to nothing",
+        100 * share);
+    signal.evidence = {{"share_unchanged", share}, {"learning_rate", rate}};
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  // Steps of optimizers that hold nothing of the model and have no gradient, as the workers saw
+  // them.
+  void follow_vain(const StepContext& context, SignalLog& log) {
+    std::uint64_t most = 0;
+    Blame blame = blame_where(context, [&](const WorkerRecord& w) {
+      if (w.grad_norm == 0) return false;  // one that is not known has come as well
+      const std::uint64_t steps = value_of(w, FingerprintKind::kStepsInVain);
+      most = std::max(most, steps);
+      return steps > 0;
+    });
+    if (blame.ranks.empty()) return;
+    in_vain_ = true;
+    Signal signal = sighting(&kNoProgress, context, std::move(blame), 0.95);
+    signal.title = kHeldByNone;
+    vain_steps_ += most;
+    signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(vain_steps_)}};
+    log.add(std::move(signal));
+  }
+
+  std::unordered_map<std::uint64_t, Held> held_;     // by group and value
+  std::unordered_map<std::uint64_t, Stand> stands_;  // by group; at most 65,536
+  Streak rounded_;                                   // samples of which most stood still
+  double sampled_rate_ =
+      std::numeric_limits<double>::infinity();  // the learning rate at the last of them
+  std::uint64_t looks_ = 0;
+  std::uint64_t unchanged_ = 0;  // records in a row
+  std::uint64_t repeats_ = 0;    // values seen again in them
+  std::uint64_t first_step_ = 0;
+  std::uint64_t trained_ = 0;         // records with a step that ought to change parameters
+  std::uint64_t trained_before_ = 0;  // likewise, when something changed last
+  std::uint64_t taken_ = 0;           // steps since
+  std::uint64_t steps_ = 0;           // of the optimizer, at the last record
+  std::uint64_t vain_steps_ = 0;
+  bool in_vain_ = false;  // some were
+  bool hashed_ = false;   // some parameter
+  bool moved_ = false;    // some parameter, as far as hashes tell
+};
+
+}  // namespace
+
+constexpr Check kNoProgressExplains[] = {&kFrozenGradient};
+constinit const CheckInfo kNoProgress{
+    .id = "no-progress",
+    .severity = Severity::kCritical,
+    .compares = "parameters with what they were before the optimizer's steps",
+    .fires =
+        "after the first step of an optimizer that holds nothing of the model, where none does; "
+        "else when all of the model was hashed twice: 50 steps, a layer 75 (a warning); elements "
+        "of 16 bits after 3 samples, 21 steps (a warning)",
+    .consequence = "The training costs what it costs, and nothing is learned.",
+    .cannot_see =
+        "Steps whose gradient or learning rate is zero; optimizers that are none of torch's, where "
+        "nothing moves.",
+    .mistake =
+        "optimizer = AdamW(model.parameters())\n"
+        "fully_shard(model)            # new parameters: the optimizer holds the old ones\n"
+        "model = copy.deepcopy(model)  # likewise",
+    .fix =
+        "Look whether the optimizer holds the parameters of this model (build it after the model "
+        "is copied, moved or sharded by `fully_shard`), in a group whose learning rate is above 0, "
+        "whether gradients are still there at its step, and whether its updates are too small for "
+        "their format: bf16 needs fp32 master weights.",
+    .precedence = 290,
+    .explains = kNoProgressExplains,
+    .make = make<NoProgress>,
+};
+
+}  // namespace presum::checks

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// shared-rng.
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+struct Generator {
+  FingerprintKind kind;
+  const char* name;
+  bool of_dropout;
+};
+constexpr std::array kGenerators = {
+    Generator{FingerprintKind::kRngTorch, "torch", true},
+    Generator{FingerprintKind::kRngDevice, "device", true},
+    Generator{FingerprintKind::kRngNumpy, "numpy", false},
+    Generator{FingerprintKind::kRngPython, "python", false},
+};
+constexpr const char* kNoiseRemedy =
+    "The model draws noise itself, and on these ranks the same. Seed by rank once it is built: "
+    "torch.manual_seed(seed + rank). Where equal noise is meant, nothing is wrong.";
+constexpr std::size_t kTorchGenerators = 2;  // the first ones
+constexpr std::uint32_t kMoves = 2;          // until a generator counts as used at every step
+
+// Where a worker has a generator on its device, dropout draws from that one.
+bool drives_dropout(const WorkerRecord& worker, const Generator& generator) {
+  if (!generator.of_dropout || !(real_of(worker, FingerprintKind::kDropout) > 0)) return false;
+  const bool on_device = worker.fingerprint_of(FingerprintKind::kRngDevice) != nullptr;
+  return on_device == (generator.kind == FingerprintKind::kRngDevice);
+}
+
+// The model itself draws, other than for dropout.
+bool draws_in_forward(const WorkerRecord& worker, std::size_t generator) {
+  const std::uint64_t drew = value_of(worker, FingerprintKind::kForwardDraws);
+  return generator < kTorchGenerators && ((drew >> generator) & 1) != 0 &&
+         real_of(worker, FingerprintKind::kDropout) == 0;
+}
+
+bool all_draw_in_forward(const StepContext& context, const Ranks& ranks, std::size_t generator) {
+  return context.roster.fact("seeded_by").empty() &&
+         std::ranges::all_of(context.record.workers, [&](const WorkerRecord& w) {
+           return !std::ranges::binary_search(ranks, w.rank) || draws_in_forward(w, generator);
+         });
+}
+
+// Equal seeds on all ranks are the normal case. They matter where a generator is in use: it moves
+// from step to step, or dropout is active.
+class Rng final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    log.cannot(&kSharedRng, "The workers did not send the states of their generators.");
+    for (const WorkerRecord& w : context.record.workers) follow(w);
+    for (std::size_t g = 0; g < kGenerators.size(); ++g) {
+      if (split(context.record, kGenerators[g].kind).known > 1) {
+        log.waits(&kSharedRng, "No generator was in use at every step.");
+      }
+      const Split held = in_use(context, g);
+      if (held.known < 2) continue;
+      log.checked(&kSharedRng);
+      const Ranks shared = held.shared();
+      if (shared.empty()) continue;
+      Signal signal =
+          sighting({&kSharedRng, g}, context, {shared, shared.size() == context.workers()}, 0.7);
+      signal.title = std::string("{Ranks} drew the same random numbers (") + kGenerators[g].name +
+                     " generator)";
+      signal.evidence = {{std::string("equal_") + kGenerators[g].name, shared_text(held)}};
+      if (all_draw_in_forward(context, shared, g)) {
+        signal.key = kGenerators.size() + g;
+        signal.severity = Severity::kWarning;
+        signal.title =
+            std::string("{Ranks} drew the same random numbers within the forward pass (") +
+            kGenerators[g].name + " generator)";
+        signal.remedy = kNoiseRemedy;
+      }
+      log.add(std::move(signal), 1);
+    }
+  }
+
+ private:
+  struct Worker {
+    std::array<std::uint64_t, 4> state{};
+    std::array<std::uint32_t, 4> moves{};  // records in a row in which it moved
+  };
+
+  void follow(const WorkerRecord& worker) {
+    Worker& known = workers_[worker.replica];
+    for (std::size_t g = 0; g < kGenerators.size(); ++g) {
+      const std::uint64_t* state = worker.fingerprint_of(kGenerators[g].kind);
+      const bool moved = state != nullptr && known.state[g] != 0 && *state != known.state[g];
+      known.moves[g] = moved ? known.moves[g] + 1 : 0;
+      known.state[g] = state == nullptr ? 0 : *state;
+    }
+  }
+
+  Split in_use(const StepContext& context, std::size_t generator) const {
+    std::vector<RankValue> held;
+    for (const WorkerRecord& w : context.record.workers) {
+      const std::uint64_t* state = w.fingerprint_of(kGenerators[generator].kind);
+      if (state == nullptr) continue;
+      const Worker* known = workers_.find(w.replica);
+      const bool moving = known != nullptr && known->moves[generator] >= kMoves;
+      if (moving || drives_dropout(w, kGenerators[generator])) held.push_back({*state, w.rank});
+    }
+    return split(std::move(held));
+  }
+
+  PerWorker<Worker> workers_;
+};
+
+}  // namespace
+
+constinit const CheckInfo kSharedRng{
+    .id = "shared-rng",
+    .severity = Severity::kInfo,
+    .compares = "random generators of all workers, where they are in use",
+    .fires = "now under dropout, else after 3 records; a warning where the forward pass draws",
+    .consequence =
+        "Ranks draw the same noise, so dropout or augmentation is less random than it looks.",
+    .cannot_see = "Generators that were not in use.",
+    .mistake = "torch.manual_seed(42)  # without the rank, after the model was built",
+    .fix =
+        "Add the rank to the seed after the model is built, and seed loader workers by rank too.",
+    .resembles = "huggingface/transformers#31412",
+    .precedence = 310,
+    .compares_ranks = true,
+    .make = make<Rng>,
+};
+
+}  // namespace presum::checks

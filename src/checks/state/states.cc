@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// parameter-desync, buffer-desync, state-desync.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/hash.h"
+#include "checks/engine/rules.h"
+#include "checks/engine/text.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::uint64_t kRound = 50;  // steps in which every slice is hashed, twice over
+constexpr std::size_t kClocks = 64;
+constexpr std::uint64_t kUnwatched = 3;  // records in a row
+constexpr std::size_t kGroups = 65536;
+constexpr std::size_t kNamesShown = 4;
+constexpr const char* kBase =
+    "Load one checkpoint of the base model on every rank, before it is wrapped: frozen parameters "
+    "are never made equal again.";
+
+constexpr const char* kWatchedRemedy =
+    "Update what is watched on every rank alike, from equal values; or broadcast it from one rank.";
+constexpr const char* kOwnBuffers =
+    "FSDP2 keeps each rank's own buffers: use synchronised BatchNorm, or average them before the "
+    "model is evaluated or saved.";
+
+using Kind = StateHash::Kind;
+
+struct Said {
+  Kind kind;
+  Check check;
+  const char* what;       // that ranks hold
+  const char* thing;      // of which they hold copies
+  const char* not_known;  // why nothing can be said
+};
+
+constexpr std::array<Said, 5> kSaid{{
+    {Kind::kParameters, &kParameterDesync, "parameters", "parameters",
+     "No parameters were hashed."},
+    {Kind::kFrozen, &kParameterDesync, "frozen parameters", "frozen parameters",
+     "No parameters were hashed."},
+    {Kind::kBuffers, &kBufferDesync, "buffers", "buffers",
+     "The model has no shared buffers, or none were hashed."},
+    {Kind::kOptimizer, &kStateDesync, "optimiser state", "optimiser state",
+     "No optimiser state was hashed, and nothing is watched."},
+    {Kind::kWatched, &kStateDesync, "values of what they watch", "watched values",
+     "No optimiser state was hashed, and nothing is watched."},
+}};
+
+const Said& said_of(Kind kind) { return *std::ranges::find(kSaid, kind, &Said::kind); }
+
+bool is_of(const StateHash& s, Kind kind, std::uint32_t shard) {
+  return s.kind == kind && s.shard == shard;
+}
+
+bool same(const StateHash& a, const StateHash& b) {
+  return a.group == b.group && a.kind_and_shard() == b.kind_and_shard() && a.value == b.value;
+}
+
+bool all_equal(const StepRecord& record) {
+  const auto& first = record.workers.front().states;
+  return std::all_of(record.workers.begin() + 1, record.workers.end(), [&](const WorkerRecord& w) {
+    return std::equal(w.states.begin(), w.states.end(), first.begin(), first.end(), same);
+  });
+}
+
+// The shards that there are hashes of.
+std::set<std::uint32_t> shards_of(const StepRecord& record, Kind kind) {
+  std::set<std::uint32_t> out;
+  for (const WorkerRecord& w : record.workers) {
+    for (const StateHash& s : w.states) {
+      if (s.kind == kind) out.insert(s.shard);
+    }
+  }
+  return out;
+}
+
+// Groups of which two workers hold different values; workers without a group do not count.
+std::set<std::uint64_t> differing(const StepRecord& record, Kind kind, std::uint32_t shard) {
+  std::unordered_map<std::uint64_t, std::uint64_t> first;
+  std::set<std::uint64_t> out;
+  for (const WorkerRecord& w : record.workers) {
+    for (const StateHash& s : w.states) {
+      if (is_of(s, kind, shard) && first.try_emplace(s.group, s.value).first->second != s.value) {
+        out.insert(s.group);
+      }
+    }
+  }
+  return out;
+}
+
+// Workers by all their values in these groups, in any order. Those that lack one are left out.
+Split split_states(const StepRecord& record, Kind kind, std::uint32_t shard,
+                   const std::set<std::uint64_t>& groups) {
+  std::vector<RankValue> held;
+  for (const WorkerRecord& w : record.workers) {
+    std::uint64_t sum = 0;
+    std::size_t found = 0;
+    for (const StateHash& s : w.states) {
+      if (!is_of(s, kind, shard) || !groups.contains(s.group)) continue;
+      sum += mix64(s.value ^ mix64(s.group));
+      ++found;
+    }
+    if (found == groups.size()) held.push_back({sum, w.rank});
+  }
+  return split(std::move(held));
+}
+
+std::string names(const std::set<std::uint64_t>& groups, const Roster& roster) {
+  return first_names(groups, kNamesShown, [&](auto group) { return roster.group_name(group); });
+}
+
+class States final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    last_step_ = context.record.step;
+    workers_ = context.workers();
+    report_compared(context, log);
+    if (context.alone()) {
+      for (const Said& said : kSaid) log.cannot(said.check, kOneWorker);
+      return;
+    }
+    compare_clocks(context, log);
+    for (const Said& said : kSaid) compare(context, said.kind, log);
+    if (context.complete()) compare_watched(context, log);
+    looked_[looks_++ % looked_.size()] = context.record.step;
+  }
+
+  // Last hashes are compared between workers that took the same number of optimiser steps, if they
+  // took any, as soon as more than half of all agree or all have left.
+  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
+                SignalLog& log) override {
+    const std::uint64_t steps = last.optimizer_steps;
+    if (steps == 0 || last.states.empty()) return;
+    if (farewells_.size() >= kClocks && !farewells_.contains(steps)) return;
+    Farewells& all = farewells_[steps];
+    std::uint64_t difference = 0;
+    for (const StateHash& s : last.states) {
+      if (s.kind != Kind::kParameters || all.reference.size() >= kGroups) continue;
+      const std::uint64_t key = s.shard == 0 ? s.group : mix64(s.group ^ s.shard);
+      if (all.reference.try_emplace(key, s.value).first->second == s.value) continue;
+      difference += mix64(s.value ^ mix64(s.group));
+      all.differ.insert(s.group);
+    }
+    all.held.push_back({difference, rank});
+    log.checked(&kParameterDesync);
+    const Split held = split(all.held);
+    const bool decided = 2 * held.groups.front().ranks.size() > workers_;
+    if (all.differ.empty() || (!decided && held.known < workers_)) return;
+    report(Kind::kParameters, last_step_, held, all.differ, roster, log);
+  }
+
+ private:
+  using Groups = std::set<std::uint64_t>;
+
+  void compare(const StepContext& context, Kind kind, SignalLog& log) {
+    const auto shards = shards_of(context.record, kind);
+    if (shards.empty()) return log.cannot(said_of(kind).check, said_of(kind).not_known);
+    if (shards.size() == context.workers()) {
+      return log.cannot(said_of(kind).check, "No two workers hold the same shard.");
+    }
+    log.checked(said_of(kind).check);
+    if (all_equal(context.record)) return;
+    for (const std::uint32_t shard : shards) {
+      const Groups differ = differing(context.record, kind, shard);
+      if (differ.empty()) continue;
+      report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
+             context.roster, log);
+    }
+  }
+
+  // What some watch and others do not, or by another name, is not compared.
+  void compare_watched(const StepContext& context, SignalLog& log) {
+    const auto watched = [](const WorkerRecord& w) {
+      Groups out;
+      for (const StateHash& s : w.states) {
+        if (s.kind == Kind::kWatched) out.insert(s.group);
+      }
+      return out;
+    };
+    Groups all;
+    for (const WorkerRecord& w : context.record.workers) all.merge(watched(w));
+    Groups missing;
+    Blame blame = blame_where(context, [&](const WorkerRecord& w) {
+      const Groups own = watched(w);
+      std::ranges::set_difference(all, own, std::inserter(missing, missing.end()));
+      return own.size() < all.size();
+    });
+    if (unwatched_.see(!missing.empty(), context.record.step) < kUnwatched) return;
+    Signal signal = sighting({&kStateDesync, 5}, context, std::move(blame));
+    signal.severity = Severity::kInfo;
+    signal.title = signal.everyone
+                       ? "{Ranks} watched values by different names, which are not compared"
+                       : "{Ranks} did not watch what the other ranks do: it is not compared";
+    signal.evidence = {{"watched_by_some", names(missing, context.roster)}};
+    signal.remedy = "Call `monitor.watch` on every rank, with the same name.";
+    log.add(std::move(signal), kRound);
+  }
+
+  static void report_compared(const StepContext& context, SignalLog& log) {
+    constexpr auto kKind = FingerprintKind::kComparedDifferent;
+    const bool compared = std::ranges::any_of(
+        context.record.workers, [](const auto& w) { return w.fingerprint_of(kKind); });
+    if (compared) log.checked(&kStateDesync);
+    Blame blame = blame_where(context, [](const auto& w) { return value_of(w, kKind) > 0; });
+    if (blame.ranks.empty()) return;
+    const std::string what = context.roster.fact_of(blame.ranks.front(), "compared_different");
+    Signal signal = sighting({&kStateDesync, 4}, context, std::move(blame), 0.99);
+    signal.title = "{Ranks} hold copies of their parameters that are not equal to them";
+    signal.remedy =
+        "Send the parameters to the copy again after the optimiser's step, all of them, cast once; "
+        "look at names that the copy has otherwise.";
+    if (!what.empty()) signal.evidence = {{"differ_from_parameters", shortened(what, 200)}};
+    log.add(std::move(signal), kRound);
+  }
+
+  // A worker that leaves out a step of its optimiser stays behind; a packet that was made a moment
+  // earlier does not. One that had no input under join() rightly does: it gets the parameters in
+  // the end.
+  void compare_clocks(const StepContext& context, SignalLog& log) {
+    joined_ = joined_ || std::ranges::any_of(context.record.workers,
+                                             [](const auto& w) { return w.micro_batches == 0; });
+    if (joined_) return;
+    std::vector<RankValue> held;
+    for (const WorkerRecord& w : context.record.workers) held.push_back({w.optimizer_step, w.rank});
+    const Split clocks = split(std::move(held));
+    const bool counted =
+        std::ranges::all_of(clocks.groups, [](const auto& g) { return g.value > 0; });
+    lagging_.see(clocks.differs() && counted, context.record.step);
+    lagged_ = lagged_ || lagging_.length > 1;
+    if (lagging_.length < 2) return;
+    Signal signal = sighting({&kParameterDesync, 1}, context, clocks.blame(), 0.95);
+    signal.first_step = lagging_.first_step;
+    signal.title = signal.everyone
+                       ? "{Ranks} took different numbers of optimiser steps"
+                       : "{Ranks} took another number of optimiser steps than the others";
+    signal.evidence = {{"optimizer_steps", clocks.text()}};
+    log.add(std::move(signal), kRound);
+  }
+
+  void report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
+              const Roster& roster, SignalLog& log) {
+    // After other numbers of steps an optimiser's state is another one.
+    const bool behind = lagged_ || lagging_.length > 0;
+    if (!held.differs() || (kind == Kind::kOptimizer && behind)) return;
+    Groups& all = differ_[static_cast<std::size_t>(kind)];
+    for (const std::uint64_t group : differ) {
+      if (all.size() < kGroups) all.insert(group);
+    }
+    const std::uint64_t key = kind == Kind::kWatched ? 2U : kind == Kind::kFrozen ? 3U : 0U;
+    Signal signal = sighting({said_of(kind).check, key}, step, held.blame(),
+                             kind == Kind::kParameters ? 0.99 : 0.95);
+    if (kind == Kind::kFrozen) signal.remedy = kBase;
+    if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
+    if (kind == Kind::kBuffers && roster.fact("wrapper") == "FSDP2") {
+      signal.severity = Severity::kInfo;  // nothing broadcasts them there
+      signal.remedy = kOwnBuffers;
+    }
+    const std::size_t copies = held.groups.size();
+    const bool some_agree = signal.everyone && copies < held.known;
+    signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
+                   said_of(kind).what + (signal.everyone ? "" : " than the others");
+    if (some_agree) {
+      signal.title = fmt::format("{{Ranks}} held {} different copies of their {}", copies,
+                                 said_of(kind).thing);
+    }
+    signal.evidence = {{"groups", names(all, roster)},
+                       {"groups_different", static_cast<std::int64_t>(all.size())},
+                       {"distinct_copies", static_cast<std::int64_t>(copies)}};
+    if (some_agree) signal.evidence.emplace_back("copies_alike", shared_text(held));
+    // All of it is hashed at step 0, and then within a round; of optimisers' state half of that,
+    // and what is watched from some step on.
+    const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;
+    if (by_rounds && (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0))) {
+      const std::uint64_t before = looked_[looks_ < looked_.size() ? 0 : looks_ % looked_.size()];
+      signal.evidence.emplace_back(kEqualUntil, static_cast<std::int64_t>(before));
+    }
+    log.add(std::move(signal), kRound);
+  }
+
+  struct Farewells {
+    std::unordered_map<std::uint64_t, std::uint64_t> reference;  // group to value
+    std::vector<RankValue> held;  // what differs from it, as one hash; 0: nothing
+    Groups differ;
+  };
+  std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimiser steps; at most 64
+  // Steps of the last records, in turn: so many later the same part of the model is hashed again.
+  std::array<std::uint64_t, 25> looked_{};
+  std::uint64_t looks_ = 0;
+  std::array<Groups, 6> differ_;  // all that differed, by StateHash::Kind
+  bool joined_ = false;           // some worker had no input at some step
+  Streak unwatched_;              // not all watched the same
+  Streak lagging_;                // clocks differ
+  bool lagged_ = false;           // ever
+  std::uint64_t last_step_ = 0;
+  std::size_t workers_ = 0;  // in the last record
+};
+
+}  // namespace
+
+constexpr Check kStateDesyncExplains[] = {&kParameterDesync, &kBufferDesync,  &kWorkerOutlier,
+                                          &kPairTooSimilar,  &kTooConsistent, &kLossEvent};
+constinit const CheckInfo kStateDesync{
+    .id = "state-desync",
+    .severity = Severity::kCritical,
+    .compares = "the optimiser's moments and counters, and what `monitor.watch` names",
+    .fires = "within 50 steps; what is watched within 25",
+    .consequence = "The next step differs between ranks although their gradients agree.",
+    .cannot_see =
+        "State that is sharded (ZeRO, FSDP2) but between replicas of one shard; what only some of "
+        "the ranks watch.",
+    .mistake =
+        "if rank == 0: optimizer.load_state_dict(torch.load(\"optimizer.pt\"))\n"
+        "monitor.watch(\"ema\", ema_model)  # must be equal everywhere",
+    .fix =
+        "Load one checkpoint of the optimiser on every rank, after it holds its parameters, and "
+        "change its state on all ranks alike; broadcast what is watched from one rank.",
+    .precedence = 240,
+    .explains = kStateDesyncExplains,
+    .make = make<States>,
+};
+
+constexpr Check kBufferDesyncExplains[] = {&kWorkerOutlier, &kLossEvent};
+constinit const CheckInfo kBufferDesync{
+    .id = "buffer-desync",
+    .severity = Severity::kWarning,
+    .compares = "buffers (such as BatchNorm statistics) of all workers",
+    .fires = "within 25 steps",
+    .consequence = "Evaluation and checkpoints depend on the rank that makes them.",
+    .cannot_see =
+        "Buffers that `local_buffers=` declares, and what happens after the forward pass.",
+    .mistake = "ddp = DistributedDataParallel(model, broadcast_buffers=False)  # with BatchNorm",
+    .fix =
+        "Leave `broadcast_buffers` on, use synchronised BatchNorm, or declare the buffers with "
+        "`local_buffers=`. Otherwise evaluation and checkpoints depend on the rank.",
+    .resembles = "mmdetection#2539",
+    .precedence = 250,
+    .explains = kBufferDesyncExplains,
+    .sets_apart = true,
+    .make = make<States>,
+};
+
+constexpr Check kParameterDesyncExplains[] = {&kNonfiniteGradient, &kNonfiniteLoss, &kWorkerOutlier,
+                                              &kPairTooSimilar,    &kTooConsistent, &kLossEvent,
+                                              &kBufferDesync};
+constinit const CheckInfo kParameterDesync{
+    .id = "parameter-desync",
+    .severity = Severity::kCritical,
+    .compares = "parameters and optimiser-step counts of all workers",
+    .fires = "within 25 steps; counts after 2 records",
+    .consequence =
+        "The workers' gradients are of different models, and their mean is the gradient of none.",
+    .cannot_see = "A difference is dated by the step of its hash, at most 25 steps late.",
+    .mistake =
+        "model.apply(init_weights)       # after DDP had broadcast the parameters\n"
+        "if loss.item() < 10:            # a decision of each rank alone\n"
+        "    optimizer.step()",
+    .fix =
+        "Broadcast the parameters from one rank and take every decision to step or skip on all "
+        "ranks alike. Initialise before the model is wrapped, and restart from a checkpoint of "
+        "before.",
+    .resembles = "pytorch/pytorch#69031",
+    .precedence = 260,
+    .explains = kParameterDesyncExplains,
+    .sets_apart = true,
+    .make = make<States>,
+};
+
+}  // namespace presum::checks

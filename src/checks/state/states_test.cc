@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// parameter-desync, buffer-desync, state-desync.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "checks/engine/testing.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr auto kParameters = StateHash::Kind::kParameters;
+
+TEST(States, NamesTheMinorityAndTheGroups) {
+  Watched w;
+  w.diagnoser.hello(who(3, 3), {"h", {}, {{1, 0, "model.layers.0"}, {2, 0, "model.layers.1"}}});
+  w.play(0, 9, [](StepRecord& r) {
+    if (r.step >= 4) r.workers[3].states[2].value ^= 1;
+  });
+  expect(w, "parameter-desync", {.ranks = {3}, .first_step = 4});
+  EXPECT_EQ(text_of(w.first(), "groups"), "model.layers.1");
+  EXPECT_EQ(number_of(w.first(), "distinct_copies"), 2);
+}
+
+TEST(States, SaysWhenTheSamePartWasHashedBefore) {
+  const auto equal_until = [](std::uint64_t from, std::uint64_t first, std::uint64_t last) {
+    Watched w;
+    w.play(first, last, [&](StepRecord& r) {
+      if (r.step >= from) r.workers[3].states[2].value ^= 1;
+    });
+    EXPECT_EQ(w.ids(), Ids{"parameter-desync"});
+    return number_of(w.first(), "equal_until_step");
+  };
+  EXPECT_EQ(equal_until(53, 0, 90), 28);
+  EXPECT_EQ(equal_until(7, 0, 30), 0) << "when all of it was";
+  EXPECT_TRUE(std::isnan(equal_until(7, 3, 20))) << "only a part of the model was hashed";
+  EXPECT_TRUE(std::isnan(equal_until(0, 0, 30)));
+}
+
+TEST(States, ModelsThatAllDifferAreEveryonesFault) {
+  Watched w = played(0, [](WorkerRecord& x) { x.states[0].value += x.rank; });
+  expect(w, "parameter-desync", {.count = 8});
+  EXPECT_EQ(w.first().title, "All 8 ranks held different parameters");
+}
+
+TEST(States, BuffersAreAWarning) {
+  Watched w = played(9, [](WorkerRecord& x) { x.states[1].value += x.rank; });
+  expect(w, "buffer-desync", {.severity = Severity::kWarning});
+}
+
+// What workers hold besides parameters and buffers.
+void also(StepRecord& r, StateHash::Kind kind, std::uint32_t rank) {
+  for (WorkerRecord& x : r.workers) {
+    x.states.push_back({3, kind, r.step >= 5 && x.rank == rank ? 1 : scramble(r.step)});
+  }
+}
+
+TEST(States, WhatSomeDoNotWatchIsTold) {
+  Watched w;
+  w.diagnoser.hello(who(6, 6), {"h", {}, {{3, 0, "ema"}, {4, 0, "teacher"}}});
+  const auto watch = [](WorkerRecord& x, std::uint64_t group) {
+    x.states.push_back({.group = group, .kind = StateHash::Kind::kWatched, .value = 1});
+  };
+  w.play(0, 9, [&](WorkerRecord& x) {
+    if (x.rank != 2) watch(x, 3);
+    watch(x, 4);
+  });
+  expect(w, "state-desync", {.ranks = {2}, .severity = Severity::kInfo});
+  EXPECT_EQ(text_of(w.first(), "watched_by_some"), "ema");
+}
+
+TEST(States, OfTheOptimiserAndOfWhatIsWatchedMustMatch) {
+  for (const auto kind : {StateHash::Kind::kOptimizer, StateHash::Kind::kWatched}) {
+    Watched w;
+    w.diagnoser.hello(who(6, 6), {"h", {}, {{3, 0, "ema"}}});
+    w.play(0, 20, [&](StepRecord& r) { also(r, kind, 6); });
+    expect(w, "state-desync", {.ranks = {6}, .severity = Severity::kCritical, .first_step = 5});
+    EXPECT_EQ(text_of(w.first(), "groups"), "ema");
+    EXPECT_EQ(evidence(w.first(), "equal_until_step"), nullptr) << "who knows when it began";
+    Watched equal = played(20, [&](StepRecord& r) { also(r, kind, 99); });
+    EXPECT_TRUE(equal.ids().empty());
+    EXPECT_EQ(equal.check("state-desync").state, CheckRecord::State::kPassed);
+  }
+}
+
+TEST(States, AnOptimisersStateAfterOtherNumbersOfStepsIsAnotherOne) {
+  Watched w = played(90, [](StepRecord& r) {
+    if (r.step >= 4) r.workers[6].optimizer_step -= 1;
+    also(r, StateHash::Kind::kOptimizer, 6);
+  });
+  expect(w, "parameter-desync", {.title = "number of optimiser steps"});
+}
+
+TEST(States, CopiesThatAreNotEqualAreNamed) {
+  Watched w;
+  w.diagnoser.hello(who(2, 2), {"h", {{"compared_different", "rollout: 1 of 9: head.weight"}}, {}});
+  w.play(0, 9, [](WorkerRecord& x, StepRecord& r) {
+    set(x, Kind::kComparedDifferent, std::uint64_t{x.rank == 2 && r.step == 4});
+  });
+  expect(w, "state-desync", {.ranks = {2}});
+  EXPECT_NE(text_of(w.first(), "differ_from_parameters").find("head.weight"), std::string::npos);
+}
+
+TEST(States, OnlyEqualShardsAreCompared) {
+  const auto found = [](std::uint32_t shards, std::uint32_t rank) {
+    Watched w = played(9, [&](WorkerRecord& x, StepRecord& r) {
+      for (StateHash& s : x.states) {
+        if (s.kind != kParameters) continue;
+        s.shard = x.rank % shards + 1;
+        s.value = scramble(s.value + s.shard) + (r.step >= 4 && x.rank == rank ? 1 : 0);
+      }
+    });
+    return std::pair(w.ids(), w.check("parameter-desync").state);
+  };
+  using State = CheckRecord::State;
+  EXPECT_EQ(found(2, 99), std::pair(Ids{}, State::kPassed));
+  EXPECT_EQ(found(2, 5), std::pair(Ids{"parameter-desync"}, State::kFound));
+  EXPECT_EQ(found(8, 5), std::pair(Ids{}, State::kNotPossible)) << "nobody holds the same";
+}
+
+TEST(States, OrderAndMissingGroupsDoNotMatter) {
+  expect_quiet(played(9, [](StepRecord& r) {
+    std::reverse(r.workers[1].states.begin(), r.workers[1].states.end());
+    r.workers[2].states.pop_back();
+    r.workers[3].states.clear();
+  }));
+}
+
+TEST(States, RanksThatDriftLaterAreAFindingOfTheirOwn) {
+  Watched w = played(200, [](StepRecord& r) {
+    if (r.step >= 10) r.workers[3].states[0].value ^= 1;
+    if (r.step >= 150) r.workers[5].states[0].value ^= 2;
+  });
+  const auto found = w.findings();
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].ranks, RankList{3});
+  EXPECT_EQ(found[1].ranks, RankList{5});
+  EXPECT_EQ(found[1].first_step, 150U);
+}
+
+TEST(States, AWorkerThatLeavesOutAnOptimiserStep) {
+  Watched w = played(9, [](StepRecord& r) {
+    if (r.step >= 5) r.workers[0].optimizer_step -= 1;
+  });
+  expect(w, "parameter-desync", {.ranks = {0}, .first_step = 5});
+  EXPECT_EQ(text_of(w.first(), "optimizer_steps"), "1-7: 10; 0: 9");
+}
+
+TEST(States, TwoWorkersWithOtherClocksDiffer) {
+  Watched w = played({.workers = 2}, 20, [](StepRecord& r) {
+    if (r.step >= 4) r.workers[1].optimizer_step -= 1;
+  });
+  EXPECT_EQ(w.first().title, "Both ranks took different numbers of optimiser steps");
+}
+
+TEST(States, AWorkerWithoutInputMayStayBehind) {
+  expect_quiet(played(20, [](StepRecord& r) {
+    if (r.step == 8 || r.step == 9) r.workers[0].micro_batches = 0;
+    if (r.step >= 8) r.workers[0].optimizer_step -= r.step == 8 ? 1 : 2;
+  }));
+}
+
+TEST(States, AClockThatIsBehindForOneRecordOrUnknownIsFine) {
+  expect_quiet(played(9, [](StepRecord& r) { r.workers[0].optimizer_step -= r.step == 5; }));
+  expect_quiet(played(9, [](StepRecord& r) { r.workers[0].optimizer_step = 0; }));
+}
+
+TEST(Farewell, LastParametersOfEqualClocksMustMatch) {
+  for (const std::uint32_t odd : {6U, 0U}) {  // the first to leave may be the one that differs
+    Watched w = played(9);
+    for (std::uint32_t r = 0; r < 8; ++r) {
+      w.diagnoser.farewell(who(r, r),
+                           {10, {{1, kParameters, 5}, {2, kParameters, r == odd ? 1U : 0U}}});
+    }
+    expect(w, "parameter-desync", {.ranks = {odd}, .first_step = 9});
+  }
+}
+
+TEST(Farewell, OtherClocksAndUnknownOnesAreNotCompared) {
+  Watched w = played(9);
+  w.diagnoser.farewell(who(0, 0), {10, {{1, kParameters, 5}}});
+  w.diagnoser.farewell(who(1, 1), {11, {{1, kParameters, 6}}});
+  w.diagnoser.farewell(who(2, 2), {0, {{1, kParameters, 7}}});
+  w.diagnoser.farewell(who(3, 3), {0, {{1, kParameters, 8}}});
+  EXPECT_TRUE(w.findings().empty());
+}
+
+}  // namespace
+}  // namespace presum::checks
