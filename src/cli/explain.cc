@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "checks/engine/diagnoser.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "cli/rows.h"
 #include "cli/text.h"
 #include "cli/verb.h"
 
@@ -18,15 +20,19 @@ namespace presum::cli {
 namespace {
 
 using checks::Check;
+using Json = nlohmann::ordered_json;
 
 constexpr const char* kExplainHelp =
     "What a check compares, what it cannot see, how the mistake looks in a program, and what to\n"
     "do about it. Without CHECK: a list of all.\n\n"
     "Exit code: 0 explained, 2 there is no such check.\n\n"
-    "Example: presum explain duplicate-data";
+    "Examples:\n"
+    "  presum explain duplicate-data\n"
+    "  presum explain --format json       # what every check declares of itself";
 
 struct ExplainOptions {
   std::string check;
+  std::string format = "text";
 };
 
 std::string list() {
@@ -35,6 +41,21 @@ std::string list() {
     out += fmt::format("{:<27} {:<9} {}\n", check->id, to_string(check->severity), check->compares);
   }
   return out + "\npresum explain CHECK says more of one.\n";
+}
+
+Json json_of(Check check) {
+  Json explained = Json::array();
+  for (const Check effect : check->explains) explained.push_back(effect->id);
+  return {{"check", check->id},
+          {"severity", to_string(check->severity)},
+          {"compares", check->compares},
+          {"fires", check->fires},
+          {"consequence", check->consequence},
+          {"cannot_see", check->cannot_see},
+          {"mistake", check->mistake},
+          {"fix", check->fix},
+          {"resembles", check->resembles},
+          {"explains", explained}};
 }
 
 std::string indented(std::string_view text) {
@@ -77,8 +98,11 @@ std::string nearest(std::string_view name) {
 }
 
 int explain(const ExplainOptions& options, const Streams& io) {
+  const bool json = options.format == "json";
   if (options.check.empty()) {
-    io.out << list();
+    Json all = Json::array();
+    for (const Check check : checks::catalogue()) all.push_back(json_of(check));
+    io.out << (json ? json_text(all) : list());
     return kOk;
   }
   const Check check = checks::find_check(options.check);
@@ -88,7 +112,7 @@ int explain(const ExplainOptions& options, const Streams& io) {
         Error{ErrorCode::kNotFound, fmt::format("there is no check {}{}; presum explain lists all",
                                                 printable(options.check), nearest(options.check))});
   }
-  io.out << text_of(check);
+  io.out << (json ? json_text(json_of(check)) : text_of(check));
   return kOk;
 }
 
@@ -99,6 +123,7 @@ void add_explain(CLI::App& program, Command& chosen) {
       add_verb<ExplainOptions>(program, chosen, "explain",
                                "what a check compares, and how to mend it", kExplainHelp, explain);
   command->add_option("CHECK", options->check, "such as duplicate-data, as findings name it");
+  add_format(command, options->format, "text or json", {"text", "json"});
 }
 
 }  // namespace presum::cli

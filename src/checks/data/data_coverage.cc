@@ -1,4 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
+// **data-coverage.** Of map-style data sets, at the end of a pass that a loader was gone through in
+// and of which every batch was seen at the model, in its order, from the first to the last (kind
+// `data_ended`; the last pass by the final note): where a program changes rows on their way to the
+// model nothing is known from there on. A pass that the program breaks off, or skips batches of,
+// packets that were lost and `every` above 1 make it not possible, and nothing that was not seen
+// counts as missing. Samples count by index, exactly, where the indices of every step are known (a
+// step's first 4,096) and the data sets that are followed have 2^27 samples at most together; else
+// rows count, which are no fewer than the samples: then samples that are left out because others
+// are repeated are overlapping-data's alone. Where ranks read data sets that look different each is
+// held against its own length, else all together against one. Dropped, filled-up and untrained
+// batches are quiet: up to the most rows that a worker read in a step, and one, for each worker.
+// Named apart: a pass that draws 1/W (the data is divided twice), samples of the end that are never
+// drawn, and what none of the passes so drew. Samplers of torch and Accelerate are believed to deal
+// every sample, and judged by one pass; one of the program's own by two in a row, for after a
+// restart it may begin in the middle, and what it leaves out is information, but for 1/W. A
+// `RandomSampler` that is asked for fewer samples is about as many. A `SubsetRandomSampler`'s
+// positions are all that it is about. Samplers that draw with replacement, that repeat on purpose,
+// or that skip (`Skip` in their class's name) are not judged. Data sets of each rank that look
+// alike, with samplers that divide them again, are not seen.
+
 #include "checks/data/data_coverage.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// duplicate-data, and pair-too-similar where gradients are equal though the samples are not.
+// **duplicate-data.** The sets of rows must be equal, and the fingerprints of the whole batches
+// (`batch`: all tensors of the forward pass) where the workers sent them: the rows are of one
+// tensor, and that one may be shared by all batches (a grid, positions). Where all workers hold the
+// same rows in batches of which no two are equal, the rows are no samples, and are not counted for
+// `overlapping-data` either. So equal data beside a tensor of each worker's own (noise that is
+// drawn before the forward pass) on all workers is not seen; on some workers it is overlap. Batches
+// that share some rows are `overlapping-data`. Not duplicates: rows from different indices (records
+// that are equal in the data set itself), batches in which all rows are equal, coincidences of a
+// sampler that draws with replacement (three steps in a row are none). The cosines of a group that
+// reads the same data are high, and those of the others seem low beside them: an outlier in
+// direction outside the group is its effect. Equal gradients count where samples are not known.
+// Input that no loader dealt (episodes, noise) is judged after 6 steps, and the check has not
+// passed before: equal in nine of ten it is the same data, critical, also where losses differ
+// because the model draws itself; in fewer it is a warning that says in how many, as for the noise
+// of a GAN whose real batches differ. Where neighbouring ranks share such input k by k, all of
+// them, it is information: sequence parallelism inside the group. A sampler that repeats samples by
+// its name (`RepeatSampler`, `RASampler`), or all of them equally often within a step and within a
+// worker, does so on purpose, as do neighbours that share a place.
+
 #include <fmt/format.h>
 
 #include <algorithm>

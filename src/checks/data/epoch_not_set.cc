@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// epoch-not-set.
+// **epoch-not-set.** Needs a sampler that says it shuffles. Where samples are known they decide;
+// without them the sampler's epoch does (confidence 0.8). A shuffler without `set_epoch` must
+// repeat 8 batches. A pass that goes on in its middle, as one that was interrupted does, keeps its
+// epoch. An order is that of the rows and of the whole batches. Sequential data repeat on purpose.
+// Another order in each pass by other means is fine, whatever the sampler's epoch says.
+
 #include <algorithm>
 #include <utility>
 

@@ -1,5 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// clip-norm.
+// **clip-norm.** The norm is what torch's `clip_grads_with_norm_` is given, by `clip_grad_norm_` as
+// by anyone (Accelerate, the Trainer and Lightning call it), for all of the model's parameters that
+// have a gradient, or what `monitor.grad_norm(value)` says. In one call of 25 presum takes the norm
+// of these gradients itself, just before, of the type that torch was asked for (`norm_type`, 1 to
+// infinity). Of a norm that torch did not take (`get_total_norm`), nor of what it took of parts,
+// the type is not known: then it is only compared between ranks, and the check is not possible
+// unless it is the L2 norm. What was told is right where it is that norm, the one that was clipped
+// by or that of the reduced gradient, for a program may change its gradients and clip by its own
+// means; where none but the last was read only the same factor twice is a finding. Off by more than
+// 5 % is found; the ratio is named with its usual cause: a part, a mean of norms, the number of
+// workers or its root, parameters counted twice or norms of parts added up, a loss scaler's factor
+// that was not divided out (a power of two, where there is a scaler). Between ranks norms may
+// differ by 0.1 %, after 2 records in a row; that is critical, and so is a rank that clips where
+// the others do not. A norm that `monitor.grad_norm` is told and that is NaN or infinite in 5
+// records in a row, while the gradients are finite and no loss scaler is there, is critical. Norms
+// of some of the parameters are not judged; those of sharded gradients (FSDP2) between ranks only
+// where the norm itself was a plain number.
+
 #include <fmt/format.h>
 
 #include <algorithm>

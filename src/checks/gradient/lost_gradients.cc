@@ -1,5 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// lost-gradients.
+// **lost-gradients.** Four ways, each counted from one optimiser step to the next. *Cleared*:
+// passes whose `.grad` was zeroed before the optimiser got it, reduced or not, between passes or
+// after the last one (then the optimiser gets nothing: `None`, or zeros in the steps of the sample
+// below). That is quiet where parameters moved in between (sharpness-aware training), where an
+// input's gradient was wanted (adversarial examples), where the same rows are in a pass that stays,
+// where the loss scale changed, where another optimiser steps in between (a GAN), and where what
+// the optimiser gets is not what the last passes made, at most scaled: then the program adds up
+// gradients itself. A pass over other rows that is made to measure something (gradient noise,
+// influence) and thrown away looks the same: take its gradients by `torch.autograd.grad`, which
+// leaves `.grad` alone. *Detached*: training forwards that no backward pass went through, if their
+// output has a loss in it, or if nothing of the whole batch of a loader was trained on; evaluation
+// mode does not count, nor rows of which others were used. *Changed*: a sample of what is
+// accumulated (4 parameters, 64 elements of each) is held against itself after a pass that is not
+// reduced and before the next, in the first 3 steps of the optimiser and then in one of 10: its
+// factor is named as clipping, unscaling or scaling, or it is another gradient. *Never cleared*: a
+// step's first pass adds to what an optimiser step has taken already. That is told where one
+// optimiser steps all parameters, and quiet where the sum is zeroed before it is used. Under FSDP2
+// only *detached* and *changed* are seen, since `zero_grad()` leaves what it accumulates. Needs the
+// optimiser. With gradients on a device, zeros in place are not seen (`set_to_none=True`, torch's
+// default, is).
+
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// nonfinite-gradient, nonfinite-loss.
+// **nonfinite-gradient, nonfinite-loss.** Steps in a row are one episode, and its ranks are those
+// of its first step: what others show later came through the parameters. All workers at once, after
+// a step in which all were finite, means that parameters or the reduction brought it. Where the
+// optimiser took no step, all ranks skipped it together: a warning, or for gradients information
+// where a loss scaler is known (fact `grad_scaler`), for looking for its factor is its business. A
+// count of steps that was never above 0 says so only in the first 16 records. Where no optimiser is
+// known (fact `optimizer`) and none was ever counted, a gradient is a warning, for it may have been
+// skipped. More than 16 such steps in a row are critical again. A norm that was not read is not a
+// non-finite one.
+
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// recompute-mismatch.
+// **recompute-mismatch.** Off by default. `attach(record=presum.Record(verify_every=n))` keeps one
+// micro-batch of every n-th recorded step: arguments, buffers, generator states and the gradient
+// that arrived at each output. Before the optimiser's step it is computed once more on aliases of
+// the parameters, and the gradients are compared bit for bit. Where they differ, it is computed a
+// third time. Equal to the training's then, and always before, it is a warning (one of two
+// repetitions went wrong, as likely by hardware as training is); else the program is not
+// deterministic, which is information. Refused, with a note that says why: FSDP2, compiled modules,
+// a collective in the forward pass, hooks of others on modules or gradients, reentrant checkpoints,
+// several forwards in one pass, arguments that are neither tensors nor plain values, modules with
+// generators of their own or whose forward pass writes to an attribute that is no buffer, or to
+// what one holds (a counter, a cache, a list, an array), and parameters or inputs that the program
+// changes before the optimiser's step, behind torch's back too: only where one bit turned over is
+// it told as changed. Copies lie as the originals did (strides, alignment), since kernels add in
+// another order where they do not; where all ranks differ alike nothing is said of the hardware.
+// What was wrong before the forward pass (an input, a parameter) is wrong both times, and not seen
+// here. It costs a forward and a backward pass of one micro-batch, a wait for the device, and
+// memory for two more sets of gradients (three where they differ), inputs and buffers, at such a
+// step.
+
 #include <algorithm>
 #include <array>
 #include <map>

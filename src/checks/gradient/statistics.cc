@@ -1,5 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker-outlier, pair-too-similar, too-consistent, loss-event, token-imbalance.
+// **token-imbalance.** For a worker that stands out in anything: where its target tokens are 1.2
+// times the others' or more (or as much fewer) and on that side in four of five steps, the tokens
+// are named as the cause. For all workers: the mean coefficient of variation of token counts is
+// above 0.2 while weights do not follow the counts. `loss_gap` is the mean distance between the
+// mean of means and the mean over tokens. Exchangeable workers cannot show it otherwise. Numbers of
+// micro-batches, or else of samples, that differ between ranks in the same way in 5 records in a
+// row are told as they are; samples are information where the program's weights follow them.
+//
+// **worker-outlier, pair-too-similar, too-consistent, loss-event.** See
+// [detectors.md](detectors.md) for rates and delays. `first_step` is where evidence began to grow,
+// `alarm_step` where it was enough for the first time. `last_step` of a worker's own statistic is
+// the last step at which it still deviated, of all others that of the last alarm. Where every
+// worker reads again and again samples of its own that it has read before (one batch that is
+// overfitted, shards that are never dealt anew), lasting differences are no fault: they are one
+// finding, information. Not so an outlier of 6 deviations or more, single events, and other token
+// counts. Samples are known by their rows, up to 65,536 of them; beyond that the rule is off.
+
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// missing-worker.
+// **missing-worker.** A worker whose packets are lost looks like one that died. Ranks whose first
+// absence is at most 5 steps apart are one finding. The rank of a worker that never said hello is
+// not known; its `replica` stands in. A rank is missing from a step if its packet has not come
+// after 30 seconds and 64 later steps, from later steps as long as it stays silent, from every step
+// after it has left, and from the steps that are open when the run ends if it never sent anything
+// in 30 seconds. Nothing is said of a rank whose packets may still have been on their way when the
+// run ended or memory ran out. Such a step is not compared, and more than five of them at the end,
+// or any before, make the verdict `insufficient-evidence`.
+
 #include <algorithm>
 
 #include "checks/engine/rules.h"

@@ -1,4 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+// **rank-ended.** A rank's last packet says by which exception its program ends. The rank that
+// records watches the processes of its own host (by number and start time) and learns the signal or
+// exit code of each that ends; of other hosts it knows the last sign of life and no more. The rank
+// that ended first for a reason of its own is named: by an exception, or a signal such as SIGKILL.
+// What says that a peer was gone (an exception of a collective, a watchdog's SIGABRT) is an effect:
+// it is in the evidence. Only where a collective fails for it does it count that a rank left in
+// order, and with which exit code, or is gone without anybody knowing how. The same end on all
+// ranks is information, and so is Ctrl-C; SIGTERM is a warning at most. The finding is in the run
+// log at once, because a launcher ends the other ranks, and with them the one that records, a
+// moment later. The check cannot see the end of the rank that records. Its run stays "not closed",
+// and on the same host it is judged incomplete once that process is gone.
+
 #include "checks/job/rank_ended.h"
 
 #include <optional>

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// reduction-error, reduction-dtype, reduction-nondeterministic: from audits of the reduction.
+// **reduction-error, reduction-dtype, reduction-nondeterministic.** Only at steps whose reduction
+// is audited; [audit.md](audit.md) says how and with what bounds. An element that is wrong by less
+// than rounding in the found format may be is not seen. The format cannot be told where every
+// format gives the same bits: two workers, or zeros. An audit is of the sum that all workers share:
+// ranks are all.
+
 #include <fmt/format.h>
 
 #include "checks/engine/rules.h"

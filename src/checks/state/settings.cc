@@ -1,4 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+// **optimizer-mismatch, mode-mismatch, environment-mismatch.** Fingerprints that a worker did not
+// send are not compared. Facts are judged by a list in `src/checks/state/settings.cc`. What is not
+// on it may differ. An environment variable that only some workers have differs. Of facts that
+// differ 32 are shown, and ranks are those of the shown ones; the title counts the rest. After n
+// facts were compared the next comparison waits n / 2,048 records, whatever hellos come.
+//
+// **environment-mismatch.** Precision is compared as it is around the forward pass (parameters'
+// dtypes, autocast) and inside it, for autocast may be entered there alone (Accelerate and the
+// Trainer do) and FSDP2 casts parameters for the forward pass (`MixedPrecisionPolicy`). Inside, one
+// layer is looked at when it has computed: evenly spaced ones in turn, the same on all ranks. Where
+// torch compiles code of the program, and where no layer is called as a module, nothing is looked
+// at, and the check is not possible unless something else differs. Precision that a layer chooses
+// for a part of what it does is not seen.
+//
+// **mode-mismatch.** Also by the batches that the model's first BatchNorm has seen, before DDP
+// sends the buffers of rank 0: a rank that validates in training mode has more than the others,
+// until the next broadcast. Differences of up to two forward passes a micro-batch are left alone:
+// layers that are left out at random look so.
+
 #include "checks/state/settings.h"
 
 #include <algorithm>

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// shared-rng.
+// **shared-rng.** Equal seeds on all ranks are what common launchers do. It is information: advice
+// where dropout is active or a generator moves at every step on several ranks alike. It is a
+// warning where the forward pass itself draws from such a generator of torch (noise of a diffusion
+// model or a policy), no dropout is active or called by the model's code, and no framework seeded
+// all ranks alike by itself (fact `seeded_by`: Transformers' Trainer, Lightning's
+// `seed_everything`).
+
 #include <algorithm>
 #include <array>
 #include <string>

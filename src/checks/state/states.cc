@@ -1,5 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// parameter-desync, buffer-desync, state-desync.
+// **parameter-desync, buffer-desync.** A slice is hashed at each step and all are in 25, so the
+// first step is that of the hash; the evidence says when the same slice was equal before. Last
+// parameters are compared between workers with equal counts of optimiser steps. Buffers are
+// compared before the forward pass only. Those that `local_buffers=` names are not. Ranks that join
+// within 50 steps belong to the same finding, later ones to their own.
+//
+// **state-desync.** The optimiser's tensors of a parameter (moments, counters, copies in more bits)
+// are hashed once in 50 steps, part by part, and compared as parameters are. Not those of ZeRO,
+// which shards them. `monitor.watch("ema", module_or_tensors)` adds what else must be equal on all
+// ranks; what not all ranks watch by that name is not compared, and told (information). Under FSDP2
+// parameters are hashed shard by shard, and compared between the replicas of one shard (HSDP);
+// where no two ranks hold the same shard, that is not possible.
+
 #include <fmt/format.h>
 
 #include <algorithm>

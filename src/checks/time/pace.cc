@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// periodic-stall, gradual-slowing.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// slow-worker, slow-node, data-starved, uneven-batches.
+// **stall, slow-node, uneven-batches, data-starved, slow-worker, periodic-stall, gradual-slowing.**
+// See [time.md](time.md) for what they look at, from where on a difference counts, and what they
+// cannot see.
+
 #include <fmt/format.h>
 
 #include <algorithm>

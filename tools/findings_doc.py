@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the part of docs/findings.md that is made from the checks: what each declares of itself,
+and the comment that its file begins with. With --check says whether it is what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+DOCUMENT = ROOT / "docs" / "findings.md"
+BEGIN, END = "<!-- tools/findings_doc.py writes from here -->", "<!-- to here -->"
+
+
+def declared() -> list[dict[str, Any]]:
+    """Every check, by precedence."""
+    command = [sys.executable, "-m", "presum", "explain", "--format", "json"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(told.stdout)  # type: ignore[no-any-return]
+
+
+def notes() -> dict[str, str]:
+    """The comments, each by the first check that its file declares."""
+    out = {}
+    for path in sorted((ROOT / "src" / "checks").glob("*/*.cc")):
+        source = path.read_text(encoding="utf-8")
+        comment = re.match(r"// SPDX.*\n((?://.*\n)+)", source)
+        check = re.search(r'\.id = "([a-z-]+)"', source)
+        if comment and check:
+            out[check[1]] = re.sub(r"^// ?", "", comment[1], flags=re.MULTILINE).strip()
+    return out
+
+
+def section(check: dict[str, Any]) -> str:
+    lines = [
+        f"### {check['check']}",
+        "",
+        f"{check['severity'].capitalize()}. {check['consequence']}",
+        "",
+        "```python",
+        check["mistake"],
+        "```",
+        "",
+        f"- Compares {check['compares']}.",
+        f"- Fires {check['fires']}.",
+        f"- Cannot see: {check['cannot_see']}",
+        f"- Fix: {check['fix']}",
+    ]
+    if check["resembles"]:
+        lines.append(f"- Resembles {check['resembles']}.")
+    if check["explains"]:
+        lines.append("- Explains " + ", ".join(f"`{effect}`" for effect in check["explains"]) + ".")
+    return "\n".join(lines)
+
+
+def generated() -> str:
+    checks, told = declared(), notes()
+    table = ["| check | severity | compares | fires |", "|---|---|---|---|"]
+    table += [
+        f"| `{c['check']}` | {c['severity']} | {c['compares']} | {c['fires']} |" for c in checks
+    ]
+    parts = ["\n".join(table)]
+    for check in checks:
+        parts.append(section(check))
+        if check["check"] in told:
+            parts.append(told[check["check"]])
+    return "\n\n".join(parts)
+
+
+def main() -> int:
+    document = DOCUMENT.read_text(encoding="utf-8")
+    before, _, rest = document.partition(BEGIN)
+    text = f"{before}{BEGIN}\n\n{generated()}\n\n{END}{rest.partition(END)[2]}"
+    if "--check" not in sys.argv:
+        DOCUMENT.write_text(text, encoding="utf-8")
+    elif text != document:
+        print("docs/findings.md is not what the checks say: run tools/findings_doc.py")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
