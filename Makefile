@@ -148,6 +148,7 @@ lint: $(PACKAGES_TEST) build/release/build.ninja
 	@$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/python tools/stub.py --check
+	@$(BIN)/python tools/findings_doc.py --check
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@git ls-files --cached --others --exclude-standard 'src/*.cc' ':!src/*_test.cc' \
 	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release 2>build/tidy.log \

@@ -138,9 +138,9 @@ def test_the_simulation_names_its_faulty_worker(build: Build, tmp_path: Path) ->
     run = tmp_path / "run"
     said = succeed(build("simulation") / "simulation", run)
     assert said.startswith("verdict: inconsistent\n")
-    assert "worker-outlier, steps 100-" in said
+    assert "rank-outlier, steps 100-" in said
     found = presum.load(run).findings
-    assert [(f.check, f.ranks) for f in found] == [("worker-outlier", [5])]
+    assert [(f.check, f.ranks) for f in found] == [("rank-outlier", [5])]
     assert len(presum.load(run).steps) == 200
 
 

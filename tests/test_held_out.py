@@ -15,7 +15,7 @@ from workers.held_out import PROGRAMS
 pytestmark = pytest.mark.deep
 
 WORLD = 4
-DUE = {"tripled-loss": ("worker-outlier", [2]), "same-data": ("duplicate-data", [0, 1])}
+DUE = {"tripled-loss": ("rank-outlier", [2]), "same-data": ("duplicate-data", [0, 1])}
 
 
 def grave(folder: Path) -> list[tuple[str, list[int]]]:

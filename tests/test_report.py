@@ -36,12 +36,12 @@ SCENES = {
 # The verdict's words, and the check and ranks of the worst finding.
 VERDICTS: dict[str, tuple[str, str | None, list[int]]] = {
     "fine": ("Consistent", None, []),
-    "planted": ("Inconsistent", "worker-outlier", [5]),
-    "missing": ("Inconsistent", "missing-worker", [7]),
+    "planted": ("Inconsistent", "rank-outlier", [5]),
+    "missing": ("Inconsistent", "missing-rank", [7]),
     "nonfinite": ("Inconsistent", "nonfinite-gradient", [3]),
     "mixed": ("Inconsistent", "environment-mismatch", [7]),
     "no-loss": ("Consistent", None, []),
-    "workers-64": ("Inconsistent", "worker-outlier", [41]),
+    "workers-64": ("Inconsistent", "rank-outlier", [41]),
     "one-worker": ("Insufficient evidence: one worker: there is nothing to compare", None, []),
     "empty": ("Insufficient evidence: no step was recorded", None, []),
 }
@@ -255,7 +255,7 @@ def test_the_cosines_open_at_the_step_of_the_worst_finding(screen: Screen) -> No
     finding = page_data(screen.pages["planted"])["runs"][0]["judgement"]["findings"][0]
     step = finding["first_step"]
     screen.show("planted")
-    assert screen.text(".matrix-label") == f"Step {step}, where worker-outlier begins"
+    assert screen.text(".matrix-label") == f"Step {step}, where rank-outlier begins"
     screen.show("fine")
     assert screen.text(".matrix-label") == "Step 39"
 

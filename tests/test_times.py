@@ -17,7 +17,7 @@ from workers.times import CASES, SLOW, STEPS
 
 WORLD = 3
 PHASES = ("data", "forward", "backward", "optimizer", "rest", "reduction")
-SLOW_CHECKS = ("slow-worker", "data-starved", "slow-node")
+SLOW_CHECKS = ("slow-rank", "data-starved", "slow-node")
 NEAR = 0.35  # of the sleep
 # Where rank 1's sleep is to be found; None: nowhere.
 EXPECTED = {

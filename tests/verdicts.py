@@ -9,7 +9,7 @@ from presum.findings import Finding
 # True of this machine at this minute, whatever the training does, unless they are critical:
 # tests/test_times.py and tests/test_stalls.py plant them.
 OF_THE_CLOCK = frozenset(
-    ("slow-worker", "slow-node", "data-starved", "periodic-stall", "gradual-slowing", "stall")
+    ("slow-rank", "slow-node", "data-starved", "periodic-stall", "gradual-slowing", "stall")
 )
 
 

@@ -16,7 +16,7 @@ ALARMING = ("warning", "critical")
 NAMES_BOTH = frozenset(
     f"{what}-mismatch"
     for what in ("manifest", "sampler", "optimizer", "mode", "environment", "reduced-gradient")
-) | {"worker-outlier", "token-imbalance", "state-desync", "parameter-desync", "clip-norm"}
+) | {"rank-outlier", "token-imbalance", "state-desync", "parameter-desync", "clip-norm"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -337,7 +337,7 @@ TEST(Aggregator, WorkersWhosePacketsCannotComeAreNotMissing) {
   for (std::uint64_t s = 10; s < 20; ++s) aggregator.ingest(step_of(s, 0, 4));
   aggregator.close();
   const auto findings = RunLog::open(aggregator.run())->findings();
-  for (const Finding& f : *findings) EXPECT_NE(f.check, "missing-worker");
+  for (const Finding& f : *findings) EXPECT_NE(f.check, "missing-rank");
   const auto segment = RunLog::open(aggregator.run())->segments()->front();
   EXPECT_EQ(segment.incomplete, "the store is gone");
   EXPECT_EQ(segment.incomplete_after, 9U);

@@ -36,7 +36,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "    more       presum explain loss-event; presum blame RUN --step 1 --rank 4\n"
             "\n"
             "found: duplicate-data\n"
-            "passed: nonfinite-gradient, missing-worker\n"
+            "passed: nonfinite-gradient, missing-rank\n"
             "not triggered: epoch-not-set\n"
             "not possible: sampler-mismatch, overlapping-data (no sampler was found)\n"
             "\n"
@@ -164,7 +164,7 @@ TEST(Findings, SayWhatAPreflightEndedWith) {
 TEST(Findings, SayWhichModelAndSegment) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(3, 1), two_findings());
-  make_run(folder / "run", {}, {.findings = {finding("worker-outlier", Severity::kWarning)}});
+  make_run(folder / "run", {}, {.findings = {finding("rank-outlier", Severity::kWarning)}});
   const CommandResult ran = run({"findings", (folder / "run").string()});
   EXPECT_NE(ran.out.find("rank 4, segment 2, confidence"), std::string::npos) << ran.out;
 }

@@ -99,7 +99,7 @@ inline std::vector<StepRecord> steps_of(std::uint64_t count, double loss) {
 
 inline const std::vector<CheckRecord> kCheckRecords = {
     {"nonfinite-gradient", CheckRecord::State::kPassed, "every gradient was finite"},
-    {"missing-worker", CheckRecord::State::kPassed, ""},
+    {"missing-rank", CheckRecord::State::kPassed, ""},
     {"epoch-not-set", CheckRecord::State::kNotTriggered, "no epoch has ended"},
     {"sampler-mismatch", CheckRecord::State::kNotPossible, "no sampler was found"},
     {"overlapping-data", CheckRecord::State::kNotPossible, "no sampler was found."}};

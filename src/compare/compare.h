@@ -144,7 +144,7 @@ struct UncomparedStage {
 
 // A part of what was compared, at some of the common steps.
 struct UncomparedPart {
-  enum class Part : std::uint8_t { kSampleContents, kUnreadGradients, kMissingWorkers };
+  enum class Part : std::uint8_t { kSampleContents, kUnreadGradients, kMissingRanks };
   Part part = Part::kSampleContents;
   std::uint64_t steps = 0;
 };

@@ -79,7 +79,7 @@ void list_not_compared(const UncomparedSteps& uncompared, ModelComparison& model
   using Part = UncomparedPart::Part;
   for (const auto& [part, steps] : {UncomparedPart{Part::kSampleContents, uncompared.positions},
                                     UncomparedPart{Part::kUnreadGradients, uncompared.skipping},
-                                    UncomparedPart{Part::kMissingWorkers, uncompared.lacking}}) {
+                                    UncomparedPart{Part::kMissingRanks, uncompared.lacking}}) {
     if (steps > 0) model.not_compared.emplace_back(UncomparedPart{part, steps});
   }
   list_steps(Side::kA, model.a, model);

@@ -97,7 +97,7 @@ struct NotComparedWords {
       case Part::kUnreadGradients:
         return "gradients that were not read (sparse, or of earlier micro-batches alone) at " +
                of_common(u.steps);
-      case Part::kMissingWorkers:
+      case Part::kMissingRanks:
         return "workers whose packet is missing in a run, at " + of_common(u.steps);
     }
     return "";

@@ -158,7 +158,7 @@ namespace {
 // Who is slow costs time and changes no number; nor does a stall that went on.
 bool is_of_what_is_trained(const Finding& f) {
   constexpr std::array<std::string_view, 5> kOfTime = {"stall", "slow-node", "uneven-batches",
-                                                       "data-starved", "slow-worker"};
+                                                       "data-starved", "slow-rank"};
   const bool of_time = std::ranges::find(kOfTime, f.check) != kOfTime.end() && f.also.empty();
   return f.severity > (of_time ? Severity::kWarning : Severity::kInfo);
 }

@@ -35,7 +35,7 @@ TEST(Verdict, WeighsFindingsAndSteps) {
   EXPECT_EQ(verdict(none, covered(5), true), Verdict::kConsistent);
   EXPECT_EQ(verdict(harmless, covered(5), true), Verdict::kConsistent);
   EXPECT_EQ(verdict(bad, covered(0), true), Verdict::kInconsistent);
-  for (const char* check : {"slow-worker", "stall"}) {
+  for (const char* check : {"slow-rank", "stall"}) {
     Finding slow;
     slow.check = check;
     slow.severity = Severity::kWarning;

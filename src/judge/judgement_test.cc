@@ -20,7 +20,7 @@ const std::vector<CheckRecord> kLooked = {{"nonfinite-gradient", CheckRecord::St
 
 Finding warning() {
   Finding f;
-  f.check = "worker-outlier";
+  f.check = "rank-outlier";
   f.severity = Severity::kWarning;
   return f;
 }
@@ -180,7 +180,7 @@ TEST(FindingsJson, WhatIsNoNumberIsNull) {
 Finding of_module(std::uint32_t module, std::vector<std::uint32_t> ranks, std::uint64_t first) {
   Finding f;
   f.model = {1, module, 0};
-  f.check = "worker-outlier";
+  f.check = "rank-outlier";
   f.severity = Severity::kWarning;
   f.ranks = std::move(ranks);
   f.first_step = first;

@@ -145,7 +145,7 @@ TEST(PageData, LongRunsHoldTheMatrixOfTheStepWhereAFindingBegins) {
   Recorded run(4);
   for (std::uint64_t s = 0; s < 500; ++s) run.add(step_record(run.segment(), 10 * s, 4));
   Finding f;
-  f.check = "worker-outlier";
+  f.check = "rank-outlier";
   f.severity = Severity::kCritical;
   f.ranks = {2};
   f.first_step = 1231;  // between two recorded steps

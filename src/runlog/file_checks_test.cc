@@ -50,7 +50,7 @@ class ForeignRun : public ::testing::Test {
     Writer writer = open_writer(folder_ / "run", clock);
     for (std::uint64_t s = 0; s < 5; ++s) ASSERT_TRUE(writer.add(plain_step(1, s)));
     Finding finding;
-    finding.check = "worker-outlier";
+    finding.check = "rank-outlier";
     ASSERT_TRUE(writer.replace({writer.segment(), 0, 0}, {&finding, 1}, {}));
     ASSERT_TRUE(writer.close());
   }

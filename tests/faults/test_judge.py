@@ -12,7 +12,7 @@ from faults.sightings import Result, Sighting
 
 
 def test_a_finding_of_the_right_check_and_ranks_passes() -> None:
-    desync = finding("parameter-desync", "critical", [0], also=["worker-outlier"])
+    desync = finding("parameter-desync", "critical", [0], also=["rank-outlier"])
     seen = [
         Sighting("parameter-desync", "critical", (0,), 13),
         Sighting("parameter-desync", "critical", (0, 1), 20),
@@ -21,20 +21,20 @@ def test_a_finding_of_the_right_check_and_ranks_passes() -> None:
     assert outcome.passed
     assert outcome.in_time
     assert outcome.delay == 13 - fault("skipped-update").begins
-    assert outcome.also == ("worker-outlier",)
+    assert outcome.also == ("rank-outlier",)
 
 
 def test_a_delay_counts_from_the_same_finding_on_the_same_ranks() -> None:
     seen = [
-        Sighting("worker-outlier", "warning", (3,), 2),
+        Sighting("rank-outlier", "warning", (3,), 2),
         Sighting("no-reduction", "critical", (5,), 21),
-        Sighting("worker-outlier", "info", (4, 5), 22),
-        Sighting("worker-outlier", "warning", (5,), 40),
+        Sighting("rank-outlier", "info", (4, 5), 22),
+        Sighting("rank-outlier", "warning", (5,), 40),
     ]
-    outlier = finding("worker-outlier", "warning", [5])
+    outlier = finding("rank-outlier", "warning", [5])
     assert judged("doubled-gradient", outlier, seen=seen).delay == 20
     assert judged("doubled-gradient", outlier, seen=seen[:3]).delay == 39 - 20
-    at_50 = Sighting("worker-outlier", "warning", (5,), 50)
+    at_50 = Sighting("rank-outlier", "warning", (5,), 50)
     late = judged("doubled-gradient", outlier, seen=[at_50])
     assert late.passed
     assert not late.in_time
@@ -76,17 +76,17 @@ def test_information_counts_only_where_it_is_what_is_expected() -> None:
 
 
 def test_the_finding_on_the_right_ranks_is_the_one_that_counts() -> None:
-    wrong = finding("worker-outlier", "warning", [1])
-    right = finding("worker-outlier", "warning", [5])
+    wrong = finding("rank-outlier", "warning", [1])
+    right = finding("rank-outlier", "warning", [5])
     outcome = judged("doubled-gradient", wrong, right)
     assert outcome.passed
-    assert outcome.other_findings == ("worker-outlier",)
+    assert outcome.other_findings == ("rank-outlier",)
 
 
 @pytest.mark.parametrize(
     ("said", "alarm"),
     [
-        (finding("worker-outlier", "warning", [1]), True),
+        (finding("rank-outlier", "warning", [1]), True),
         (finding("shared-rng", "info", [0, 1]), True),
         (finding("token-imbalance", "info", [0, 1]), False),
     ],

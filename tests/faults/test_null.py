@@ -36,11 +36,11 @@ def test_clean_runs_have_seeds_and_folders_of_their_own_and_take_turns() -> None
 
 def test_clean_runs_pass_without_warnings() -> None:
     info = finding("token-imbalance", "info", [0, 1])
-    alarm = finding("worker-outlier", "warning", [1])
+    alarm = finding("rank-outlier", "warning", [1])
     first, second = null.cases(2)
     quiet = [null.NullRun(first, 8, []), null.NullRun(second, 8, [info])]
     assert null.as_json(quiet, seed=1)["passed"] is True
     loud = [quiet[0], null.NullRun(second, 8, [info, alarm])]
     assert null.as_json(loud, seed=1)["runs_with_alarm"] == 1
     assert "1 of 2 clean runs" in null.render(loud)
-    assert "warning worker-outlier 1" in null.render(loud)
+    assert "warning rank-outlier 1" in null.render(loud)

@@ -29,7 +29,7 @@ def outcomes() -> list[Outcome]:
     return [
         judged("forward-through-module", finding("no-reduction", "critical", everyone)),
         judged("nan-gradient", finding("zero-gradient", "critical", [5])),
-        judged("no-set-epoch", twin=Result([finding("worker-outlier", "warning", [1])], [])),
+        judged("no-set-epoch", twin=Result([finding("rank-outlier", "warning", [1])], [])),
     ]
 
 
@@ -40,7 +40,7 @@ def test_the_table_says_what_went_wrong() -> None:
     assert "NO" in lines["nan-gradient"]
     assert "not found" in lines["no-set-epoch"]
     assert "FALSE ALARM" in lines["no-set-epoch"]
-    assert "no-set-epoch (8): its clean twin reports worker-outlier" in text
+    assert "no-set-epoch (8): its clean twin reports rank-outlier" in text
     left = len(FAULTS) - 3
     assert f"1 of 3 runs with a fault: right check and ranks; {left} of the" in text
     assert "not right: no-set-epoch (8), nan-gradient" not in text  # the order is the table's
@@ -66,7 +66,7 @@ def test_json_has_what_the_table_has() -> None:
     assert second["check"] == "zero-gradient"
     assert third["check"] is None
     assert third["delay"] is None
-    assert third["false_alarms"] == ["worker-outlier"]
+    assert third["false_alarms"] == ["rank-outlier"]
     assert (whole["not_injected"], whole["left_out"]) == ([], len(FAULTS) - 3)
     every = table.as_json([judged(f.name) for f in FAULTS], seed=1)
     assert {a["row"] for a in every["not_injected"]} == {None, 26, 29}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// duplicate-data, epoch-not-set, manifest-mismatch, shared-rng.
+// duplicate-data, epoch-not-set, dataset-mismatch, shared-rng.
 #include <gtest/gtest.h>
 
 #include "checks/engine/testing.h"
@@ -315,7 +315,7 @@ TEST(EpochNotSet, NamesTheWorkersThatForgot) {
   EXPECT_EQ(w.first().ranks, RankList{2});
 }
 
-// ---- manifest-mismatch
+// ---- dataset-mismatch
 
 // Input that a program draws itself: no loader, whole batches known.
 void draw_itself(StepRecord& r, const std::function<std::uint64_t(const WorkerRecord&)>& seed) {
@@ -398,7 +398,7 @@ TEST(Manifest, ShardsOfTheirOwnMayDiffer) {
     for (WorkerRecord& x : r.workers) set(x, Kind::kDataLength, 512 + x.rank);
   });
   EXPECT_TRUE(w.findings().empty());
-  EXPECT_EQ(w.check("manifest-mismatch").state, State::kNotPossible);
+  EXPECT_EQ(w.check("dataset-mismatch").state, State::kNotPossible);
 }
 
 TEST(Manifest, TheSamePlaceMustHoldTheSameSample) {
@@ -406,7 +406,7 @@ TEST(Manifest, TheSamePlaceMustHoldTheSameSample) {
     WorkerRecord& x = r.workers[1];
     hash_rows(x, [&](std::size_t i) { return 159 - x.indices[i]; });
   });
-  expect(w, "manifest-mismatch", {.ranks = {1}});
+  expect(w, "dataset-mismatch", {.ranks = {1}});
   EXPECT_GE(number_of(w.first(), "indices_in_conflict"), 8);
 }
 
@@ -422,7 +422,7 @@ TEST(Manifest, NamesEachRankThatConflictsWithTheMany) {
     read_otherwise(r.workers[5], 1);
     read_otherwise(r.workers[6], 2);
   });
-  expect(w, "manifest-mismatch", {.ranks = {2, 5, 6}});
+  expect(w, "dataset-mismatch", {.ranks = {2, 5, 6}});
   EXPECT_FALSE(w.first().title.starts_with("All"));
 }
 
@@ -430,14 +430,14 @@ TEST(Manifest, OfTwoWaysOfEquallyManyNobodyIsTheOddOne) {
   Watched w = played(kEight, 49, [](StepRecord& r) {
     for (std::size_t i = 0; i < 4; ++i) read_otherwise(r.workers[i], 1);
   });
-  expect(w, "manifest-mismatch", {.count = 8});
+  expect(w, "dataset-mismatch", {.count = 8});
 }
 
 TEST(Manifest, IsDatedFromTheFirstConflict) {
   Watched w = played(kEight, 19, [](StepRecord&) {});
   EXPECT_TRUE(w.findings().empty());
   w.play(20, 49, [](StepRecord& r) { read_otherwise(r.workers[3], 1); });
-  ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"}) << w.first().title;
+  ASSERT_EQ(w.ids(), Ids{"dataset-mismatch"}) << w.first().title;
   EXPECT_LE(w.first().first_step, 21U);
 }
 
@@ -452,7 +452,7 @@ TEST(Manifest, RowsThatChangeNowAndThenOrAllTheTimeAreNoOtherData) {
 
 TEST(Manifest, ASubsetOfItsOwnIsSeenAtTheFirstStepAndToldHowToMend) {
   Watched w = played(0, [](WorkerRecord& x) { set(x, Kind::kDataSubset, 1 + x.rank); });
-  expect(w, "manifest-mismatch", {.remedy = "random_split"});
+  expect(w, "dataset-mismatch", {.remedy = "random_split"});
   EXPECT_EQ(w.first().title, "The ranks differ in their data set: data subset");
 }
 

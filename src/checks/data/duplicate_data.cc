@@ -432,7 +432,7 @@ class Duplicates final : public Rule {
 
 }  // namespace
 
-constexpr Check kDuplicateDataExplains[] = {&kWorkerOutlier,   &kPairTooSimilar, &kTooConsistent,
+constexpr Check kDuplicateDataExplains[] = {&kRankOutlier,     &kPairTooSimilar, &kTooConsistent,
                                             &kLossEvent,       &kEpochNotSet,    &kSamplerMismatch,
                                             &kOverlappingData, &kDataCoverage,   &kSharedRng};
 constinit const CheckInfo kDuplicateData{

@@ -413,7 +413,7 @@ class Overlap final : public Rule {
 
 }  // namespace
 
-constexpr Check kOverlappingDataExplains[] = {&kDataCoverage, &kWorkerOutlier, &kPairTooSimilar,
+constexpr Check kOverlappingDataExplains[] = {&kDataCoverage, &kRankOutlier, &kPairTooSimilar,
                                               &kTooConsistent};
 constinit const CheckInfo kOverlappingData{
     .id = "overlapping-data",

@@ -38,8 +38,8 @@ TEST(Catalogue, HasTheAgreedSeverities) {
     EXPECT_EQ(c->severity, Severity::kCritical) << c->id;
   }
   for (const Check c :
-       {&kOverlappingData, &kSamplerMismatch, &kEpochNotSet, &kManifestMismatch, &kBufferDesync,
-        &kModeMismatch, &kWorkerOutlier, &kPairTooSimilar, &kTooConsistent, &kMissingWorker,
+       {&kOverlappingData, &kSamplerMismatch, &kEpochNotSet, &kDatasetMismatch, &kBufferDesync,
+        &kModeMismatch, &kRankOutlier, &kPairTooSimilar, &kTooConsistent, &kMissingRank,
         &kTokenImbalance, &kEnvironmentMismatch, &kReductionDtype, &kReductionNondeterministic}) {
     EXPECT_EQ(c->severity, Severity::kWarning) << c->id;
   }

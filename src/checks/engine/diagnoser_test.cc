@@ -37,7 +37,7 @@ TEST(CleanRun, PassesWhatCanBeLookedAt) {
   }
   EXPECT_EQ(not_triggered, (std::set<std::string>{"data-coverage", "shared-rng"}));
   EXPECT_EQ(w.check("epoch-not-set").state, State::kPassed);
-  EXPECT_EQ(w.check("worker-outlier").state, State::kNotPossible) << "the detectors saw nothing";
+  EXPECT_EQ(w.check("rank-outlier").state, State::kNotPossible) << "the detectors saw nothing";
 }
 
 TEST(CleanRun, NoCheckPassesBeforeItCouldHaveFoundAnything) {
@@ -100,7 +100,7 @@ TEST(CleanRun, OneWorkerIsToldSo) {
   }
   EXPECT_EQ(w.check("nonfinite-gradient").state, State::kPassed);
   EXPECT_EQ(w.check("zero-gradient").state, State::kPassed);
-  EXPECT_EQ(w.check("missing-worker").state, State::kNotPossible);
+  EXPECT_EQ(w.check("missing-rank").state, State::kNotPossible);
 }
 
 TEST(Adversarial, WorkersThatJoinAreNoFinding) {
@@ -128,7 +128,7 @@ TEST(Adversarial, RestartedSegmentsBeginAnew) {
   EXPECT_TRUE(w.findings().empty());
 }
 
-// ---- missing-worker
+// ---- missing-rank
 
 void remove(StepRecord& r, std::uint32_t replica) {
   std::erase_if(r.workers, [&](const WorkerRecord& w) { return w.replica == replica; });
@@ -138,7 +138,7 @@ void remove(StepRecord& r, std::uint32_t replica) {
 
 TEST(MissingWorker, WhoNeverReported) {
   Watched w = played(9, [](StepRecord& r) { remove(r, 6); });
-  expect(w, "missing-worker", {.ranks = {6}, .severity = Severity::kWarning});
+  expect(w, "missing-rank", {.ranks = {6}, .severity = Severity::kWarning});
   EXPECT_EQ(w.first().title, "Rank 6 never reported");
   EXPECT_EQ(number_of(w.first(), "steps_missing"), 10);
 }
@@ -152,7 +152,7 @@ TEST(MissingWorker, WhoDiesIsNamedByRankAndHost) {
     for (WorkerRecord& x : r.workers) x.rank = x.replica + 8;
     if (r.step >= 5) remove(r, 2);
   });
-  expect(w, "missing-worker", {.ranks = {10}, .first_step = 5});
+  expect(w, "missing-rank", {.ranks = {10}, .first_step = 5});
   EXPECT_EQ(w.first().hosts, Ids{"host2"});
 }
 
@@ -161,7 +161,7 @@ TEST(MissingWorker, TwoThatDieFarApartAreTwoFindings) {
     if (r.step >= 5) remove(r, 2);
     if (r.step >= 30) remove(r, 5);
   });
-  EXPECT_EQ(w.ids(), (Ids{"missing-worker", "missing-worker"}));
+  EXPECT_EQ(w.ids(), (Ids{"missing-rank", "missing-rank"}));
 }
 
 TEST(MissingWorker, PacketsThatPresumDroppedAreInformation) {
@@ -169,7 +169,7 @@ TEST(MissingWorker, PacketsThatPresumDroppedAreInformation) {
     if (r.step == 5 || r.step == 6) return remove(r, 2);
     if (r.step > 6) r.workers[2].dropped = 2;
   });
-  expect(w, "missing-worker", {.severity = Severity::kInfo, .title = "dropped"});
+  expect(w, "missing-rank", {.severity = Severity::kInfo, .title = "dropped"});
 }
 
 TEST(MissingWorker, NothingIsSaidOfWhosePacketsMayStillHaveBeenOnTheWay) {

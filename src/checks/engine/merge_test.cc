@@ -34,24 +34,23 @@ TEST(Merge, WhatNumbersAloneShowAsksForAComparisonWithAnotherRun) {
     EXPECT_EQ(found.size(), 1U);
     return found[0].remedy.find("presum compare RUN HEALTHY_RUN") != std::string::npos;
   };
-  EXPECT_TRUE(asks({signal(&kWorkerOutlier, {3}, 30, 60)}));
+  EXPECT_TRUE(asks({signal(&kRankOutlier, {3}, 30, 60)}));
   EXPECT_TRUE(asks({signal(&kTooConsistent, {0, 1, 2, 3}, 30, 60)}));
-  EXPECT_TRUE(
-      asks({signal(&kPairTooSimilar, {1, 3}, 30, 60), signal(&kWorkerOutlier, {3}, 30, 60)}));
-  EXPECT_FALSE(asks({signal(&kModeMismatch, {3}, 30, 60), signal(&kWorkerOutlier, {3}, 30, 60)}));
-  EXPECT_FALSE(asks({signal(&kSlowWorker, {3}, 30, 60)}));
-  Signal meant = signal(&kWorkerOutlier, {3}, 30, 60);
+  EXPECT_TRUE(asks({signal(&kPairTooSimilar, {1, 3}, 30, 60), signal(&kRankOutlier, {3}, 30, 60)}));
+  EXPECT_FALSE(asks({signal(&kModeMismatch, {3}, 30, 60), signal(&kRankOutlier, {3}, 30, 60)}));
+  EXPECT_FALSE(asks({signal(&kSlowRank, {3}, 30, 60)}));
+  Signal meant = signal(&kRankOutlier, {3}, 30, 60);
   meant.severity = Severity::kInfo;
   EXPECT_FALSE(asks({meant})) << "it may be as it is meant";
 }
 
 TEST(Merge, ACauseAbsorbsItsEffects) {
   const auto found =
-      findings({signal(&kWorkerOutlier, {3}, 30, 60), signal(&kParameterDesync, {3}, 12, 80),
+      findings({signal(&kRankOutlier, {3}, 30, 60), signal(&kParameterDesync, {3}, 12, 80),
                 signal(&kOptimizerMismatch, {3}, 10, 80)});
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].check, "optimizer-mismatch");
-  EXPECT_EQ(found[0].also, (Ids{"parameter-desync", "worker-outlier"}));
+  EXPECT_EQ(found[0].also, (Ids{"parameter-desync", "rank-outlier"}));
   EXPECT_EQ(found[0].first_step, 10U);
   EXPECT_EQ(found[0].last_step, 80U);
   EXPECT_EQ(found[0].title, "Rank 3");
@@ -71,7 +70,7 @@ TEST(Merge, ZerosThatSayLittleOrAreOfAllHideNoWorker) {
     Signal zero = signal(&kZeroGradient, {0, 1, 2, 3}, 20, 80);
     zero.severity = severity;
     zero.everyone = everyone;
-    return findings({zero, signal(&kWorkerOutlier, {2}, 20, 60)}).size();
+    return findings({zero, signal(&kRankOutlier, {2}, 20, 60)}).size();
   };
   EXPECT_EQ(count(Severity::kInfo, false), 2U);
   EXPECT_EQ(count(Severity::kWarning, true), 2U);
@@ -97,24 +96,24 @@ TEST(Merge, WhatDoesNotExplainTheOtherStaysItsOwn) {
         .size();
   };
   EXPECT_EQ(count(&kNonfiniteGradient, {3}, &kParameterDesync, {5}), 2U);
-  EXPECT_EQ(count(&kWorkerOutlier, {1}, &kWorkerOutlier, {2}), 2U);
+  EXPECT_EQ(count(&kRankOutlier, {1}, &kRankOutlier, {2}), 2U);
   EXPECT_EQ(count(&kTokenImbalance, {1}, &kDuplicateData, {1}), 2U);
-  EXPECT_EQ(count(&kNoReduction, {0, 1}, &kMissingWorker, {0}), 1U);
+  EXPECT_EQ(count(&kNoReduction, {0, 1}, &kMissingRank, {0}), 1U);
 }
 
 TEST(Merge, DoesNotGlueTwoCausesByAnEffectOfBoth) {
   const auto found =
       findings({signal(&kOptimizerMismatch, {2}, 0, 90), signal(&kModeMismatch, {5}, 0, 90),
-                signal(&kWorkerOutlier, {2, 5}, 10, 90)});
+                signal(&kRankOutlier, {2, 5}, 10, 90)});
   ASSERT_EQ(found.size(), 2U);
-  EXPECT_EQ(found[0].also, Ids{"worker-outlier"});
+  EXPECT_EQ(found[0].also, Ids{"rank-outlier"});
   EXPECT_TRUE(found[1].also.empty());
 }
 
 TEST(Merge, AnEffectMayBeSeen50StepsBeforeAndAfterItsCause) {
   const auto count = [](std::uint64_t effect_first) {
     return findings({signal(&kParameterDesync, {3}, 100, 120),
-                     signal(&kWorkerOutlier, {3}, effect_first, 500)})
+                     signal(&kRankOutlier, {3}, effect_first, 500)})
         .size();
   };
   EXPECT_EQ(count(49), 2U);
@@ -164,7 +163,7 @@ TEST(Merge, ThoseLeftAlikeBesideOnesSetApartAreTheirEffect) {
 TEST(Merge, ThoseThatDuplicatesOutvoteAreTheirEffect) {
   // As an alarm makes it: the key of an outlier in direction, on the low side.
   const auto found = [](Ranks outliers, std::uint64_t key) {
-    Signal away = signal(&kWorkerOutlier, std::move(outliers), 30, 60);
+    Signal away = signal(&kRankOutlier, std::move(outliers), 30, 60);
     away.key = key;
     return findings({signal(&kDuplicateData, {0, 1}, 10, 80), away});
   };
@@ -173,7 +172,7 @@ TEST(Merge, ThoseThatDuplicatesOutvoteAreTheirEffect) {
   ASSERT_EQ(merged.size(), 1U);
   EXPECT_EQ(merged[0].check, "duplicate-data");
   EXPECT_EQ(merged[0].ranks, (Ranks{0, 1}));
-  EXPECT_EQ(merged[0].also, Ids{"worker-outlier"});
+  EXPECT_EQ(merged[0].also, Ids{"rank-outlier"});
   EXPECT_EQ(found({2}, low + 1).size(), 2U) << "nearer to the mean than they should be";
   EXPECT_EQ(found({2}, low - 4).size(), 2U) << "another statistic";
 }
@@ -186,7 +185,7 @@ TEST(Merge, ADesignExplainsGradientsThatAreAlikeAndNothingElse) {
   };
   EXPECT_EQ(count(&kPairTooSimilar), 1U);
   EXPECT_EQ(count(&kOverlappingData), 2U);
-  EXPECT_EQ(count(&kWorkerOutlier), 2U);
+  EXPECT_EQ(count(&kRankOutlier), 2U);
 }
 
 TEST(Merge, AHarmlessEnvironmentExplainsNothing) {
@@ -198,16 +197,16 @@ TEST(Merge, AHarmlessEnvironmentExplainsNothing) {
 }
 
 TEST(Merge, ATitleOfOneStatisticNamesNoRanksOfAnother) {
-  Signal loss = signal(&kWorkerOutlier, {2}, 20, 60);
+  Signal loss = signal(&kRankOutlier, {2}, 20, 60);
   loss.key = 1;
-  Signal micro = signal(&kWorkerOutlier, {0, 1, 2, 3}, 10, 60);
+  Signal micro = signal(&kRankOutlier, {0, 1, 2, 3}, 10, 60);
   micro.key = 2;
   micro.everyone = true;
   const auto found = findings({micro, loss});
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].title, "Rank 2") << "those that name a minority come first";
   EXPECT_EQ(found[0].ranks, Ranks{2});
-  EXPECT_EQ(found[0].evidence.back().first, "worker_outlier_ranks");
+  EXPECT_EQ(found[0].evidence.back().first, "rank_outlier_ranks");
   EXPECT_TRUE(found[0].also.empty());
 }
 
@@ -247,7 +246,7 @@ TEST(Merge, NamesNoRanksButThoseOfWhatTheTitleSays) {
 
 TEST(Merge, AStatisticIsSurerByItsSizeItsLastingAndWhatElseShowsIt) {
   const auto confidence = [](double effect, std::uint64_t lasted, bool others) {
-    Signal loss = signal(&kWorkerOutlier, {2}, 20, 60);
+    Signal loss = signal(&kRankOutlier, {2}, 20, 60);
     loss.effect = effect;
     loss.lasted = lasted;
     std::vector<Signal> all{loss};
@@ -267,7 +266,7 @@ TEST(Merge, AStatisticIsSurerByItsSizeItsLastingAndWhatElseShowsIt) {
 TEST(Merge, BoundsTheEvidence) {
   std::vector<Signal> many;
   for (std::uint64_t i = 0; i < 100; ++i) {
-    Signal s = signal(&kWorkerOutlier, {3}, i, i);
+    Signal s = signal(&kRankOutlier, {3}, i, i);
     s.evidence = {{"effect_sd", 1.0}, {"statistic", std::string("loss")}};
     many.push_back(s);
   }

@@ -108,9 +108,9 @@ TEST(SignalLog, OfSeveralReasonsTheOneThatWasTrueLongestIsTold) {
 
 TEST(SignalLog, AStatisticWithoutAnAlarmIsNotTriggered) {
   SignalLog log;
-  log.checked(&kWorkerOutlier);
-  EXPECT_EQ(log.record(&kWorkerOutlier).state, State::kNotTriggered);
-  EXPECT_EQ(log.record(&kWorkerOutlier).reason, "No alarm in 1 step.");
+  log.checked(&kRankOutlier);
+  EXPECT_EQ(log.record(&kRankOutlier).state, State::kNotTriggered);
+  EXPECT_EQ(log.record(&kRankOutlier).reason, "No alarm in 1 step.");
 }
 
 TEST(SignalLog, FindsTheNewestSignalOfARank) {

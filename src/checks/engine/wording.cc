@@ -256,8 +256,8 @@ std::string plain_phrase(std::string_view name, const Finding::Value& value) {
 std::string began(const Finding& finding, const Finding::Value& alarm) {
   const double step = as_number(alarm);
   constexpr std::array<std::string_view, 9> kStatistics{
-      "worker-outlier", "pair-too-similar", "too-consistent", "token-imbalance", "loss-event",
-      "slow-worker",    "slow-node",        "data-starved",   "uneven-batches"};
+      "rank-outlier", "pair-too-similar", "too-consistent", "token-imbalance", "loss-event",
+      "slow-rank",    "slow-node",        "data-starved",   "uneven-batches"};
   const bool of_alarm = std::ranges::find(kStatistics, finding.check) != kStatistics.end();
   if (!of_alarm || !(step > static_cast<double>(finding.first_step))) return "";
   return fmt::format("began at step {}, certain at {}", finding.first_step, as_text(alarm));
@@ -380,7 +380,7 @@ std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
   if (finding.check == "parameter-desync" && layers == 1 && finding.ranks.size() == 1) {
     out.emplace_back("a write to that layer on this rank alone, or memory that changed by itself");
   }
-  if (finding.check == "worker-outlier") suspect_outlier(finding, shown, out);
+  if (finding.check == "rank-outlier") suspect_outlier(finding, shown, out);
   if (finding.check == "pair-too-similar" || finding.check == "too-consistent") {
     out.emplace_back("the same samples, or one seed for noise and augmentation");
   }
@@ -402,8 +402,8 @@ std::string since(const Finding& finding) {
 
 // Whether what was behind one step, its samples and layers, says more.
 bool is_of_a_step(const std::string& check) {
-  constexpr std::array kChecks{"nonfinite-gradient", "nonfinite-loss", "loss-event",
-                               "worker-outlier", "zero-gradient"};
+  constexpr std::array kChecks{"nonfinite-gradient", "nonfinite-loss", "loss-event", "rank-outlier",
+                               "zero-gradient"};
   return std::ranges::find(kChecks, check) != kChecks.end();
 }
 

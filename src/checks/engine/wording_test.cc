@@ -12,7 +12,7 @@ namespace {
 
 Finding outlier() {
   Finding f;
-  f.check = "worker-outlier";
+  f.check = "rank-outlier";
   f.severity = Severity::kWarning;
   f.ranks = {2};
   f.first_step = 101;
@@ -43,7 +43,7 @@ TEST(Wording, SaysSinceWhenWithHowMuchAndWhatItMayBe) {
             "gradient norm 3.97 times the others' (7 spreads above); began at step 101, certain at "
             "114");
   EXPECT_EQ(said.suspects, "a loss that is not divided by 4, as it is on the others");
-  EXPECT_EQ(said.more, "presum explain worker-outlier; presum blame RUN --step 101 --rank 2");
+  EXPECT_EQ(said.more, "presum explain rank-outlier; presum blame RUN --step 101 --rank 2");
   EXPECT_FALSE(said.consequence.empty());
 }
 
@@ -117,9 +117,9 @@ TEST(Wording, SeveralStatisticsAreToldApartWithTheRanksOfOthers) {
   Finding f = outlier();
   f.evidence[4].second = 0.06;
   f.evidence[3].second = -8.0;
-  f.evidence.emplace_back("worker_outlier_statistic", std::string("loss"));
-  f.evidence.emplace_back("worker_outlier_effect_sd", 2.5);
-  f.evidence.emplace_back("worker_outlier_ranks", std::string("0,1,3"));
+  f.evidence.emplace_back("rank_outlier_statistic", std::string("loss"));
+  f.evidence.emplace_back("rank_outlier_effect_sd", 2.5);
+  f.evidence.emplace_back("rank_outlier_ranks", std::string("0,1,3"));
   const Wording said = wording(f);
   EXPECT_EQ(said.evidence,
             "gradient norm 0.06 times the others' (8 spreads below); loss 2.5 spreads above the "

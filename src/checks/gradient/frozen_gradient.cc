@@ -81,7 +81,7 @@ class FrozenGradient final : public Rule {
 
 }  // namespace
 
-constexpr Check kFrozenGradientExplains[] = {&kWorkerOutlier, &kPairTooSimilar, &kTooConsistent,
+constexpr Check kFrozenGradientExplains[] = {&kRankOutlier, &kPairTooSimilar, &kTooConsistent,
                                              &kLossEvent};
 constinit const CheckInfo kFrozenGradient{
     .id = "frozen-gradient",

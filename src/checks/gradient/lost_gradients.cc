@@ -175,9 +175,9 @@ class LostGradients final : public Rule {
 
 }  // namespace
 
-constexpr Check kLostGradientsExplains[] = {&kWorkerOutlier, &kPairTooSimilar,   &kTooConsistent,
-                                            &kLossEvent,     &checks::kClipNorm, &kBufferDesync,
-                                            &kNoProgress,    &kTokenImbalance};
+constexpr Check kLostGradientsExplains[] = {&kRankOutlier, &kPairTooSimilar,   &kTooConsistent,
+                                            &kLossEvent,   &checks::kClipNorm, &kBufferDesync,
+                                            &kNoProgress,  &kTokenImbalance};
 constinit const CheckInfo kLostGradients{
     .id = "lost-gradients",
     .severity = Severity::kWarning,

@@ -151,9 +151,10 @@ struct NonfiniteLoss final : Nonfinite {
 }  // namespace
 
 constexpr Check kNonfiniteGradientExplains[] = {
-    &kNonfiniteLoss,           &kParameterDesync, &kBufferDesync,  &kStateDesync,
-    &kWorkerOutlier,           &kPairTooSimilar,  &kTooConsistent, &kLossEvent,
-    &kReducedGradientMismatch, &kReductionScale,  &kZeroGradient,  &kFrozenGradient};
+    &kNonfiniteLoss,  &kParameterDesync, &kBufferDesync,
+    &kStateDesync,    &kRankOutlier,     &kPairTooSimilar,
+    &kTooConsistent,  &kLossEvent,       &kReducedGradientMismatch,
+    &kReductionScale, &kZeroGradient,    &kFrozenGradient};
 constinit const CheckInfo kNonfiniteGradient{
     .id = "nonfinite-gradient",
     .severity = Severity::kCritical,
@@ -175,7 +176,7 @@ constinit const CheckInfo kNonfiniteGradient{
 };
 
 constexpr Check kNonfiniteLossExplains[] = {
-    &kNonfiniteGradient, &kParameterDesync, &kBufferDesync, &kStateDesync, &kWorkerOutlier,
+    &kNonfiniteGradient, &kParameterDesync, &kBufferDesync, &kStateDesync, &kRankOutlier,
     &kPairTooSimilar,    &kTooConsistent,   &kLossEvent,    &kZeroGradient};
 constinit const CheckInfo kNonfiniteLoss{
     .id = "nonfinite-loss",

@@ -120,7 +120,7 @@ class Recomputed final : public Rule {
 }  // namespace
 
 constexpr Check kRecomputeMismatchExplains[] = {
-    &kWorkerOutlier,     &kPairTooSimilar,          &kTooConsistent,   &kLossEvent,
+    &kRankOutlier,       &kPairTooSimilar,          &kTooConsistent,   &kLossEvent,
     &kNonfiniteGradient, &kNonfiniteLoss,           &kParameterDesync, &kBufferDesync,
     &kStateDesync,       &kReducedGradientMismatch, &kReductionScale};
 constinit const CheckInfo kRecomputeMismatch{

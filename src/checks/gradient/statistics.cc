@@ -7,7 +7,7 @@
 // micro-batches, or else of samples, that differ between ranks in the same way in 5 records in a
 // row are told as they are; samples are information where the program's weights follow them.
 //
-// **worker-outlier, pair-too-similar, too-consistent, loss-event.** See
+// **rank-outlier, pair-too-similar, too-consistent, loss-event.** See
 // [detectors.md](detectors.md) for rates and delays. `first_step` is where evidence began to grow,
 // `alarm_step` where it was enough for the first time. `last_step` of a worker's own statistic is
 // the last step at which it still deviated, of all others that of the last alarm. Where every
@@ -80,7 +80,7 @@ Check check_of(const Alarm& alarm) {
   if (alarm.kind == Alarm::Kind::kPairSimilar) return &kPairTooSimilar;
   if (alarm.kind == Alarm::Kind::kTooConsistent) return &kTooConsistent;
   if (alarm.kind == Alarm::Kind::kEvent) return &kLossEvent;
-  return alarm.statistic == Statistic::kTokens ? &kTokenImbalance : &kWorkerOutlier;
+  return alarm.statistic == Statistic::kTokens ? &kTokenImbalance : &kRankOutlier;
 }
 
 std::string title_of(const Alarm& alarm, bool two) {
@@ -267,7 +267,7 @@ class Statistics final : public Rule {
     const auto note = [&](Check check, bool seen, const char* why) {
       seen ? log.checked(check) : log.cannot(check, why);
     };
-    note(&kWorkerOutlier,
+    note(&kRankOutlier,
          watched(Statistic::kLoss) || watched(Statistic::kNorm) || watched(Statistic::kDirection),
          "Neither losses, norms nor directions were comparable so far.");
     note(&kPairTooSimilar, watched(Statistic::kPair),
@@ -378,11 +378,11 @@ class Statistics final : public Rule {
 }  // namespace
 
 bool is_turned_away(const Signal& signal) {
-  return signal.check == &kWorkerOutlier &&
+  return signal.check == &kRankOutlier &&
          signal.key == key(Alarm::Kind::kOutlier, Statistic::kDirection, false, false);
 }
 
-constexpr Check kTokenImbalanceExplains[] = {&kWorkerOutlier, &kLossEvent};
+constexpr Check kTokenImbalanceExplains[] = {&kRankOutlier, &kLossEvent};
 constinit const CheckInfo kTokenImbalance{
     .id = "token-imbalance",
     .severity = Severity::kWarning,
@@ -405,9 +405,9 @@ constinit const CheckInfo kTokenImbalance{
     .make = make<Statistics>,
 };
 
-constexpr Check kWorkerOutlierExplains[] = {&kPairTooSimilar, &kTooConsistent, &kLossEvent};
-constinit const CheckInfo kWorkerOutlier{
-    .id = "worker-outlier",
+constexpr Check kRankOutlierExplains[] = {&kPairTooSimilar, &kTooConsistent, &kLossEvent};
+constinit const CheckInfo kRankOutlier{
+    .id = "rank-outlier",
     .severity = Severity::kWarning,
     .compares = "each worker's loss, norm and direction against the others'",
     .fires = "with the alarm",
@@ -422,13 +422,13 @@ constinit const CheckInfo kWorkerOutlier{
         "Compare data, code path and hardware of the named ranks with the others'. No harder check "
         "explains the difference.",
     .precedence = 320,
-    .explains = kWorkerOutlierExplains,
+    .explains = kRankOutlierExplains,
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
     .make = make<Statistics>,
 };
 
-constexpr Check kPairTooSimilarExplains[] = {&kTooConsistent, &kWorkerOutlier};
+constexpr Check kPairTooSimilarExplains[] = {&kTooConsistent, &kRankOutlier};
 constinit const CheckInfo kPairTooSimilar{
     .id = "pair-too-similar",
     .severity = Severity::kWarning,

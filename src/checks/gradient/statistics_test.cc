@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker-outlier, pair-too-similar, too-consistent, loss-event, token-imbalance.
+// rank-outlier, pair-too-similar, too-consistent, loss-event, token-imbalance.
 #include <gtest/gtest.h>
 
 #include "checks/engine/testing.h"
@@ -33,15 +33,14 @@ Finding raised(const Alarm& a) {
 
 TEST(Statistics, EveryKindOfAlarmHasItsCheck) {
   using K = Alarm::Kind;
-  EXPECT_EQ(raised(alarm(K::kOutlier, Statistic::kLoss, {3})).check, "worker-outlier");
+  EXPECT_EQ(raised(alarm(K::kOutlier, Statistic::kLoss, {3})).check, "rank-outlier");
   EXPECT_EQ(raised(alarm(K::kOutlier, Statistic::kTokens, {3})).check, "token-imbalance");
   EXPECT_EQ(raised(alarm(K::kPairSimilar, Statistic::kPair, {1, 3})).check, "pair-too-similar");
-  EXPECT_EQ(raised(alarm(K::kPairOpposed, Statistic::kPair, {1, 3})).check, "worker-outlier");
+  EXPECT_EQ(raised(alarm(K::kPairOpposed, Statistic::kPair, {1, 3})).check, "rank-outlier");
   const Finding all = raised(alarm(K::kTooConsistent, Statistic::kMicroBatch, {}));
   EXPECT_EQ(all.check, "too-consistent");
   EXPECT_EQ(all.title, "All 8 ranks differed less than their micro-batches allow");
-  EXPECT_EQ(raised(alarm(K::kTooInconsistent, Statistic::kMicroBatch, {3})).check,
-            "worker-outlier");
+  EXPECT_EQ(raised(alarm(K::kTooInconsistent, Statistic::kMicroBatch, {3})).check, "rank-outlier");
   EXPECT_EQ(raised(alarm(K::kEvent, Statistic::kLoss, {3})).check, "loss-event");
 }
 
@@ -103,13 +102,13 @@ TEST(Statistics, MapsReplicasToRanks) {
 TEST(Statistics, TellWhatTheyWatched) {
   Watched w;
   w.play(1, 1);
-  EXPECT_EQ(w.check("worker-outlier").state, State::kNotPossible);
+  EXPECT_EQ(w.check("rank-outlier").state, State::kNotPossible);
   EXPECT_EQ(w.check("pair-too-similar").state, State::kNotPossible);
   detect::StepAlarms alarms;
   alarms.watched[static_cast<std::size_t>(Statistic::kNorm)] = 1;
   alarms.watched[static_cast<std::size_t>(Statistic::kPair)] = 1;
   w.diagnoser.update(w.run.step(2), alarms);
-  EXPECT_EQ(w.check("worker-outlier").state, State::kNotTriggered);
+  EXPECT_EQ(w.check("rank-outlier").state, State::kNotTriggered);
   EXPECT_EQ(w.check("pair-too-similar").state, State::kNotTriggered);
   EXPECT_EQ(w.check("loss-event").state, State::kNotPossible);
 }
@@ -139,7 +138,7 @@ TEST(Statistics, AnAlarmThatIsRaisedAgainKeepsItsFirstStep) {
   again.first_step = 5;
   again.step = 90;
   w.feed(w.run.step(90), {again});
-  expect(w, "worker-outlier", {.last_step = 90});
+  expect(w, "rank-outlier", {.last_step = 90});
   EXPECT_EQ(number_of(w.first(), "alarm_step"), 24);
 }
 
@@ -183,12 +182,12 @@ TEST(Statistics, AnOutlierWithOtherTokenCountsIsNamedByThem) {
   const Finding four = with_tokens(4, 156, {1});
   EXPECT_EQ(four.check, "token-imbalance");
   EXPECT_EQ(four.title, "Rank 1 had 1.56 times as many target tokens as the others");
-  EXPECT_EQ(four.also, Ids{"worker-outlier"});
+  EXPECT_EQ(four.also, Ids{"rank-outlier"});
   EXPECT_EQ(four.severity, Severity::kWarning);
   const Finding two = with_tokens(2, 156, {0, 1});
   EXPECT_EQ(two.title, "Rank 0 had 0.64 times as many target tokens as rank 1");
-  EXPECT_EQ(with_tokens(4, 105, {1}).check, "worker-outlier") << "nearly alike";
-  EXPECT_EQ(with_tokens(4, 156, {2}).check, "worker-outlier") << "another worker";
+  EXPECT_EQ(with_tokens(4, 105, {1}).check, "rank-outlier") << "nearly alike";
+  EXPECT_EQ(with_tokens(4, 156, {2}).check, "rank-outlier") << "another worker";
 }
 
 void uneven(StepRecord& r) {

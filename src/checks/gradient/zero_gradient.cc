@@ -211,7 +211,7 @@ class ZeroGradient final : public Rule {
 
 }  // namespace
 
-constexpr Check kZeroGradientExplains[] = {&kWorkerOutlier, &kPairTooSimilar, &kTooConsistent,
+constexpr Check kZeroGradientExplains[] = {&kRankOutlier, &kPairTooSimilar, &kTooConsistent,
                                            &kLossEvent, &kFrozenGradient};
 constinit const CheckInfo kZeroGradient{
     .id = "zero-gradient",

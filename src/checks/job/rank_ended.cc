@@ -55,7 +55,7 @@ void report_end(const std::optional<RankEnd>& end, SignalLog& log) {
   log.replace(&kRankEnded, std::move(signal));
 }
 
-constexpr Check kRankEndedExplains[] = {&kMissingWorker};
+constexpr Check kRankEndedExplains[] = {&kMissingRank};
 constinit const CheckInfo kRankEnded{
     .id = "rank-ended",
     .severity = Severity::kCritical,

@@ -212,8 +212,8 @@ class Reduction final : public Rule {
 }  // namespace
 
 constexpr Check kNoReductionExplains[] = {
-    &kParameterDesync, &kBufferDesync, &kStateDesync,   &kWorkerOutlier,  &kPairTooSimilar,
-    &kTooConsistent,   &kLossEvent,    &kMissingWorker, &kReductionScale, &kReducedGradientMismatch,
+    &kParameterDesync, &kBufferDesync, &kStateDesync, &kRankOutlier,    &kPairTooSimilar,
+    &kTooConsistent,   &kLossEvent,    &kMissingRank, &kReductionScale, &kReducedGradientMismatch,
     &kReductionError,  &kClipNorm};
 constinit const CheckInfo kNoReduction{
     .id = "no-reduction",
@@ -265,7 +265,7 @@ constinit const CheckInfo kReductionScale{
 
 constexpr Check kReducedGradientMismatchExplains[] = {
     &kNonfiniteGradient, &kNonfiniteLoss, &kParameterDesync, &kBufferDesync, &kStateDesync,
-    &kReductionError,    &kClipNorm,      &kWorkerOutlier,   &kLossEvent};
+    &kReductionError,    &kClipNorm,      &kRankOutlier,     &kLossEvent};
 constinit const CheckInfo kReducedGradientMismatch{
     .id = "reduced-gradient-mismatch",
     .severity = Severity::kCritical,

@@ -123,7 +123,7 @@ TEST(ReductionScale, IsNotJudgedWithAWorkerMissingOrWithoutSketches) {
     --r.workers_seen;
     r.missing_replicas = {7};
   });
-  EXPECT_EQ(missing.ids(), Ids{"missing-worker"});
+  EXPECT_EQ(missing.ids(), Ids{"missing-rank"});
   Watched blind = played(0, [](StepRecord& r) {
     scale(r, 8);
     r.mean_norm = r.mean_norm_error = kNaN;

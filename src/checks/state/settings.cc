@@ -417,7 +417,7 @@ Mismatch compare_kinds(const StepContext& context, Check check, bool (*counts)(F
 }
 
 constexpr Check kOptimizerMismatchExplains[] = {&kParameterDesync, &kBufferDesync,   &kStateDesync,
-                                                &kWorkerOutlier,   &kPairTooSimilar, &kLossEvent};
+                                                &kRankOutlier,     &kPairTooSimilar, &kLossEvent};
 constinit const CheckInfo kOptimizerMismatch{
     .id = "optimizer-mismatch",
     .severity = Severity::kCritical,
@@ -440,7 +440,7 @@ constinit const CheckInfo kOptimizerMismatch{
 };
 
 constexpr Check kEnvironmentMismatchExplains[] = {&kParameterDesync, &kBufferDesync, &kStateDesync,
-                                                  &kReducedGradientMismatch, &kWorkerOutlier};
+                                                  &kReducedGradientMismatch, &kRankOutlier};
 constinit const CheckInfo kEnvironmentMismatch{
     .id = "environment-mismatch",
     .severity = Severity::kWarning,
@@ -461,7 +461,7 @@ constinit const CheckInfo kEnvironmentMismatch{
     .make = make<Settings>,
 };
 
-constexpr Check kModeMismatchExplains[] = {&kBufferDesync, &kWorkerOutlier, &kPairTooSimilar,
+constexpr Check kModeMismatchExplains[] = {&kBufferDesync, &kRankOutlier, &kPairTooSimilar,
                                            &kLossEvent};
 constinit const CheckInfo kModeMismatch{
     .id = "mode-mismatch",

@@ -38,7 +38,7 @@ TEST(Settings, OfOneRankAloneAreNamedWithTheirValues) {
        Severity::kWarning},
       {Kind::kSamplerSeed, 43, "sampler-mismatch", "sampler_seed", "0-2,4-7: 42; 3: 43",
        Severity::kWarning},
-      {Kind::kDataAttributes, 1, "manifest-mismatch", "data_attributes", "0-2,4-7: 2679; 3: 1",
+      {Kind::kDataAttributes, 1, "dataset-mismatch", "data_attributes", "0-2,4-7: 2679; 3: 1",
        Severity::kWarning},
   };
   for (const Row& row : rows) {

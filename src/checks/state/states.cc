@@ -318,7 +318,7 @@ class States final : public Rule {
 
 }  // namespace
 
-constexpr Check kStateDesyncExplains[] = {&kParameterDesync, &kBufferDesync,  &kWorkerOutlier,
+constexpr Check kStateDesyncExplains[] = {&kParameterDesync, &kBufferDesync,  &kRankOutlier,
                                           &kPairTooSimilar,  &kTooConsistent, &kLossEvent};
 constinit const CheckInfo kStateDesync{
     .id = "state-desync",
@@ -340,7 +340,7 @@ constinit const CheckInfo kStateDesync{
     .make = make<States>,
 };
 
-constexpr Check kBufferDesyncExplains[] = {&kWorkerOutlier, &kLossEvent};
+constexpr Check kBufferDesyncExplains[] = {&kRankOutlier, &kLossEvent};
 constinit const CheckInfo kBufferDesync{
     .id = "buffer-desync",
     .severity = Severity::kWarning,
@@ -360,7 +360,7 @@ constinit const CheckInfo kBufferDesync{
     .make = make<States>,
 };
 
-constexpr Check kParameterDesyncExplains[] = {&kNonfiniteGradient, &kNonfiniteLoss, &kWorkerOutlier,
+constexpr Check kParameterDesyncExplains[] = {&kNonfiniteGradient, &kNonfiniteLoss, &kRankOutlier,
                                               &kPairTooSimilar,    &kTooConsistent, &kLossEvent,
                                               &kBufferDesync};
 constinit const CheckInfo kParameterDesync{

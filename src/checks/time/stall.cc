@@ -88,7 +88,7 @@ void report_stall(const Stall& stall, SignalLog& log) {
   log.add(std::move(signal));
 }
 
-constexpr Check kStallExplains[] = {&kMissingWorker};
+constexpr Check kStallExplains[] = {&kMissingRank};
 constinit const CheckInfo kStall{
     .id = "stall",
     .severity = Severity::kCritical,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// **stall, slow-node, uneven-batches, data-starved, slow-worker, periodic-stall, gradual-slowing.**
+// **stall, slow-node, uneven-batches, data-starved, slow-rank, periodic-stall, gradual-slowing.**
 // See [time.md](time.md) for what they look at, from where on a difference counts, and what they
 // cannot see.
 
@@ -35,7 +35,7 @@ constexpr std::uint64_t kUnevenSteps = 30;
 constexpr std::size_t kRanksMax = 65'536;
 constexpr double kConfidence = 0.8;
 
-constexpr std::array kChecksHere = {&kSlowWorker, &kSlowNode, &kDataStarved, &kUnevenBatches};
+constexpr std::array kChecksHere = {&kSlowRank, &kSlowNode, &kDataStarved, &kUnevenBatches};
 constexpr const char* kNotTimed =
     "The times of a step were not known on two ranks so far: the first step's never are, nor "
     "where FSDP trains on a device.";
@@ -129,7 +129,7 @@ void add_thread_times(Evidence& evidence, const BesideOthers& times) {
   }
 }
 
-// Of slow-worker; empty: that of the catalogue.
+// Of slow-rank; empty: that of the catalogue.
 std::string remedy_of(const Causes& causes) {
   if (causes.only_queued()) {
     return "Look at what else runs on this rank's processors, or which quota holds it back: start "
@@ -234,7 +234,7 @@ class TokenTimes {
 };
 
 // Who makes the others wait, in what, and what it costs: docs/time.md.
-class SlowWorkers final : public Rule {
+class SlowRanks final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     const StepRecord& record = context.record;
@@ -246,7 +246,7 @@ class SlowWorkers final : public Rule {
     if (timed) {
       means_.see(record);
       tokens_.see(record);
-      for (const Check check : {&kSlowWorker, &kSlowNode, &kDataStarved}) {
+      for (const Check check : {&kSlowRank, &kSlowNode, &kDataStarved}) {
         log.checked(check);
       }
       if (tokens_.knows()) {
@@ -288,7 +288,7 @@ class SlowWorkers final : public Rule {
     const bool tokens = tokens_.explained(replica) >= kMostOfIt * longer;
     const Phase phase = slowest_phase(times);
     const Check check = tokens                            ? &kUnevenBatches
-                        : queued || phase != Phase::kData ? &kSlowWorker
+                        : queued || phase != Phase::kData ? &kSlowRank
                                                           : &kDataStarved;
     const std::uint32_t rank = context.roster.rank_of(replica);
     Signal signal = sighting(check, alarm.step, {{rank}, false}, kConfidence);
@@ -312,7 +312,7 @@ class SlowWorkers final : public Rule {
                        {"others_wait_ms", milliseconds(waited)},
                        {"step_ms", milliseconds(step)}};
     add_thread_times(signal.evidence, times);
-    if (check == &kSlowWorker) signal.remedy = remedy_of(causes);
+    if (check == &kSlowRank) signal.remedy = remedy_of(causes);
     if (queued) signal.severity = Severity::kInfo;  // that is not the program's
     if (tokens) {
       signal.severity = Severity::kInfo;
@@ -398,8 +398,8 @@ class SlowWorkers final : public Rule {
 
 }  // namespace
 
-constinit const CheckInfo kSlowWorker{
-    .id = "slow-worker",
+constinit const CheckInfo kSlowRank{
+    .id = "slow-rank",
     .severity = Severity::kWarning,
     .compares = "each rank's own time against the others'",
     .fires = "with the alarm; that a rank waited for a processor is information",
@@ -414,10 +414,10 @@ constinit const CheckInfo kSlowWorker{
     .precedence = 400,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
-    .make = make<SlowWorkers>,
+    .make = make<SlowRanks>,
 };
 
-constexpr Check kSlowNodeExplains[] = {&kSlowWorker, &kDataStarved};
+constexpr Check kSlowNodeExplains[] = {&kSlowRank, &kDataStarved};
 constinit const CheckInfo kSlowNode{
     .id = "slow-node",
     .severity = Severity::kWarning,
@@ -433,7 +433,7 @@ constinit const CheckInfo kSlowNode{
     .explains = kSlowNodeExplains,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
-    .make = make<SlowWorkers>,
+    .make = make<SlowRanks>,
 };
 
 constinit const CheckInfo kDataStarved{
@@ -451,10 +451,10 @@ constinit const CheckInfo kDataStarved{
     .precedence = 390,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
-    .make = make<SlowWorkers>,
+    .make = make<SlowRanks>,
 };
 
-constexpr Check kUnevenBatchesExplains[] = {&kSlowWorker};
+constexpr Check kUnevenBatchesExplains[] = {&kSlowRank};
 constinit const CheckInfo kUnevenBatches{
     .id = "uneven-batches",
     .severity = Severity::kInfo,
@@ -471,7 +471,7 @@ constinit const CheckInfo kUnevenBatches{
     .explains = kUnevenBatchesExplains,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
-    .make = make<SlowWorkers>,
+    .make = make<SlowRanks>,
 };
 
 }  // namespace presum::checks

@@ -97,7 +97,7 @@ TEST_P(SlowPhase, IsNamedWithItsCost) {
     if (w.rank == 2) longer(w, GetParam(), 0.04);
   });
   const Finding f = run.only();
-  EXPECT_EQ(f.check, GetParam() == Phase::kData ? "data-starved" : "slow-worker");
+  EXPECT_EQ(f.check, GetParam() == Phase::kData ? "data-starved" : "slow-rank");
   EXPECT_EQ(f.ranks, (RankList{2}));
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_EQ(text_of(f, "phase"), to_string(GetParam()));
@@ -148,7 +148,7 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
     w.times.of(Phase::kBackward) += 0.7 * more;
     w.times.of(Phase::kForward) += 0.3 * more;
   });
-  EXPECT_EQ(f.check, "slow-worker");
+  EXPECT_EQ(f.check, "slow-rank");
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_EQ(text_of(f, "phase"), "backward");
   EXPECT_NE(f.title.find("mostly in its backward pass: it computed 2 times as long"),
@@ -205,7 +205,7 @@ TEST(SlowWorkers, AQueueNamesNoPhase) {
     w.times.queued = w.rank == 1 ? 0.08 : 0.01;
     longer(w, Phase::kBackward, w.times.queued);
   });
-  EXPECT_EQ(f.check, "slow-worker");
+  EXPECT_EQ(f.check, "slow-rank");
   EXPECT_EQ(text_of(f, "phase"), "processor");
   EXPECT_NE(f.title.find("waiting for a processor;"), std::string::npos) << f.title;
   EXPECT_EQ(f.remedy.find("phase"), std::string::npos) << f.remedy;
@@ -227,7 +227,7 @@ TEST(SlowWorkers, OneSlowRankOfAHostIsNoSlowNode) {
   run.run(100, [](WorkerRecord& w) {
     if (w.rank == 5) longer(w, Phase::kBackward, 0.05);
   });
-  EXPECT_EQ(run.only().check, "slow-worker");
+  EXPECT_EQ(run.only().check, "slow-rank");
 }
 
 TEST(SlowWorkers, LongBatchesAreNoSlowMachine) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// **manifest-mismatch, sampler-mismatch.** Judged only where samplers split one data set among
+// **dataset-mismatch, sampler-mismatch.** Judged only where samplers split one data set among
 // several workers. Workers with shards and samplers of their own may have any length, order and
 // seed. An index must mean the same row on every worker, unless a worker's own draws of an index
 // differ too: then it is augmentation. Conflicts are counted for each pair of ranks: the ranks that
@@ -47,11 +47,11 @@ constexpr const char* kNoSharedData =
 
 // What the data set says of itself, and whether an index means the same sample on every worker.
 // Both need a sampler that splits one data set among the workers.
-class Manifest final : public Rule {
+class DatasetMismatch final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     if (!distributed_sampling(context.record)) {
-      return log.cannot(&kManifestMismatch, kNoSharedData);
+      return log.cannot(&kDatasetMismatch, kNoSharedData);
     }
     compare_facts(context, log);
     compare_rows(context, log);
@@ -78,10 +78,10 @@ class Manifest final : public Rule {
   };
 
   void compare_facts(const StepContext& context, SignalLog& log) const {
-    Mismatch found = compare_kinds(context, &kManifestMismatch);
-    if (found.looked) log.checked(&kManifestMismatch);
+    Mismatch found = compare_kinds(context, &kDatasetMismatch);
+    if (found.looked) log.checked(&kDatasetMismatch);
     if (found.names.empty()) return;
-    Signal signal = sighting(&kManifestMismatch, context, found.blame, 0.95);
+    Signal signal = sighting(&kDatasetMismatch, context, found.blame, 0.95);
     signal.title =
         signal.everyone ? "The ranks differ in their data set: " : "{Ranks} had another data set: ";
     signal.title += listed(found.names);
@@ -103,7 +103,7 @@ class Manifest final : public Rule {
     }
     const Odd found = odd(all_ranks(context.record));
     if (found.blame.ranks.empty()) return;
-    Signal signal = sighting({&kManifestMismatch, 1}, context, found.blame, 0.9);
+    Signal signal = sighting({&kDatasetMismatch, 1}, context, found.blame, 0.9);
     signal.first_step = found.first_step;
     signal.title =
         signal.everyone
@@ -233,11 +233,11 @@ class Manifest final : public Rule {
 
 }  // namespace
 
-constexpr Check kManifestMismatchExplains[] = {
-    &kWorkerOutlier,   &kPairTooSimilar,  &kTooConsistent, &kLossEvent,     &kDuplicateData,
+constexpr Check kDatasetMismatchExplains[] = {
+    &kRankOutlier,     &kPairTooSimilar,  &kTooConsistent, &kLossEvent,     &kDuplicateData,
     &kSamplerMismatch, &kOverlappingData, &kDataCoverage,  &kTokenImbalance};
-constinit const CheckInfo kManifestMismatch{
-    .id = "manifest-mismatch",
+constinit const CheckInfo kDatasetMismatch{
+    .id = "dataset-mismatch",
     .severity = Severity::kWarning,
     .compares = "length and contents of the data set of all workers",
     .fires = "now; rows after 8 conflicts in 3 steps",
@@ -256,9 +256,9 @@ constinit const CheckInfo kManifestMismatch{
         "positions, so lists that differ are read twice in part and not at all in part.",
     .resembles = "pytorch/pytorch#70103",
     .precedence = 90,
-    .explains = kManifestMismatchExplains,
+    .explains = kDatasetMismatchExplains,
     .compares_ranks = true,
-    .make = make<Manifest>,
+    .make = make<DatasetMismatch>,
 };
 
 }  // namespace presum::checks

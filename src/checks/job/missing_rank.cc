@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// **missing-worker.** A worker whose packets are lost looks like one that died. Ranks whose first
+// **missing-rank.** A worker whose packets are lost looks like one that died. Ranks whose first
 // absence is at most 5 steps apart are one finding. The rank of a worker that never said hello is
 // not known; its `replica` stands in. A rank is missing from a step if its packet has not come
 // after 30 seconds and 64 later steps, from later steps as long as it stays silent, from every step
@@ -19,15 +19,15 @@ constexpr std::uint64_t kTogether = 5;  // steps between losses of one cause
 
 // A worker that comes back and says that it dropped its packets was not missing: presum was too
 // slow, which is information.
-class Presence final : public Rule {
+class MissingRank final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     for (const WorkerRecord& w : context.record.workers) welcome(w, log);
     if (context.record.workers_expected < 2) {
-      return log.cannot(&kMissingWorker, "One worker: nobody else is expected.");
+      return log.cannot(&kMissingRank, "One worker: nobody else is expected.");
     }
     if (context.record.lacks_packets()) return;
-    log.checked(&kMissingWorker);
+    log.checked(&kMissingRank);
     if (!context.record.missing_replicas.empty()) count_missing(context, log);
   }
 
@@ -50,7 +50,7 @@ class Presence final : public Rule {
       seen = seen || worker.seen;
       insert(blame.ranks, rank);
     }
-    Signal now = sighting(&kMissingWorker, context, std::move(blame), 1);
+    Signal now = sighting(&kMissingRank, context, std::move(blame), 1);
     now.title = seen ? "{Ranks} stopped reporting, or reported only some of the steps"
                      : "{Ranks} never reported";
     now.evidence = {{"steps_missing", static_cast<std::int64_t>(longest)},
@@ -65,7 +65,7 @@ class Presence final : public Rule {
     worker.dropped = w.dropped;
     worker.seen = true;
     if (!late) return;
-    if (Signal* signal = log.find(&kMissingWorker, w.rank)) forgive(*signal);
+    if (Signal* signal = log.find(&kMissingRank, w.rank)) forgive(*signal);
   }
 
   void forgive(Signal& signal) {
@@ -85,10 +85,10 @@ class Presence final : public Rule {
 
 }  // namespace
 
-constexpr Check kMissingWorkerExplains[] = {&kWorkerOutlier, &kPairTooSimilar, &kTooConsistent,
-                                            &kLossEvent};
-constinit const CheckInfo kMissingWorker{
-    .id = "missing-worker",
+constexpr Check kMissingRankExplains[] = {&kRankOutlier, &kPairTooSimilar, &kTooConsistent,
+                                          &kLossEvent};
+constinit const CheckInfo kMissingRank{
+    .id = "missing-rank",
     .severity = Severity::kWarning,
     .compares = "packets of every worker at every step",
     .fires = "now; information where the worker comes back and says that it dropped them",
@@ -99,8 +99,8 @@ constinit const CheckInfo kMissingWorker{
         "See whether the process of these ranks still runs and reaches the aggregator's port. "
         "Steps without them are judged by the others alone.",
     .precedence = 50,
-    .explains = kMissingWorkerExplains,
-    .make = make<Presence>,
+    .explains = kMissingRankExplains,
+    .make = make<MissingRank>,
 };
 
 }  // namespace presum::checks
