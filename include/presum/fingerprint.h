@@ -81,8 +81,7 @@ struct FingerprintInfo {
   FingerprintKind kind;
   std::string_view name;  // such as "sampler_seed"
   Expectation expectation;
-  bool real;               // the value is the bits of a double
-  std::string_view check;  // the check that a broken expectation belongs to; empty: none
+  bool real;  // the value is the bits of a double
 };
 
 // All kinds that presum knows, ascending.

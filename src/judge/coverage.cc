@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include "checks/engine/check.h"
 #include "detect/detector.h"
 #include "judge/continuations.h"
 
@@ -157,9 +158,8 @@ namespace {
 
 // Who is slow costs time and changes no number; nor does a stall that went on.
 bool is_of_what_is_trained(const Finding& f) {
-  constexpr std::array<std::string_view, 5> kOfTime = {"stall", "slow-node", "uneven-batches",
-                                                       "data-starved", "slow-rank"};
-  const bool of_time = std::ranges::find(kOfTime, f.check) != kOfTime.end() && f.also.empty();
+  const checks::Check check = checks::find_check(f.check);
+  const bool of_time = check != nullptr && check->of_time && f.also.empty();
   return f.severity > (of_time ? Severity::kWarning : Severity::kInfo);
 }
 

@@ -233,6 +233,9 @@ class DatasetMismatch final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kDatasetMismatchKinds[] = {
+    FingerprintKind::kDataClass, FingerprintKind::kDataLength, FingerprintKind::kDataAttributes,
+    FingerprintKind::kDataSubset, FingerprintKind::kDataContents};
 constexpr Check kDatasetMismatchExplains[] = {
     &kRankOutlier,     &kPairTooSimilar,  &kTooConsistent, &kLossEvent,     &kDuplicateData,
     &kSamplerMismatch, &kOverlappingData, &kDataCoverage,  &kTokenImbalance};
@@ -257,6 +260,7 @@ constinit const CheckInfo kDatasetMismatch{
     .resembles = "pytorch/pytorch#70103",
     .precedence = 90,
     .explains = kDatasetMismatchExplains,
+    .fingerprints = kDatasetMismatchKinds,
     .compares_ranks = true,
     .make = make<DatasetMismatch>,
 };

@@ -432,6 +432,7 @@ class Duplicates final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kDuplicateDataKinds[] = {FingerprintKind::kBatch};
 constexpr Check kDuplicateDataExplains[] = {&kRankOutlier,     &kPairTooSimilar, &kTooConsistent,
                                             &kLossEvent,       &kEpochNotSet,    &kSamplerMismatch,
                                             &kOverlappingData, &kDataCoverage,   &kSharedRng};
@@ -453,6 +454,7 @@ constinit const CheckInfo kDuplicateData{
     .resembles = "huggingface/datasets#7868",
     .precedence = 100,
     .explains = kDuplicateDataExplains,
+    .fingerprints = kDuplicateDataKinds,
     .compares_ranks = true,
     .make = make<Duplicates>,
 };

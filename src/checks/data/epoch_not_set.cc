@@ -134,6 +134,7 @@ class DataOrder final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kEpochNotSetKinds[] = {FingerprintKind::kSamplerSetsEpoch};
 constexpr Check kEpochNotSetExplains[] = {&kOverlappingData};
 constinit const CheckInfo kEpochNotSet{
     .id = "epoch-not-set",
@@ -148,6 +149,7 @@ constinit const CheckInfo kEpochNotSet{
     .resembles = "pytorch/pytorch#31771",
     .precedence = 110,
     .explains = kEpochNotSetExplains,
+    .fingerprints = kEpochNotSetKinds,
     .make = make<DataOrder>,
 };
 

@@ -238,6 +238,11 @@ Signal shared_in_groups(Check check, const StepContext& context, std::size_t eac
   return signal;
 }
 
+constexpr FingerprintKind kSamplerMismatchKinds[] = {
+    FingerprintKind::kSamplerClass,    FingerprintKind::kSamplerSeed,
+    FingerprintKind::kSamplerEpoch,    FingerprintKind::kSamplerRank,
+    FingerprintKind::kSamplerReplicas, FingerprintKind::kSamplerLength,
+    FingerprintKind::kSamplerShuffle,  FingerprintKind::kSamplerDropLast};
 constexpr Check kSamplerMismatchExplains[] = {&kDuplicateData, &kEpochNotSet,    &kOverlappingData,
                                               &kDataCoverage,  &kPairTooSimilar, &kTooConsistent};
 constinit const CheckInfo kSamplerMismatch{
@@ -252,6 +257,7 @@ constinit const CheckInfo kSamplerMismatch{
     .resembles = "NVlabs/LongLive#71",
     .precedence = 120,
     .explains = kSamplerMismatchExplains,
+    .fingerprints = kSamplerMismatchKinds,
     .compares_ranks = true,
     .make = make<Sampler>,
 };

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "presum/finding.h"
+#include "presum/fingerprint.h"
 
 namespace presum::checks {
 
@@ -35,9 +36,13 @@ struct CheckInfo {
   std::string_view resembles = {};  // a public report; may be empty
   int precedence;                   // of the checks of one finding the lowest is its head
   std::span<const Check> explains = {};
+  std::span<const FingerprintKind> fingerprints = {};  // that it looks at
   RestsOn rests_on = RestsOn::kNothing;
   bool sets_apart = false;  // the ranks that it names come to have other gradients than the rest
   bool compares_ranks = false;  // it is not asked about one alone
+  bool of_time = false;         // it changes no number of what is trained
+  bool of_a_step = false;       // the samples and layers behind one step say more: presum blame
+  bool dates_itself = false;    // its title says when
   // One rule, by its address, may make several checks.
   std::unique_ptr<Rule> (*make)();
 };

@@ -255,10 +255,8 @@ std::string plain_phrase(std::string_view name, const Finding::Value& value) {
 
 std::string began(const Finding& finding, const Finding::Value& alarm) {
   const double step = as_number(alarm);
-  constexpr std::array<std::string_view, 9> kStatistics{
-      "rank-outlier", "pair-too-similar", "too-consistent", "token-imbalance", "loss-event",
-      "slow-rank",    "slow-node",        "data-starved",   "uneven-batches"};
-  const bool of_alarm = std::ranges::find(kStatistics, finding.check) != kStatistics.end();
+  const Check check = find_check(finding.check);
+  const bool of_alarm = check != nullptr && (is_statistic(check) || check == &kTokenImbalance);
   if (!of_alarm || !(step > static_cast<double>(finding.first_step))) return "";
   return fmt::format("began at step {}, certain at {}", finding.first_step, as_text(alarm));
 }
@@ -376,19 +374,19 @@ std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
       finding.evidence.end()) {
     out.emplace_back("prompts or padding that are not masked as on the others, or other lengths");
   }
+  const Check check = find_check(finding.check);
   const auto layers = number_of(finding, "groups_different");
-  if (finding.check == "parameter-desync" && layers == 1 && finding.ranks.size() == 1) {
+  if (check == &kParameterDesync && layers == 1 && finding.ranks.size() == 1) {
     out.emplace_back("a write to that layer on this rank alone, or memory that changed by itself");
   }
-  if (finding.check == "rank-outlier") suspect_outlier(finding, shown, out);
-  if (finding.check == "pair-too-similar" || finding.check == "too-consistent") {
+  if (check == &kRankOutlier) suspect_outlier(finding, shown, out);
+  if (check == &kPairTooSimilar || check == &kTooConsistent) {
     out.emplace_back("the same samples, or one seed for noise and augmentation");
   }
   return fmt::format("{}", fmt::join(out, "; "));
 }
 
 std::string since(const Finding& finding) {
-  if (finding.check == "stall" || finding.check == "rank-ended") return "";  // in its title
   if (finding.first_step == finding.last_step)
     return fmt::format(", at step {}", finding.last_step);
   const double equal = number_of(finding, kEqualUntil);
@@ -398,13 +396,6 @@ std::string since(const Finding& finding) {
                        finding.first_step, finding.last_step);
   }
   return fmt::format(", since step {}, last seen at {}", finding.first_step, finding.last_step);
-}
-
-// Whether what was behind one step, its samples and layers, says more.
-bool is_of_a_step(const std::string& check) {
-  constexpr std::array kChecks{"nonfinite-gradient", "nonfinite-loss", "loss-event", "rank-outlier",
-                               "zero-gradient"};
-  return std::ranges::find(kChecks, check) != kChecks.end();
 }
 
 std::string blame_of(const Finding& finding) {
@@ -418,17 +409,18 @@ std::string blame_of(const Finding& finding) {
 Wording wording(const Finding& finding) {
   const Said found = said(finding);
   Wording out;
-  out.sentence = finding.title + since(finding);
+  const Check check = find_check(finding.check);
+  out.sentence = finding.title;
+  if (check == nullptr || !check->dates_itself) out.sentence += since(finding);
   if (!finding.elsewhere.empty()) {
     out.sentence += fmt::format(", in {} models", finding.elsewhere.size() + 1);
   }
   out.evidence = fmt::format("{}", fmt::join(found.phrases, "; "));
-  const Check of_check = find_check(finding.check);
-  if (of_check != nullptr) out.more = "presum explain " + finding.check;
-  if (is_of_a_step(finding.check)) out.more += blame_of(finding);
+  if (check != nullptr) out.more = "presum explain " + finding.check;
+  if (check != nullptr && check->of_a_step) out.more += blame_of(finding);
   if (finding.severity == Severity::kInfo) return out;
   out.suspects = suspects(finding, found.shown);
-  if (of_check != nullptr) out.consequence = of_check->consequence;
+  if (check != nullptr) out.consequence = check->consequence;
   return out;
 }
 

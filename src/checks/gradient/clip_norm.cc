@@ -308,6 +308,9 @@ class ClipNorm final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kClipNormKinds[] = {
+    FingerprintKind::kClipNorm,     FingerprintKind::kClippedNorm, FingerprintKind::kGradNormTold,
+    FingerprintKind::kGradNormThen, FingerprintKind::kClipLimit,   FingerprintKind::kClipNormType};
 constexpr Check kClipNormExplains[] = {&kParameterDesync, &kBufferDesync, &kStateDesync};
 constinit const CheckInfo kClipNorm{
     .id = "clip-norm",
@@ -332,6 +335,7 @@ constinit const CheckInfo kClipNorm{
     .resembles = "meta-pytorch/torchtune#2240",
     .precedence = 210,
     .explains = kClipNormExplains,
+    .fingerprints = kClipNormKinds,
     .make = make<ClipNorm>,
 };
 

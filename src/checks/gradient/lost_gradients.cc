@@ -175,6 +175,9 @@ class LostGradients final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kLostGradientsKinds[] = {
+    FingerprintKind::kPassesCleared, FingerprintKind::kForwardsDetached,
+    FingerprintKind::kGradChanged, FingerprintKind::kLeftOver};
 constexpr Check kLostGradientsExplains[] = {&kRankOutlier, &kPairTooSimilar,   &kTooConsistent,
                                             &kLossEvent,   &checks::kClipNorm, &kBufferDesync,
                                             &kNoProgress,  &kTokenImbalance};
@@ -200,6 +203,7 @@ constinit const CheckInfo kLostGradients{
     .resembles = "allenai/open-instruct#1498",
     .precedence = 200,
     .explains = kLostGradientsExplains,
+    .fingerprints = kLostGradientsKinds,
     .make = make<LostGradients>,
 };
 

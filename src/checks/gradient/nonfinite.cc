@@ -172,6 +172,7 @@ constinit const CheckInfo kNonfiniteGradient{
     .resembles = "deepspeedai/DeepSpeed#8061",
     .precedence = 20,
     .explains = kNonfiniteGradientExplains,
+    .of_a_step = true,
     .make = make<NonfiniteGradient>,
 };
 
@@ -192,6 +193,7 @@ constinit const CheckInfo kNonfiniteLoss{
     .resembles = "WeatherGenerator#2724",
     .precedence = 30,
     .explains = kNonfiniteLossExplains,
+    .of_a_step = true,
     .make = make<NonfiniteLoss>,
 };
 

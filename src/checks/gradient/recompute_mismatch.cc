@@ -119,6 +119,7 @@ class Recomputed final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kRecomputeMismatchKinds[] = {FingerprintKind::kRecomputed};
 constexpr Check kRecomputeMismatchExplains[] = {
     &kRankOutlier,       &kPairTooSimilar,          &kTooConsistent,   &kLossEvent,
     &kNonfiniteGradient, &kNonfiniteLoss,           &kParameterDesync, &kBufferDesync,
@@ -143,6 +144,7 @@ constinit const CheckInfo kRecomputeMismatch{
         "for kernels that are not deterministic first.",
     .precedence = 220,
     .explains = kRecomputeMismatchExplains,
+    .fingerprints = kRecomputeMismatchKinds,
     .make = make<Recomputed>,
 };
 

@@ -425,6 +425,7 @@ constinit const CheckInfo kRankOutlier{
     .explains = kRankOutlierExplains,
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
+    .of_a_step = true,
     .make = make<Statistics>,
 };
 
@@ -479,6 +480,7 @@ constinit const CheckInfo kLossEvent{
     .precedence = 350,
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
+    .of_a_step = true,
     .make = make<Statistics>,
 };
 

@@ -211,6 +211,8 @@ class ZeroGradient final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kZeroGradientKinds[] = {FingerprintKind::kZeroShare,
+                                                  FingerprintKind::kBelowFp16};
 constexpr Check kZeroGradientExplains[] = {&kRankOutlier, &kPairTooSimilar, &kTooConsistent,
                                            &kLossEvent, &kFrozenGradient};
 constinit const CheckInfo kZeroGradient{
@@ -232,6 +234,8 @@ constinit const CheckInfo kZeroGradient{
         "ranks.",
     .precedence = 270,
     .explains = kZeroGradientExplains,
+    .fingerprints = kZeroGradientKinds,
+    .of_a_step = true,
     .make = make<ZeroGradient>,
 };
 

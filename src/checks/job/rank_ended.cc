@@ -76,6 +76,7 @@ constinit const CheckInfo kRankEnded{
         "was gone. A process that was killed without a word has often run out of memory.",
     .precedence = 10,
     .explains = kRankEndedExplains,
+    .dates_itself = true,
     .make = make<RankEnded>,
 };
 

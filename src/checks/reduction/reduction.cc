@@ -211,6 +211,7 @@ class Reduction final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kNoReductionKinds[] = {FingerprintKind::kWrapperForward};
 constexpr Check kNoReductionExplains[] = {
     &kParameterDesync, &kBufferDesync, &kStateDesync, &kRankOutlier,    &kPairTooSimilar,
     &kTooConsistent,   &kLossEvent,    &kMissingRank, &kReductionScale, &kReducedGradientMismatch,
@@ -237,6 +238,7 @@ constinit const CheckInfo kNoReduction{
     .resembles = "pytorch/pytorch#104336",
     .precedence = 40,
     .explains = kNoReductionExplains,
+    .fingerprints = kNoReductionKinds,
     .make = make<Reduction>,
 };
 

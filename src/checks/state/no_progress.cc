@@ -314,6 +314,9 @@ class NoProgress final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kNoProgressKinds[] = {FingerprintKind::kUnchangedShare,
+                                                FingerprintKind::kStepsOfOthers,
+                                                FingerprintKind::kStepsInVain};
 constexpr Check kNoProgressExplains[] = {&kFrozenGradient};
 constinit const CheckInfo kNoProgress{
     .id = "no-progress",
@@ -338,6 +341,7 @@ constinit const CheckInfo kNoProgress{
         "their format: bf16 needs fp32 master weights.",
     .precedence = 290,
     .explains = kNoProgressExplains,
+    .fingerprints = kNoProgressKinds,
     .make = make<NoProgress>,
 };
 

@@ -398,9 +398,9 @@ std::string listed(const std::vector<std::string>& names, std::size_t more) {
 
 Mismatch compare_kinds(const StepContext& context, Check check, bool (*counts)(FingerprintKind)) {
   Mismatch out;
-  for (const FingerprintInfo& kind : fingerprint_kinds()) {
-    if (kind.expectation != Expectation::kMustMatch || kind.check != check->id) continue;
-    if (!counts(kind.kind)) continue;
+  for (const FingerprintKind looked_at : check->fingerprints) {
+    const FingerprintInfo& kind = *find_fingerprint_kind(static_cast<std::uint32_t>(looked_at));
+    if (kind.expectation != Expectation::kMustMatch || !counts(kind.kind)) continue;
     const Split held = split(context.record, kind.kind);
     out.looked = out.looked || held.known > 1;
     if (!held.differs()) continue;
@@ -416,6 +416,9 @@ Mismatch compare_kinds(const StepContext& context, Check check, bool (*counts)(F
   return out;
 }
 
+constexpr FingerprintKind kOptimizerMismatchKinds[] = {
+    FingerprintKind::kOptimizerClass, FingerprintKind::kOptimizerSettings,
+    FingerprintKind::kLearningRate, FingerprintKind::kWeightDecay};
 constexpr Check kOptimizerMismatchExplains[] = {&kParameterDesync, &kBufferDesync,   &kStateDesync,
                                                 &kRankOutlier,     &kPairTooSimilar, &kLossEvent};
 constinit const CheckInfo kOptimizerMismatch{
@@ -434,11 +437,14 @@ constinit const CheckInfo kOptimizerMismatch{
         "the same checkpoint of them.",
     .precedence = 60,
     .explains = kOptimizerMismatchExplains,
+    .fingerprints = kOptimizerMismatchKinds,
     .sets_apart = true,
     .compares_ranks = true,
     .make = make<Settings>,
 };
 
+constexpr FingerprintKind kEnvironmentMismatchKinds[] = {
+    FingerprintKind::kDtype, FingerprintKind::kDeterminism, FingerprintKind::kForwardPrecision};
 constexpr Check kEnvironmentMismatchExplains[] = {&kParameterDesync, &kBufferDesync, &kStateDesync,
                                                   &kReducedGradientMismatch, &kRankOutlier};
 constinit const CheckInfo kEnvironmentMismatch{
@@ -456,11 +462,15 @@ constinit const CheckInfo kEnvironmentMismatch{
     .fix = "Use the same image and launch environment on every host.",
     .precedence = 70,
     .explains = kEnvironmentMismatchExplains,
+    .fingerprints = kEnvironmentMismatchKinds,
     .sets_apart = true,
     .compares_ranks = true,
     .make = make<Settings>,
 };
 
+constexpr FingerprintKind kModeMismatchKinds[] = {
+    FingerprintKind::kMode, FingerprintKind::kModes, FingerprintKind::kDropout,
+    FingerprintKind::kDropouts, FingerprintKind::kNormBatches};
 constexpr Check kModeMismatchExplains[] = {&kBufferDesync, &kRankOutlier, &kPairTooSimilar,
                                            &kLossEvent};
 constinit const CheckInfo kModeMismatch{
@@ -478,6 +488,7 @@ constinit const CheckInfo kModeMismatch{
         "configuration.",
     .precedence = 80,
     .explains = kModeMismatchExplains,
+    .fingerprints = kModeMismatchKinds,
     .sets_apart = true,
     .compares_ranks = true,
     .make = make<Settings>,

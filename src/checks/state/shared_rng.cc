@@ -119,6 +119,9 @@ class Rng final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kSharedRngKinds[] = {
+    FingerprintKind::kRngTorch, FingerprintKind::kRngDevice, FingerprintKind::kRngNumpy,
+    FingerprintKind::kRngPython, FingerprintKind::kForwardDraws};
 constinit const CheckInfo kSharedRng{
     .id = "shared-rng",
     .severity = Severity::kInfo,
@@ -132,6 +135,7 @@ constinit const CheckInfo kSharedRng{
         "Add the rank to the seed after the model is built, and seed loader workers by rank too.",
     .resembles = "huggingface/transformers#31412",
     .precedence = 310,
+    .fingerprints = kSharedRngKinds,
     .compares_ranks = true,
     .make = make<Rng>,
 };

@@ -318,6 +318,7 @@ class States final : public Rule {
 
 }  // namespace
 
+constexpr FingerprintKind kStateDesyncKinds[] = {FingerprintKind::kComparedDifferent};
 constexpr Check kStateDesyncExplains[] = {&kParameterDesync, &kBufferDesync,  &kRankOutlier,
                                           &kPairTooSimilar,  &kTooConsistent, &kLossEvent};
 constinit const CheckInfo kStateDesync{
@@ -337,6 +338,7 @@ constinit const CheckInfo kStateDesync{
         "change its state on all ranks alike; broadcast what is watched from one rank.",
     .precedence = 240,
     .explains = kStateDesyncExplains,
+    .fingerprints = kStateDesyncKinds,
     .make = make<States>,
 };
 

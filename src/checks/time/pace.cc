@@ -268,6 +268,7 @@ constinit const CheckInfo kPeriodicStall{
     .precedence = 410,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
+    .of_time = true,
     .make = make<Pace>,
 };
 
@@ -285,6 +286,7 @@ constinit const CheckInfo kGradualSlowing{
     .precedence = 420,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
+    .of_time = true,
     .make = make<Pace>,
 };
 

@@ -414,6 +414,7 @@ constinit const CheckInfo kSlowRank{
     .precedence = 400,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
+    .of_time = true,
     .make = make<SlowRanks>,
 };
 
@@ -433,6 +434,7 @@ constinit const CheckInfo kSlowNode{
     .explains = kSlowNodeExplains,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
+    .of_time = true,
     .make = make<SlowRanks>,
 };
 
@@ -451,6 +453,7 @@ constinit const CheckInfo kDataStarved{
     .precedence = 390,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
+    .of_time = true,
     .make = make<SlowRanks>,
 };
 
@@ -471,6 +474,7 @@ constinit const CheckInfo kUnevenBatches{
     .explains = kUnevenBatchesExplains,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
+    .of_time = true,
     .make = make<SlowRanks>,
 };
 

@@ -105,6 +105,8 @@ constinit const CheckInfo kStall{
         "exception that one of them swallowed.",
     .precedence = 360,
     .explains = kStallExplains,
+    .of_time = true,
+    .dates_itself = true,
     .make = make<Stalls>,
 };
 
