@@ -26,11 +26,21 @@ def new_mark() -> dict[str, str]:
 
 def kill(mark: dict[str, str]) -> None:
     """Everything that bears the mark, and what that has started meanwhile."""
-    while found := _marked(mark[NAME]):
+    killed: set[int] = set()
+    while (found := _marked(mark[NAME])) or any(map(runs, killed)):
         for process in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        time.sleep(0.01)  # until it is gone
+        killed.update(found)
+        time.sleep(0.01)  # one that ends has no environment any more, and may still run
+
+
+def runs(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(") ")[2][0] not in "ZX"
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from leftovers import runs
 from programs_started import run_command
 
 TESTS = Path(__file__).parent
@@ -27,14 +28,6 @@ with leftovers.killed_at_the_end():
     {start}
     os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def runs(process: int) -> bool:
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(") ")[2][0] != "Z"
 
 
 @pytest.mark.parametrize("sent", [signal.SIGCONT, signal.SIGSTOP])

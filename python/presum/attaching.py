@@ -352,9 +352,9 @@ def _innermost(optimizer: Any) -> Any:
 
 
 def _has_stepped(optimizer: Optimizer) -> bool:
-    """LBFGS runs its first forward passes within its first step, and has begun to count then."""
+    """LBFGS counts from within its first step on; Adagrad has state before it."""
     return any(
-        not isinstance(state, dict) or state.get("n_iter") != 0
+        not isinstance(state, dict) or state.get("n_iter", state.get("step")) != 0
         for state in optimizer.state.values()
     )
 

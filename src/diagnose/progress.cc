@@ -129,7 +129,7 @@ class NoProgress final : public Rule {
       held.trained = trained_;
       stand(state, held, fresh);
       if (fresh) {
-        moved_ = moved_ || looks_ > kRound;
+        moved_ = moved_ || looks_ > kRound + 1;  // the first look is at all of it, not a part
         unchanged_ = repeats_ = taken_ = 0;
         trained_before_ = trained_;
       } else if (ought_to_differ) {
