@@ -37,7 +37,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "\n"
             "found: duplicate-data\n"
             "passed: nonfinite-gradient, missing-worker\n"
-            "not triggered: epoch-not-set\n"
+            "not triggered: epoch-not-set (no epoch has ended)\n"
             "not possible: sampler-mismatch, overlapping-data (no sampler was found)\n"
             "\n"
             "notes of the collection:\n"
