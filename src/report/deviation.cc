@@ -12,7 +12,7 @@
 namespace presum::report {
 namespace {
 
-constexpr double kMemory = 0.9;  // about the last ten steps
+constexpr double kMemory = 0.9;   // about the last ten steps
 constexpr double kEqual = 1e-12;  // of a value: what is nearer is rounding
 
 // REQUIRES: sorted is sorted and not empty.
