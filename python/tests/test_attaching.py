@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,6 +73,14 @@ def test_two_models_share_a_run(model: DistributedDataParallel, tmp_path: Path) 
         train(other, 1)
     steps = presum.load(tmp_path).steps
     assert steps.module.tolist() == [0, 0, 1]
+
+
+def test_a_process_group_whose_ranks_torch_does_not_know_is_refused(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    model.process_group = dist.ProcessGroup(0, 1)  # as torchft's, nobody has registered it
+    with pytest.raises(ValueError, match="does not know the ranks of ProcessGroup"):
+        presum.attach(model, run=tmp_path)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
