@@ -354,7 +354,8 @@ def _innermost(optimizer: Any) -> Any:
 def _has_stepped(optimizer: Optimizer) -> bool:
     """LBFGS counts from within its first step on; Adagrad has state before it."""
     return any(
-        not isinstance(state, dict) or state.get("n_iter", state.get("step")) != 0
+        not isinstance(state, dict)
+        or bool(torch.as_tensor(state.get("n_iter", state.get("step", 1))).any())
         for state in optimizer.state.values()
     )
 
