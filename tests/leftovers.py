@@ -27,7 +27,8 @@ def new_mark() -> dict[str, str]:
 
 def kill(mark: dict[str, str]) -> None:
     """Everything that bears the mark, and what that has started meanwhile."""
-    while (found := _marked(mark[NAME])) or any(map(_between_programs, _processes())):
+    since = _stat(Path("/proc/self"))[2]
+    while (found := _marked(mark[NAME])) or any(_between_programs(p, since) for p in _processes()):
         for process in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -67,17 +68,16 @@ def _marked(mark: str) -> list[int]:
     ]
 
 
-def _between_programs(folder: Path) -> bool:
-    """Whether a process of this user, begun since this one, has no environment to look into: it is
-    about to run another program, or to end."""
+def _between_programs(folder: Path, since: int) -> bool:
+    """Whether a process of this user that began at ``since`` or later has no environment to look
+    into: it is about to run another program, or to end."""
     try:
         own = folder.stat().st_uid == os.getuid()
         state, flags, begun, environment_at = _stat(folder)
     except OSError:
         return False
-    begun_since = begun >= _stat(Path("/proc/self"))[2]
     alive = state not in "ZX" and not flags & KERNEL_THREAD
-    return own and begun_since and alive and environment_at == 0
+    return own and begun >= since and alive and environment_at == 0
 
 
 def _stat(folder: Path) -> tuple[str, int, int, int]:

@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kFindingsHelp =
     "What is wrong with a run: verdict, findings with the worst first, and what every check came "
     "to.\n\n"
-    "  consistent             no finding above information, or of time alone and not critical\n"
+    "  consistent             no finding above information, apart from warnings about time\n"
     "  inconsistent           any other warning, or a critical finding\n"
     "  insufficient-evidence  nothing to compare: one worker, too few steps\n"
     "A check passed (it looked, and its expectation held), was not triggered (armed, but what it\n"
