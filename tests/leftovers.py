@@ -16,6 +16,7 @@ from pathlib import Path
 
 NAME = "STARTED_BY_TESTS_OF"
 LOOK_SECONDS = 0.5
+KERNEL_THREAD = 0x200000  # of the flags in /proc/PID/stat
 _numbers = itertools.count(1)
 
 
@@ -26,7 +27,8 @@ def new_mark() -> dict[str, str]:
 
 def kill(mark: dict[str, str]) -> None:
     """Everything that bears the mark, and what that has started meanwhile."""
-    while found := _marked(mark[NAME]):
+    since = _stat(Path("/proc/self"))[2]
+    while (found := _marked(mark[NAME])) or any(_between_programs(p, since) for p in _processes()):
         for process in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -53,14 +55,35 @@ def _session() -> str:
     return f"pytest-{os.getpid()}"
 
 
+def _processes() -> list[Path]:
+    return [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+
+
 def _marked(mark: str) -> list[int]:
     own = f"{NAME}={mark}".encode()
     return [
         int(folder.name)
-        for folder in Path("/proc").iterdir()
-        if folder.name.isdigit()
-        and any(entry == own or entry.startswith(own + b"/") for entry in _environment_of(folder))
+        for folder in _processes()
+        if any(entry == own or entry.startswith(own + b"/") for entry in _environment_of(folder))
     ]
+
+
+def _between_programs(folder: Path, since: int) -> bool:
+    """Whether a process of this user that began at ``since`` or later has no environment to look
+    into: it is about to run another program, or to end."""
+    try:
+        own = folder.stat().st_uid == os.getuid()
+        state, flags, begun, environment_at = _stat(folder)
+    except OSError:
+        return False
+    alive = state not in "ZX" and not flags & KERNEL_THREAD
+    return own and begun >= since and alive and environment_at == 0
+
+
+def _stat(folder: Path) -> tuple[str, int, int, int]:
+    """State, flags, when it began and where its environment is."""
+    fields = (folder / "stat").read_text().rpartition(") ")[2].split()
+    return fields[0], int(fields[6]), int(fields[19]), int(fields[47])
 
 
 def _environment_of(folder: Path) -> list[bytes]:

@@ -32,9 +32,9 @@ with leftovers.killed_at_the_end():
 def runs(process: int) -> bool:
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
+    except OSError:
         return False
-    return stat.rpartition(") ")[2][0] != "Z"
+    return stat.rpartition(") ")[2][0] not in "ZX"
 
 
 @pytest.mark.parametrize("sent", [signal.SIGCONT, signal.SIGSTOP])

@@ -26,7 +26,7 @@ from presum.devices.readable import in_host_memory
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
-from presum.fingerprints.moments import Moments
+from presum.fingerprints.moments import Moments, steps_of
 from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
@@ -352,8 +352,8 @@ def _innermost(optimizer: Any) -> Any:
 
 
 def _has_stepped(optimizer: Optimizer) -> bool:
-    """LBFGS runs its first forward passes within its first step, and has begun to count then."""
-    return any(
+    """LBFGS counts from within its first step on; Adagrad has state before it."""
+    return steps_of([optimizer]) != 0 and any(
         not isinstance(state, dict) or state.get("n_iter") != 0
         for state in optimizer.state.values()
     )

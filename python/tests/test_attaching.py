@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,6 +73,31 @@ def test_two_models_share_a_run(model: DistributedDataParallel, tmp_path: Path) 
         train(other, 1)
     steps = presum.load(tmp_path).steps
     assert steps.module.tolist() == [0, 0, 1]
+
+
+def test_a_process_group_whose_ranks_torch_does_not_know_is_refused(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    model.process_group = dist.ProcessGroup(0, 1)  # as torchft's, nobody has registered it
+    with pytest.raises(ValueError, match="does not know the ranks of ProcessGroup"):
+        presum.attach(model, run=tmp_path)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
+def test_an_optimizer_that_has_stepped_is_told_from_a_new_one(
+    model: DistributedDataParallel,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: type[torch.optim.Optimizer],
+) -> None:
+    """Adagrad has state from its constructor on; plain SGD never has any."""
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    for _ in range(2):
+        with presum.attach(model, optimizer=optimizer, run=tmp_path):
+            model(torch.ones(2, 4))["loss"].backward()
+            optimizer.step()
+    stepped = kind is not torch.optim.SGD
+    assert capsys.readouterr().err.count("the optimiser has stepped before") == stepped
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ struct Group {
   std::vector<std::pair<std::string, std::size_t>> checks;  // and in how many parts
 };
 
-// Only where a check was not possible does the reason matter to a list. Without its full stop.
+// What a check waits for, or why it was not possible. Without its full stop.
 std::string reason_of(const CheckRecord& check) {
-  if (check.state != State::kNotPossible) return "";
+  if (check.state == State::kFound || check.state == State::kPassed) return "";
   return check.reason.substr(0, check.reason.find_last_not_of('.') + 1);
 }
 

@@ -12,7 +12,8 @@
 namespace presum::report {
 namespace {
 
-constexpr double kMemory = 0.9;  // about the last ten steps
+constexpr double kMemory = 0.9;   // about the last ten steps
+constexpr double kEqual = 1e-12;  // of a value: what is nearer is rounding
 
 // REQUIRES: sorted is sorted and not empty.
 double median(std::span<const double> sorted) {
@@ -47,7 +48,7 @@ std::vector<double> Deviation::step(std::span<const double> values) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) continue;
     const double distance = values[i] - others.of(values[i]);
-    out[i] = distance == 0 ? 0 : distance / spread_;
+    out[i] = std::abs(distance) <= kEqual * std::abs(values[i]) ? 0 : distance / spread_;
   }
   return out;
 }

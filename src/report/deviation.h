@@ -14,7 +14,7 @@ namespace presum::report {
 class Deviation {
  public:
   // One step's values, one per worker; NaN and Inf are left out of medians and yield NaN. NaN for
-  // fewer than two finite values; 0 for a worker that equals the others' median.
+  // fewer than two finite values; 0 for a worker that equals the others' median but for rounding.
   std::vector<double> step(std::span<const double> values);
 
  private:

@@ -17,6 +17,11 @@ TEST(Deviation, EqualWorkersDoNotDeviate) {
   EXPECT_EQ(one_step({2, 2, 2}), (std::vector<double>{0, 0, 0}));
 }
 
+TEST(Deviation, RoundingIsNoDeviation) {
+  EXPECT_EQ(one_step({0.9, 0.9 + 2e-16}), (std::vector<double>{0, 0}));
+  EXPECT_GT(one_step({0.9, 0.9 + 1e-9})[1], 0);
+}
+
 TEST(Deviation, IsCountedFromTheOthersInSpreads) {
   // Sorted distances from the median 3: 0, 1, 1, 2, 97; spread 1.4826.
   const auto z = one_step({1, 2, 3, 4, 100});

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cmath>
+#include <future>
 #include <thread>
 
 namespace presum::watch {
@@ -14,23 +14,21 @@ namespace {
 
 TEST(ThreadState, TellsASleepingThreadFromOneThatWorks) {
   std::atomic<pid_t> number = 0;
-  std::atomic<bool> works = false;
   std::atomic<bool> ends = false;
+  std::promise<void> works;
   std::thread thread([&] {
     number = gettid();
+    works.get_future().wait();
     while (!ends) {
-      if (!works) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   });
   while (number == 0) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const auto id = static_cast<std::uint64_t>(number);
-  EXPECT_EQ(thread_state(id).state, 'S');
+  while (thread_state(id).state != 'S') std::this_thread::yield();
   const double before = thread_state(id).processor;
-  works = true;
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  works.set_value();
+  while (thread_state(id).processor <= before) std::this_thread::yield();
   EXPECT_EQ(thread_state(id).state, 'R');
-  EXPECT_GT(thread_state(id).processor, before);
   ends = true;
   thread.join();
 }

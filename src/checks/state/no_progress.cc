@@ -44,6 +44,7 @@ namespace {
 
 constexpr std::uint64_t kRound = 25;  // records in which all of a model is hashed once
 constexpr std::uint64_t kKept = 2 * kRound;
+constexpr std::uint64_t kParts = kRound + 1;  // looks until all parts were seen: the first is whole
 constexpr std::size_t kGroups = 65536;
 constexpr std::size_t kNamesShown = 4;
 constexpr double kMost = 0.5;
@@ -153,7 +154,7 @@ class NoProgress final : public Rule {
       held.trained = trained_;
       stand(state, held, fresh);
       if (fresh) {
-        moved_ = moved_ || looks_ > kRound;
+        moved_ = moved_ || looks_ > kParts;
         unchanged_ = repeats_ = taken_ = 0;
         trained_before_ = trained_;
       } else if (ought_to_differ) {
@@ -179,7 +180,7 @@ class NoProgress final : public Rule {
                         "No step of an optimizer with a learning rate above 0 was seen, and no "
                         "parameter that changed.");
     }
-    log.waits(&kNoProgress, looks_ <= kRound ? "No part of the model was hashed twice yet."
+    log.waits(&kNoProgress, looks_ <= kParts ? "No part of the model was hashed twice yet."
                                              : "No parameter was seen to change yet.");
   }
 

@@ -213,6 +213,11 @@ TEST(NoProgress, PassesOnlyWhereParametersWereSeenToChange) {
   EXPECT_EQ(state(40, by_hand(true)), State::kPassed);
   EXPECT_EQ(state(200, by_hand(false)), State::kNotPossible);
   EXPECT_EQ(state(40, drop_fingerprints), State::kNotPossible);
+  const auto parts_after_all = [](StepRecord& r) {  // as ranks hash them; the rate is 0
+    hash(r, r.step == 0 ? 99 : 100 + r.step % 25);
+    without_optimizer(r, Kind::kStepsOfOthers, 0);
+  };
+  EXPECT_EQ(state(40, parts_after_all), State::kNotPossible);
 }
 
 TEST(NoProgress, OneWorkerIsEnough) {

@@ -15,7 +15,7 @@ function sentence(text) {
 function consistentText({count: findings, checks}) {
   const inState = (state) => checks.filter((c) => c.state === state).length;
   const impossible = inState('not-possible');
-  return `Consistent${findings ? `, ${count(findings, 'note')}` : ''}: ${count(inState('passed'), 'check')} passed, ${inState('not-triggered')} had nothing to look at yet, ` +
+  return `Consistent${findings ? `, ${count(findings, 'finding')}` : ''}: ${count(inState('passed'), 'check')} passed, ${inState('not-triggered')} had nothing to look at yet, ` +
     `${impossible} ${impossible === 1 ? 'was' : 'were'} not possible here.`;
 }
 
