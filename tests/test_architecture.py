@@ -66,9 +66,15 @@ def room_order() -> list[str]:
 def parse_room(name: str) -> Room:
     room = Room(name)
     text = (ROOT / "src" / name / "CMakeLists.txt").read_text(encoding="utf-8")
+    globs: dict[str, set[str]] = {}
     for command, args in commands(text):
         room.listed.update(args)
-        if command == "presum_room":
+        if command == "file" and args[0] == "GLOB":
+            folder = ROOT / "src" / name
+            found = {p.relative_to(folder).as_posix() for p in folder.glob(args[-1])}
+            globs[f"${{{args[1]}}}"] = found
+            room.listed.update(found)
+        elif command == "presum_room":
             assert args[0] == name
             keyword = ""
             for arg in args[1:]:
@@ -77,7 +83,7 @@ def parse_room(name: str) -> Room:
                 elif keyword == "DEPS":
                     room.deps.append(arg)
                 elif keyword == "TESTS":
-                    room.tests.add(arg)
+                    room.tests.update(globs.get(arg, {arg}))
         elif command == "presum_executable" and args[0].endswith("_test"):
             room.tests.update(args[1:])
         elif command == "target_link_libraries" and args[0] == f"{name}_test":

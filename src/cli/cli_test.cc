@@ -14,12 +14,12 @@ namespace {
 TEST(Cli, ExplainsEveryCheck) {
   const CommandResult all = run({"explain"});
   EXPECT_EQ(all.code, 0);
-  for (const auto& check : checks::catalogue()) {
-    EXPECT_NE(all.out.find(std::string(check.id)), std::string::npos);
-    const CommandResult one = run({"explain", std::string(check.id)});
+  for (const checks::Check check : checks::catalogue()) {
+    EXPECT_NE(all.out.find(std::string(check->id)), std::string::npos);
+    const CommandResult one = run({"explain", std::string(check->id)});
     EXPECT_EQ(one.code, 0);
     for (const char* part : {"compares", "matters", "not seen", "in code"}) {
-      EXPECT_NE(one.out.find(part), std::string::npos) << check.id;
+      EXPECT_NE(one.out.find(part), std::string::npos) << check->id;
     }
   }
   expect_refusal({"explain", "frobnicate"}, "no check frobnicate");

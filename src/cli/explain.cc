@@ -46,6 +46,10 @@ std::string list() {
 Json json_of(Check check) {
   Json explained = Json::array();
   for (const Check effect : check->explains) explained.push_back(effect->id);
+  Json fingerprints = Json::array();
+  for (const FingerprintKind kind : check->fingerprints) {
+    fingerprints.push_back(find_fingerprint_kind(static_cast<std::uint32_t>(kind))->name);
+  }
   return {{"check", check->id},
           {"severity", to_string(check->severity)},
           {"compares", check->compares},
@@ -55,7 +59,8 @@ Json json_of(Check check) {
           {"mistake", check->mistake},
           {"fix", check->fix},
           {"resembles", check->resembles},
-          {"explains", explained}};
+          {"explains", explained},
+          {"fingerprints", fingerprints}};
 }
 
 std::string indented(std::string_view text) {

@@ -36,10 +36,8 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "    more       presum explain loss-event; presum blame RUN --step 1 --rank 4\n"
             "\n"
             "found: duplicate-data\n"
-            "passed: nonfinite-gradient, missing-rank
-"
-            "not triggered: epoch-not-set (no epoch has ended)
-"
+            "passed: nonfinite-gradient, missing-rank\n"
+            "not triggered: epoch-not-set (no epoch has ended)\n"
             "not possible: sampler-mismatch, overlapping-data (no sampler was found)\n"
             "\n"
             "notes of the collection:\n"

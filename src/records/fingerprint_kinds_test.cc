@@ -27,7 +27,6 @@ TEST(FingerprintKinds, FindsAKindByItsNumber) {
   ASSERT_NE(seed, nullptr);
   EXPECT_EQ(seed->name, "sampler_seed");
   EXPECT_EQ(seed->expectation, Expectation::kMustMatch);
-  EXPECT_EQ(seed->check, "sampler-mismatch");
   EXPECT_FALSE(seed->real);
   EXPECT_TRUE(find_fingerprint_kind(42)->real);
   const FingerprintInfo* weight = find_fingerprint_kind(62);
@@ -35,7 +34,6 @@ TEST(FingerprintKinds, FindsAKindByItsNumber) {
   EXPECT_EQ(weight->name, "gradient_weight");
   EXPECT_EQ(weight->expectation, Expectation::kNoise);
   EXPECT_TRUE(weight->real);
-  EXPECT_EQ(weight->check, "");
 }
 
 TEST(FingerprintKinds, DoesNotKnowANumberThatNoKindHas) {
