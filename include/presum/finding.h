@@ -3,9 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "presum/records.h"
@@ -15,8 +14,14 @@ namespace presum {
 enum class Severity : std::uint8_t { kInfo = 0, kWarning = 1, kCritical = 2 };
 
 struct Finding {
-  using Value = std::variant<double, std::int64_t, std::string>;
-  using Evidence = std::vector<std::pair<std::string, Value>>;
+  // What was seen of one check.
+  struct Evidence {
+    std::string check;
+    std::vector<std::uint32_t> ranks;
+    std::string sentence;         // without its span
+    std::string values = "{}";    // of which it is made: a JSON object; units end their names
+    friend bool operator==(const Evidence&, const Evidence&) = default;
+  };
 
   ModelKey model{.segment = 1};
   std::string check;              // its id, such as "duplicate-data"
@@ -26,9 +31,14 @@ struct Finding {
   std::vector<std::string> hosts;    // of those ranks, each once, ascending
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
+  // The last step at which what differs was seen to be equal; none where it never was.
+  std::optional<std::uint64_t> equal_until;
+  // Of a statistic: the step in which there was enough evidence for the first time.
+  std::optional<std::uint64_t> certain_step;
   double confidence = 0;  // 0 to 1: how sure presum is that this is the cause
-  std::string title;      // one sentence
-  Evidence evidence;
+  std::string title;      // one sentence, without its span
+  std::vector<Evidence> evidence;  // its own first, then that of the checks it absorbed
+  std::string suspects;   // what it may come from, the likeliest first; may be empty
   std::string remedy;     // one or two sentences
   std::string resembles;  // a public report of the same kind, such as "pytorch/pytorch#31771"
   // Other models of the segment that show the same on the same ranks, where they were put together

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "presum/finding.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <variant>
 #include <vector>
 
 #include "bindings.h"
@@ -15,13 +15,21 @@ namespace {
 
 namespace nb = nanobind;
 
-nb::object value_of(const Finding::Value& value) {
-  return std::visit([](const auto& v) { return nb::cast(v); }, value);
+nb::list evidence_of(const Finding& f) {
+  const nb::object loads = nb::module_::import_("json").attr("loads");
+  nb::list out;
+  for (const Finding::Evidence& e : f.evidence) {
+    nb::dict each;
+    each["check"] = e.check;
+    each["ranks"] = e.ranks;
+    each["sentence"] = e.sentence;
+    each["values"] = loads(e.values);
+    out.append(each);
+  }
+  return out;
 }
 
 nb::dict to_dict(const Finding& f) {
-  nb::dict evidence;
-  for (const auto& [name, value] : f.evidence) evidence[name.c_str()] = value_of(value);
   const checks::Wording said = checks::wording(f);
   nb::dict out;
   out["check"] = f.check;
@@ -31,13 +39,15 @@ nb::dict to_dict(const Finding& f) {
   out["hosts"] = f.hosts;
   out["first_step"] = f.first_step;
   out["last_step"] = f.last_step;
+  out["equal_until"] = f.equal_until;
+  out["certain_step"] = f.certain_step;
   out["confidence"] = f.confidence;
   out["title"] = f.title;
   out["sentence"] = said.sentence;
   out["consequence"] = said.consequence;
   out["evidence_text"] = said.evidence;
-  out["suspects"] = said.suspects;
-  out["evidence"] = evidence;
+  out["suspects"] = f.suspects;
+  out["evidence"] = evidence_of(f);
   out["remedy"] = f.remedy;
   out["resembles"] = f.resembles;
   out["segment"] = f.model.segment;

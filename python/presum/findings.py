@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 SEVERITIES = ("info", "warning", "critical")
 NOUNS = {"info": "note", "warning": "warning", "critical": "critical finding"}
@@ -18,10 +19,13 @@ SHOWN_AT_THE_END = 5
 class Finding:
     """One cause of disagreement between workers (docs/findings.md).
 
-    ``ranks`` are global: the minority that differs, or all where there is none. ``evidence`` holds
-    numbers and short texts by name; ``confidence`` is from 0 to 1; ``also`` names the checks whose
-    findings have the same cause. ``sentence`` is the title with since when; ``evidence_text``,
-    ``consequence`` and ``suspects`` are what ``presum findings`` says, "" where there is nothing.
+    ``ranks`` are global: the minority that differs, or all where there is none. ``evidence`` is
+    what was seen, its own first, then that of the checks in ``also``, which have the same cause:
+    each with ``check``, ``ranks``, ``sentence`` and ``values`` by name. ``confidence`` is from 0 to
+    1. ``sentence`` is the title with since when; ``evidence_text``, ``consequence`` and
+    ``suspects`` are what ``presum findings`` says, "" where there is nothing. ``equal_until`` is
+    the last step at which what differs was equal, ``certain_step`` that at which a statistic had
+    enough evidence; None where there is none.
     """
 
     check: str
@@ -32,7 +36,7 @@ class Finding:
     confidence: float
     title: str
     sentence: str
-    evidence: dict[str, float | int | str] = field(default_factory=dict)
+    evidence: list[dict[str, Any]] = field(default_factory=list)
     evidence_text: str = ""
     consequence: str = ""
     suspects: str = ""
@@ -40,6 +44,8 @@ class Finding:
     also: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     resembles: str = ""
+    equal_until: int | None = None
+    certain_step: int | None = None
     segment: int = 1
     module: int = 0
     shard: int = 0

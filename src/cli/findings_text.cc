@@ -57,6 +57,16 @@ std::string joined(const std::vector<std::string>& texts) {
   return printable(fmt::format("{}", fmt::join(texts, ", ")));
 }
 
+// What else was seen of the same cause: a line each.
+std::string also_seen(const Finding& finding) {
+  std::string out;
+  for (std::size_t i = 1; i < finding.evidence.size(); ++i) {
+    const Finding::Evidence& e = finding.evidence[i];
+    out += line("also seen", printable(fmt::format("{} ({})", e.sentence, e.check)));
+  }
+  return out;
+}
+
 const char* meaning_of(std::uint32_t exit_code) {
   if (exit_code == 0) return "nothing at or above warning";
   return exit_code == 1 ? "findings at or above warning" : "could not judge";
@@ -131,8 +141,8 @@ std::string finding_text(const Finding& finding) {
                                 printable(said.sentence), printable(finding.check),
                                 location_text(finding), percent(finding.confidence));
   return head + line("matters", said.consequence) + line("evidence", printable(said.evidence)) +
-         line("suspects", said.suspects) + line("do", printable(finding.remedy)) +
-         line("also seen", joined(finding.also)) + line("resembles", printable(finding.resembles)) +
+         line("suspects", printable(finding.suspects)) + line("do", printable(finding.remedy)) +
+         also_seen(finding) + line("resembles", printable(finding.resembles)) +
          line("more", said.more);
 }
 

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <utility>
-#include <variant>
 
 #include "checks/engine/wording.h"
 
@@ -16,17 +15,19 @@ constexpr int kSchemaVersion = 1;
 constexpr State kStates[] = {State::kFound, State::kPassed, State::kNotTriggered,
                              State::kNotPossible};
 
-struct ToJson {
-  Json operator()(double value) const { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-  Json operator()(std::int64_t value) const { return value; }
-  Json operator()(const std::string& value) const { return value; }
-};
-
 Json evidence_json(const Finding& finding) {
-  Json out = Json::object();
-  for (const auto& [name, value] : finding.evidence) out[name] = std::visit(ToJson{}, value);
+  Json out = Json::array();
+  for (const Finding::Evidence& e : finding.evidence) {
+    const Json values = Json::parse(e.values, nullptr, false);
+    out.push_back({{"check", e.check},
+                   {"ranks", e.ranks},
+                   {"sentence", e.sentence},
+                   {"values", values.is_object() ? values : Json::object()}});
+  }
   return out;
 }
+
+Json step_json(std::optional<std::uint64_t> step) { return step ? Json(*step) : Json(nullptr); }
 
 Json elsewhere_json(const Finding& finding) {
   Json out = Json::array();
@@ -66,12 +67,14 @@ Json findings_json(std::span<const Finding> findings) {
                    {"hosts", f.hosts},
                    {"first_step", f.first_step},
                    {"last_step", f.last_step},
-                   {"confidence", ToJson{}(f.confidence)},
+                   {"equal_until", step_json(f.equal_until)},
+                   {"certain_step", step_json(f.certain_step)},
+                   {"confidence", std::isfinite(f.confidence) ? Json(f.confidence) : Json(nullptr)},
                    {"title", f.title},
                    {"sentence", text.sentence},
                    {"consequence", text.consequence},
                    {"evidence_text", text.evidence},
-                   {"suspects", text.suspects},
+                   {"suspects", f.suspects},
                    {"evidence", evidence_json(f)},
                    {"remedy", f.remedy},
                    {"resembles", f.resembles},

@@ -80,13 +80,6 @@ Json parse(const std::string& text) {
   return value.is_discarded() ? Json() : value;
 }
 
-Finding::Value value_of(const Json& item) {
-  if (item.is_number_integer()) return item.get<std::int64_t>();
-  if (item.is_number()) return item.get<double>();
-  if (item.is_null()) return kNaN;
-  return item.is_string() ? item.get<std::string>() : item.dump();
-}
-
 template <class T>
 bool is_of(const Json& item) {
   if constexpr (std::is_same_v<T, std::string>) {
@@ -97,35 +90,50 @@ bool is_of(const Json& item) {
 }
 
 template <class T>
+std::vector<T> list_of(const Json& items) {
+  std::vector<T> out;
+  for (const Json& item : items) {
+    if (is_of<T>(item)) out.push_back(item.get<T>());
+  }
+  return out;
+}
+
+template <class T>
 struct JsonListCodec : CellOf<Type::kText, false> {
   static void bind(Statement& row, int at, const std::vector<T>& list) {
     row.bind(at, std::string_view(text_of(list)));
   }
   static std::vector<T> read(const Statement& row, int at) {
-    std::vector<T> out;
-    for (const Json& item : parse(row.text(at))) {
-      if (is_of<T>(item)) out.push_back(item.get<T>());
-    }
-    return out;
+    return list_of<T>(parse(row.text(at)));
   }
 };
 using TextsCodec = JsonListCodec<std::string>;
 using NumbersCodec = JsonListCodec<std::uint32_t>;
 
 struct EvidenceCodec : CellOf<Type::kText, false> {
-  static void bind(Statement& row, int at, const Finding::Evidence& evidence) {
-    Json all = Json::object();
-    for (const auto& [name, value] : evidence) {
-      std::visit([&, n = name](const auto& v) { all[n] = v; }, value);
+  static void bind(Statement& row, int at, const std::vector<Finding::Evidence>& evidence) {
+    Json all = Json::array();
+    for (const Finding::Evidence& e : evidence) {
+      all.push_back({{"check", e.check},
+                     {"ranks", e.ranks},
+                     {"sentence", e.sentence},
+                     {"values", parse(e.values)}});
     }
     row.bind(at, std::string_view(text_of(all)));
   }
-  static Finding::Evidence read(const Statement& row, int at) {
-    Finding::Evidence out;
-    const Json all = parse(row.text(at));
-    if (!all.is_object()) return out;
-    for (const auto& [name, value] : all.items()) out.emplace_back(name, value_of(value));
+  static std::vector<Finding::Evidence> read(const Statement& row, int at) {
+    std::vector<Finding::Evidence> out;
+    for (const Json& item : parse(row.text(at))) {
+      if (!item.is_object()) continue;
+      const Json values = item.value("values", Json());
+      out.push_back({text_in(item, "check"), list_of<std::uint32_t>(item.value("ranks", Json())),
+                     text_in(item, "sentence"), values.is_object() ? text_of(values) : "{}"});
+    }
     return out;
+  }
+  static std::string text_in(const Json& item, const char* name) {
+    const auto found = item.find(name);
+    return found != item.end() && found->is_string() ? found->get<std::string>() : "";
   }
 };
 
@@ -596,12 +604,21 @@ const Table<FindingRow> kFindingTable = {
         coded_column<TextsCodec, &FindingRow::hosts>("hosts", {"list of the hosts of those ranks"}),
         column<&FindingRow::first_step>("first_step", {"first step that shows it", "step"}),
         column<&FindingRow::last_step>("last_step", {"last step that showed it so far", "step"}),
+        column<&FindingRow::equal_until>(
+            "equal_until",
+            {"last step at which what differs was seen to be equal", "step", "it never was"}),
+        column<&FindingRow::certain_step>(
+            "certain_step",
+            {"of a statistic: the step with enough evidence", "step", "of other checks"}),
         column<&FindingRow::confidence>(
             "confidence", {"how sure it is that this is the cause", "0 to 1", "never"}),
         column<&FindingRow::title>("title",
                                    {"one sentence; not trusted, for it holds names from the run"}),
         coded_column<EvidenceCodec, &FindingRow::evidence>(
-            "evidence", {"object of names and numbers or texts"}),
+            "evidence",
+            {"list of what was seen, its own first: check, ranks, sentence, and an object of "
+             "values"}),
+        column<&FindingRow::suspects>("suspects", {"what it may come from, or empty"}),
         column<&FindingRow::remedy>("remedy", {"one or two sentences"}),
         column<&FindingRow::resembles>("resembles", {"a public report of the same kind, or empty"}),
     }),

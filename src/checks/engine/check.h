@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "presum/finding.h"
@@ -16,6 +17,7 @@ namespace presum::checks {
 
 class Rule;
 struct CheckInfo;
+struct Signal;
 
 // A check is its declaration's address. CMake lists the declarations (declared.h), so a new check
 // is one file.
@@ -43,6 +45,9 @@ struct CheckInfo {
   bool of_time = false;         // it changes no number of what is trained
   bool of_a_step = false;       // the samples and layers behind one step say more: presum blame
   bool dates_itself = false;    // its title says when
+  // What a finding may come from, the likeliest first, by all signals of its cause, its own first;
+  // empty where nothing says so. Null: nothing ever does.
+  std::string (*suspects)(std::span<const Signal* const> signals) = nullptr;
   // One rule, by its address, may make several checks.
   std::unique_ptr<Rule> (*make)();
 };

@@ -9,15 +9,16 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <variant>
 
-#include "checks/engine/rules.h"
+#include "checks/engine/check.h"
 #include "checks/engine/text.h"
 
 namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kSlack = 50;  // steps
-constexpr std::size_t kEvidence = 64;
+constexpr std::size_t kEvidence = 16;  // of a finding
 // Shares of a confidence in a statistic, over the 0.5 of an alarm.
 constexpr double kOfEffect = 0.2;
 constexpr double kOfLasting = 0.15;
@@ -41,7 +42,7 @@ bool leaves_alike(const Signal& cause, const Signal& effect) {
 
 // Beside workers that read the same data, and agree, the others seem to disagree.
 bool turns_away(const Signal& cause, const Signal& effect) {
-  return cause.check == &kDuplicateData && is_turned_away(effect) &&
+  return cause.check == &kDuplicateData && effect.turned_away &&
          !intersect(cause.ranks, effect.ranks);
 }
 
@@ -77,34 +78,25 @@ bool before(const Signal& a, const Signal& b) {
   return place(a) < place(b);
 }
 
-std::string snake(std::string_view check) {
-  std::string out(check);
-  std::replace(out.begin(), out.end(), '-', '_');
-  return out;
-}
-
-bool has(const Evidence& evidence, const std::string& name) {
-  return std::ranges::find(evidence, name, &Evidence::value_type::first) != evidence.end();
-}
-
-// The name, with the prefix and a number in front where it is taken.
-std::string free_name(const Evidence& evidence, const std::string& prefix,
-                      const std::string& name) {
-  std::string own = name;
-  for (int n = 1; has(evidence, own); ++n) {
-    own = n == 1 ? fmt::format("{}_{}", prefix, name) : fmt::format("{}_{}_{}", prefix, n, name);
+// Of signals that say it in words of their own.
+std::string object_of(const Values& values) {
+  JsonObject out;
+  for (const auto& [name, value] : values) {
+    std::visit([&, n = std::string_view(name)](const auto& v) { out.add(n, v); }, value);
   }
-  return own;
+  return out.text();
 }
 
-void add(Evidence& evidence, const std::string& prefix, const Evidence& more) {
-  const bool alarmed = has(evidence, kAlarmStep);
-  keep_first_steps(evidence, more);
-  for (const auto& [name, value] : more) {
-    if (evidence.size() >= kEvidence) return;
-    if (alarmed && name == kAlarmStep) continue;
-    evidence.emplace_back(free_name(evidence, prefix, name), value);
-  }
+Finding::Evidence evidence_of(const Signal& signal, const Ranks& ranks) {
+  const Who who{ranks, signal.everyone && ranks == signal.ranks};
+  const bool typed = !signal.seen.empty();
+  return {std::string(signal.check->id), ranks,
+          typed ? signal.seen.sentence(who) : with_ranks(signal.title, who.ranks, who.everyone),
+          typed ? signal.seen.json() : object_of(signal.evidence)};
+}
+
+void keep_earlier(std::optional<std::uint64_t>& step, std::optional<std::uint64_t> other) {
+  if (step && other) step = std::min(*step, *other);
 }
 
 // What the head's title says is true of these ranks too: the same statistic, or the same generator.
@@ -142,13 +134,14 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
   if (!is_statistic(other.check) && other.check != &kDataCoverage) {
     finding.first_step = std::min(finding.first_step, other.first_step);
   }
-  add(finding.evidence, snake(id), other.evidence);
+  keep_earlier(finding.equal_until, other.equal_until);
+  keep_earlier(finding.certain_step, other.certain_step);
   if (ranks_add_up(head, other)) {
     finding.ranks = unite(finding.ranks, other.ranks);
     return;
   }
-  if (other.ranks != head.ranks) {
-    add(finding.evidence, snake(id), {{snake(id) + "_ranks", rank_ranges(other.ranks)}});
+  if (finding.evidence.size() < kEvidence) {
+    finding.evidence.push_back(evidence_of(other, other.ranks));
   }
   if (other.check == head.check) return;
   if (std::ranges::find(finding.also, id) == finding.also.end()) finding.also.push_back(id);
@@ -196,13 +189,21 @@ Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t>
   out.ranks = head.ranks;
   out.first_step = head.first_step;
   out.last_step = head.last_step;
+  out.equal_until = head.equal_until;
+  out.certain_step = head.certain_step;
   out.confidence = confidence_of(signals, members);
-  out.evidence = head.evidence;
+  out.evidence.emplace_back();
   out.remedy = head.remedy.empty() ? std::string(head.check->fix) : head.remedy;
   out.resembles = head.check->resembles;
   if (asks_for_comparison(signals, members)) out.remedy += kCompare;
   for (const std::size_t at : members.subspan(1)) absorb(out, head, signals[at]);
-  out.title = with_ranks(head.title, out.ranks, head.everyone && out.ranks == head.ranks);
+  out.evidence.front() = evidence_of(head, out.ranks);
+  out.title = out.evidence.front().sentence;
+  if (head.check->suspects != nullptr && out.severity > Severity::kInfo) {
+    std::vector<const Signal*> all;
+    for (const std::size_t at : members) all.push_back(&signals[at]);
+    out.suspects = head.check->suspects(all);
+  }
   return out;
 }
 

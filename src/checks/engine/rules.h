@@ -21,9 +21,6 @@ std::unique_ptr<Rule> make_repeated_batches();  // as overlapping-data
 // A stall that has begun, or is over.
 void report_stall(const Stall& stall, SignalLog& log);
 
-// Whether the signal is of ranks whose gradients pointed away from the others'.
-bool is_turned_away(const Signal& signal);
-
 // The rule of every check with what it remembers of one model. Not synchronised.
 class Rules {
  public:

@@ -12,10 +12,11 @@ namespace {
 
 constexpr std::ptrdiff_t kSignalsPerCheck = 64;
 
-template <typename Entries>
-auto* step_of(Entries& evidence, std::string_view name) {
-  const auto found = std::ranges::find(evidence, name, &Evidence::value_type::first);
-  return found == evidence.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+// The earlier of two; none where one is missing.
+std::optional<std::uint64_t> earlier(std::optional<std::uint64_t> a,
+                                     std::optional<std::uint64_t> b) {
+  if (!a || !b) return std::nullopt;
+  return std::min(*a, *b);
 }
 
 void extend(Signal& signal, const Signal& now) {
@@ -26,11 +27,11 @@ void extend(Signal& signal, const Signal& now) {
   signal.effect = std::abs(now.effect) > std::abs(signal.effect) ? now.effect : signal.effect;
   signal.title = now.title;
   signal.remedy = now.remedy;
-  const Evidence before = std::exchange(signal.evidence, now.evidence);
-  keep_first_steps(signal.evidence, before);
-  if (step_of(before, kEqualUntil) == nullptr) {  // it differed when it was first looked at
-    std::erase_if(signal.evidence, [](const auto& entry) { return entry.first == kEqualUntil; });
-  }
+  signal.evidence = now.evidence;
+  signal.seen = now.seen;
+  signal.turned_away = now.turned_away;
+  signal.equal_until = earlier(signal.equal_until, now.equal_until);
+  signal.certain_step = earlier(signal.certain_step, now.certain_step);
 }
 
 std::string steps_text(std::uint64_t steps) {
@@ -38,14 +39,6 @@ std::string steps_text(std::uint64_t steps) {
 }
 
 }  // namespace
-
-void keep_first_steps(Evidence& evidence, const Evidence& other) {
-  for (const char* name : {kAlarmStep, kEqualUntil}) {
-    std::int64_t* own = step_of(evidence, name);
-    const std::int64_t* others = step_of(other, name);
-    if (own != nullptr && others != nullptr) *own = std::min(*own, *others);
-  }
-}
 
 Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence) {
   Signal out;
@@ -56,6 +49,12 @@ Signal sighting(Statement what, std::uint64_t step, Blame blame, double confiden
   out.first_step = out.last_step = step;
   out.severity = what.check->severity;
   out.confidence = confidence;
+  return out;
+}
+
+Signal sighting(Check check, std::uint64_t step, Blame blame, double confidence, Evidence seen) {
+  Signal out = sighting({check, seen.key()}, step, std::move(blame), confidence);
+  out.seen = std::move(seen);
   return out;
 }
 

@@ -8,15 +8,18 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "checks/engine/check.h"
+#include "checks/engine/evidence.h"
 #include "checks/engine/split.h"
 #include "presum/finding.h"
 
 namespace presum::checks {
 
-using Evidence = std::vector<std::pair<std::string, Finding::Value>>;
+using Value = std::variant<double, std::int64_t, std::string>;
+using Values = std::vector<std::pair<std::string, Value>>;
 
 // One check seen broken on one set of ranks, from its first to its last step.
 struct Signal {
@@ -29,20 +32,18 @@ struct Signal {
   Severity severity = Severity::kWarning;
   double confidence = 0;
   std::string title;  // with "{Ranks}" in the place of the ranks
-  Evidence evidence;
+  Values evidence;
   std::string remedy;         // empty: the check's
   std::uint32_t workers = 0;  // in the run at that time; 0: unknown
   double effect = 0;          // of a statistic: distance from the others, in their deviations
   std::uint64_t lasted = 0;   // steps since its alarm in which it was still so
+  Evidence seen{};            // in the place of `title` and `evidence`
+  bool turned_away = false;   // its ranks' gradients pointed away from the others'
+  // The last step at which what differs now was seen to be equal; none where it never was.
+  std::optional<std::uint64_t> equal_until{};
+  std::optional<std::uint64_t> certain_step{};  // in which a detector had enough evidence
   std::uint64_t id = 0;
 };
-
-// The name, in evidence, of the step in which a detector had enough evidence.
-inline constexpr const char* kAlarmStep = "alarm_step";
-// And that of the last step at which what differs now was seen to be equal.
-inline constexpr const char* kEqualUntil = "equal_until_step";
-// Puts the earlier of the two such steps, where both have one, into `evidence`.
-void keep_first_steps(Evidence& evidence, const Evidence& other);
 
 // A slack within which all ranks of a check and key are one signal.
 inline constexpr std::uint64_t kAllSteps = UINT64_MAX / 2;
@@ -56,6 +57,8 @@ struct Statement {
 
 // A sighting at one step with the check's own severity.
 Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence = 0);
+// With what was seen, whose key it has.
+Signal sighting(Check check, std::uint64_t step, Blame blame, double confidence, Evidence seen);
 
 // Thread-safety: not synchronised. At most 64 signals a check; what is beyond joins the last one.
 class SignalLog {

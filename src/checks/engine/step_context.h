@@ -48,6 +48,11 @@ inline Signal sighting(Statement what, const StepContext& context, Blame blame,
   return sighting(what, context.record.step, std::move(blame), confidence);
 }
 
+inline Signal sighting(Check check, const StepContext& context, Blame blame, double confidence,
+                       Evidence seen) {
+  return sighting(check, context.record.step, std::move(blame), confidence, std::move(seen));
+}
+
 // All of them, as one.
 inline Blame of_all(const StepRecord& record) {
   Blame out{{}, true};

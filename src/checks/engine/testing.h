@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -21,6 +22,7 @@
 
 #include "base/hash.h"
 #include "checks/engine/diagnoser.h"
+#include "checks/engine/signal_log.h"
 #include "detect/detector.h"
 #include "presum/step_record.h"
 
@@ -350,24 +352,32 @@ inline void expect_quiet(const Watched& w,
   EXPECT_EQ(w.ids(), Ids{}) << w.first().title;
 }
 
-// Of a finding or a signal.
-inline const Finding::Value* evidence(const auto& finding, std::string_view name) {
-  const auto found =
-      std::ranges::find(finding.evidence, name, &Finding::Evidence::value_type::first);
-  return found == finding.evidence.end() ? nullptr : &found->second;
+// A value of a finding's or a signal's evidence by its name; null where there is none.
+inline nlohmann::json value_in(const Finding& finding, std::string_view name) {
+  for (const Finding::Evidence& e : finding.evidence) {
+    const auto values = nlohmann::json::parse(e.values);
+    if (values.contains(name)) return values[std::string(name)];
+  }
+  return nullptr;
+}
+inline nlohmann::json value_in(const Signal& signal, std::string_view name) {
+  if (!signal.seen.empty()) {
+    const auto values = nlohmann::json::parse(signal.seen.json());
+    return values.contains(name) ? values[std::string(name)] : nullptr;
+  }
+  for (const auto& [key, value] : signal.evidence) {
+    if (key == name) return std::visit([](const auto& v) { return nlohmann::json(v); }, value);
+  }
+  return nullptr;
 }
 // NaN where there is no such number.
 inline double number_of(const auto& finding, std::string_view name) {
-  const Finding::Value* value = evidence(finding, name);
-  if (value == nullptr) return kNaN;
-  if (const auto* real = std::get_if<double>(value)) return *real;
-  if (const auto* whole = std::get_if<std::int64_t>(value)) return static_cast<double>(*whole);
-  return kNaN;
+  const nlohmann::json value = value_in(finding, name);
+  return value.is_number() ? value.get<double>() : kNaN;
 }
 inline std::string text_of(const auto& finding, std::string_view name) {
-  const Finding::Value* value = evidence(finding, name);
-  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
-  return text == nullptr ? "" : *text;
+  const nlohmann::json value = value_in(finding, name);
+  return value.is_string() ? value.get<std::string>() : "";
 }
 
 }  // namespace presum::checks

@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 
 #include "base/hash.h"
 #include "checks/engine/rules.h"
@@ -23,16 +25,55 @@ namespace {
 // Records in which a loss scaler looks for its first factor.
 constexpr std::uint64_t kScalerSearch = 16;
 
-std::uint64_t key_of(const Ranks& ranks) {
-  std::uint64_t key = 0;
-  for (const std::uint32_t rank : ranks) key = mix64(key + rank + 1);
-  return key;
+struct NotFinite {
+  enum class Step : std::uint8_t { kTaken, kLeftOut, kUnknown };
+
+  std::string what;  // "loss" or "gradient"
+  Ranks first_ranks;  // at the episode's first step
+  std::size_t ranks_not_finite = 0;
+  std::optional<std::uint64_t> nonfinite_elements;
+  bool all_at_once = false;  // and finite one record before
+  Step step = Step::kTaken;
+
+  std::string optimizer_step() const {
+    constexpr const char* kNames[] = {"taken", "left out", "unknown"};
+    return kNames[static_cast<std::size_t>(step)];
+  }
+  std::uint64_t key() const {
+    std::uint64_t key = 0;
+    for (const std::uint32_t rank : first_ranks) key = mix64(key + rank + 1);
+    return key;
+  }
+  static constexpr std::tuple kFields{
+      field("what", &NotFinite::what), field("ranks_not_finite", &NotFinite::ranks_not_finite),
+      field("nonfinite_elements", &NotFinite::nonfinite_elements),
+      field("all_at_once", &NotFinite::all_at_once),
+      field("optimizer_step", &NotFinite::optimizer_step)};
+};
+
+std::string sentence(const NotFinite& seen, const Who& who) {
+  if (seen.step == NotFinite::Step::kLeftOut) {
+    return fmt::format("{} had a {} that was not finite, and the optimiser left the step out",
+                       who.words(), seen.what);
+  }
+  if (seen.step == NotFinite::Step::kUnknown) {
+    return fmt::format(
+        "{} had a {} that was not finite; whether the optimiser left the step out is not known",
+        who.words(), seen.what);
+  }
+  if (seen.all_at_once) {
+    return fmt::format(
+        "{} turned to a {} that is not finite at the same step: it came with the parameters or the "
+        "reduction of the step before",
+        who.words(), seen.what);
+  }
+  return fmt::format("{} had a {} that was not finite", who.words(), seen.what);
 }
 
-std::int64_t nonfinite_elements(const StepRecord& record) {
+std::uint64_t nonfinite_elements(const StepRecord& record) {
   std::uint64_t sum = 0;
   for (const WorkerRecord& w : record.workers) sum += w.nonfinite;
-  return static_cast<std::int64_t>(sum);
+  return sum;
 }
 
 bool optimiser_known(const StepContext& context) {
@@ -83,15 +124,16 @@ class Nonfinite : public Rule {
   }
 
   void report(const StepContext& context, const Ranks& now, SignalLog& log) const {
-    Signal signal = sighting({check_, key_of(blame_.ranks)}, context, blame_, sudden_ ? 0.8 : 1);
+    NotFinite seen{.what = check_ == &kNonfiniteLoss ? "loss" : "gradient",
+                   .first_ranks = blame_.ranks,
+                   .ranks_not_finite = now.size(),
+                   .all_at_once = sudden_,
+                   .step = step_of(context)};
+    if (check_ == &kNonfiniteGradient) seen.nonfinite_elements = nonfinite_elements(context.record);
+    Signal signal = sighting(check_, context, blame_, sudden_ ? 0.8 : 1, std::move(seen));
     const bool overflow =
         check_ == &kNonfiniteGradient && !context.roster.fact("grad_scaler").empty();
     if (skipped_) signal.severity = overflow ? Severity::kInfo : Severity::kWarning;
-    signal.title = title(context);
-    signal.evidence = {{"workers_not_finite", static_cast<std::int64_t>(now.size())}};
-    if (check_ == &kNonfiniteGradient) {
-      signal.evidence.emplace_back("nonfinite_elements", nonfinite_elements(context.record));
-    }
     log.add(std::move(signal));
   }
 
@@ -111,21 +153,10 @@ class Nonfinite : public Rule {
     });
   }
 
-  std::string title(const StepContext& context) const {
-    const std::string what = check_ == &kNonfiniteLoss ? "loss" : "gradient";
-    if (skipped_ && (counted_ || optimiser_known(context))) {
-      return "{Ranks} had a " + what + " that was not finite, and the optimiser left the step out";
-    }
-    if (skipped_) {
-      return "{Ranks} had a " + what +
-             " that was not finite; whether the optimiser left the step out is not known";
-    }
-    if (sudden_) {
-      return "{Ranks} turned to a " + what +
-             " that is not finite at the same step: it came with the parameters or the reduction "
-             "of the step before";
-    }
-    return "{Ranks} had a " + what + " that was not finite";
+  NotFinite::Step step_of(const StepContext& context) const {
+    if (!skipped_) return NotFinite::Step::kTaken;
+    return counted_ || optimiser_known(context) ? NotFinite::Step::kLeftOut
+                                                : NotFinite::Step::kUnknown;
   }
 
   Check check_;

@@ -117,9 +117,8 @@ std::uint64_t key_of(const Alarm& alarm) {
   return key(alarm.kind, alarm.statistic, alarm.replicas.empty(), alarm.high);
 }
 
-Evidence evidence_of(const StepContext& context, const Alarm& alarm) {
-  Evidence out{{"statistic", words_of(alarm.statistic).name},
-               {kAlarmStep, static_cast<std::int64_t>(alarm.step)},
+Values evidence_of(const StepContext& context, const Alarm& alarm) {
+  Values out{{"statistic", words_of(alarm.statistic).name},
                {alarm.kind == Alarm::Kind::kEvent ? "z" : "log10_evidence", alarm.evidence},
                {"effect_sd", alarm.effect}};
   if (!std::isnan(alarm.ratio)) out.emplace_back("ratio", alarm.ratio);
@@ -287,7 +286,11 @@ class Statistics final : public Rule {
         sighting({check_of(alarm), key_of(alarm)}, alarm.step, blame_of(context, alarm), kAtAlarm);
     if (signal.ranks.empty()) return;
     signal.first_step = std::min(alarm.first_step, alarm.step);
+    signal.certain_step = alarm.step;
     signal.workers = context.record.workers_expected;
+    signal.turned_away = alarm.kind == Alarm::Kind::kOutlier &&
+                         alarm.statistic == Statistic::kDirection && !signal.everyone &&
+                         !alarm.high;
     signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
     if (signal.check == &kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
     signal.title = title_of(alarm, context.record.workers_expected == 2);
@@ -376,11 +379,6 @@ class Statistics final : public Rule {
 };
 
 }  // namespace
-
-bool is_turned_away(const Signal& signal) {
-  return signal.check == &kRankOutlier &&
-         signal.key == key(Alarm::Kind::kOutlier, Statistic::kDirection, false, false);
-}
 
 constexpr Check kTokenImbalanceExplains[] = {&kRankOutlier, &kLossEvent};
 constinit const CheckInfo kTokenImbalance{

@@ -83,7 +83,7 @@ TEST(Statistics, NamesRankStatisticAndNumbers) {
   EXPECT_EQ(f.title, "Rank 3 had a gradient norm persistently higher than the other workers'");
   EXPECT_EQ(text_of(f, "statistic"), "norm");
   EXPECT_EQ(number_of(f, "ratio"), 2.02);
-  EXPECT_EQ(number_of(f, "alarm_step"), 24);
+  EXPECT_EQ(f.certain_step, 24);
   EXPECT_EQ(f.first_step, 10U);
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_GT(f.confidence, 0.5);
@@ -139,7 +139,7 @@ TEST(Statistics, AnAlarmThatIsRaisedAgainKeepsItsFirstStep) {
   again.step = 90;
   w.feed(w.run.step(90), {again});
   expect(w, "rank-outlier", {.last_step = 90});
-  EXPECT_EQ(number_of(w.first(), "alarm_step"), 24);
+  EXPECT_EQ(w.first().certain_step, 24);
 }
 
 // One worker's loss is too high from step 200 to 394.

@@ -17,7 +17,7 @@ struct RankEnd {
   std::uint64_t step = 0;  // the last that was heard of them
   Severity severity = Severity::kCritical;
   std::string title;  // with "{Ranks}" in the place of the ranks
-  Evidence evidence;
+  Values evidence;
   bool operator==(const RankEnd&) const = default;
 };
 

@@ -15,7 +15,7 @@ struct Mismatch {
   Blame blame;
   std::vector<std::string> names;  // of the kinds
   std::size_t more = 0;            // names that were left out
-  Evidence evidence;               // the values by rank
+  Values evidence;               // the values by rank
   bool looked = false;             // two workers had a value of some kind
 };
 

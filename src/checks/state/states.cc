@@ -293,7 +293,7 @@ class States final : public Rule {
     const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;
     if (by_rounds && (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0))) {
       const std::uint64_t before = looked_[looks_ < looked_.size() ? 0 : looks_ % looked_.size()];
-      signal.evidence.emplace_back(kEqualUntil, static_cast<std::int64_t>(before));
+      signal.equal_until = before;
     }
     log.add(std::move(signal), kRound);
   }

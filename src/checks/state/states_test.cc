@@ -29,12 +29,12 @@ TEST(States, SaysWhenTheSamePartWasHashedBefore) {
       if (r.step >= from) r.workers[3].states[2].value ^= 1;
     });
     EXPECT_EQ(w.ids(), Ids{"parameter-desync"});
-    return number_of(w.first(), "equal_until_step");
+    return w.first().equal_until;
   };
   EXPECT_EQ(equal_until(53, 0, 90), 28);
   EXPECT_EQ(equal_until(7, 0, 30), 0) << "when all of it was";
-  EXPECT_TRUE(std::isnan(equal_until(7, 3, 20))) << "only a part of the model was hashed";
-  EXPECT_TRUE(std::isnan(equal_until(0, 0, 30)));
+  EXPECT_EQ(equal_until(7, 3, 20), std::nullopt) << "only a part of the model was hashed";
+  EXPECT_EQ(equal_until(0, 0, 30), std::nullopt);
 }
 
 TEST(States, ModelsThatAllDifferAreEveryonesFault) {
@@ -76,7 +76,7 @@ TEST(States, OfTheOptimiserAndOfWhatIsWatchedMustMatch) {
     w.play(0, 20, [&](StepRecord& r) { also(r, kind, 6); });
     expect(w, "state-desync", {.ranks = {6}, .severity = Severity::kCritical, .first_step = 5});
     EXPECT_EQ(text_of(w.first(), "groups"), "ema");
-    EXPECT_EQ(evidence(w.first(), "equal_until_step"), nullptr) << "who knows when it began";
+    EXPECT_EQ(w.first().equal_until, std::nullopt) << "who knows when it began";
     Watched equal = played(20, [&](StepRecord& r) { also(r, kind, 99); });
     EXPECT_TRUE(equal.ids().empty());
     EXPECT_EQ(equal.check("state-desync").state, CheckRecord::State::kPassed);

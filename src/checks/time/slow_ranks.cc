@@ -118,7 +118,7 @@ std::string doing(const BesideOthers& times, const Causes& causes) {
   return out;
 }
 
-void add_thread_times(Evidence& evidence, const BesideOthers& times) {
+void add_thread_times(Values& evidence, const BesideOthers& times) {
   if (times.on_processor > 0) evidence.emplace_back("share_on_processor", times.on_processor);
   if (times.others_thread.processor > 0) {
     evidence.emplace_back("processor_times_the_others",
@@ -303,8 +303,8 @@ class SlowRanks final : public Rule {
         "{{Ranks}} took {:.3g} ms longer than the others in each step, {}; the others wait "
         "{:.3g} ms of {:.3g} ms a step: {:.0f}% of the job",
         longer * 1e3, where, waited * 1e3, step * 1e3, 100 * waited / step);
-    signal.evidence = {{kAlarmStep, static_cast<std::int64_t>(alarm.step)},
-                       {"time_log10_evidence", alarm.evidence},
+    signal.certain_step = alarm.step;
+    signal.evidence = {{"time_log10_evidence", alarm.evidence},
                        {"phase", queued ? "processor" : to_string(phase)},
                        {"longer_ms", milliseconds(longer)},
                        {"others_own_ms", milliseconds(others)},
@@ -349,8 +349,8 @@ class SlowRanks final : public Rule {
     node.title = fmt::format(
         "All ranks of host {} ({{ranks}}) took about {:.3g} ms longer than the others in each step",
         host.front(), 1e3 * longer);
-    node.evidence = {{kAlarmStep, static_cast<std::int64_t>(slow.last_step)},
-                     {"host", host.front()},
+    node.certain_step = slow.last_step;
+    node.evidence = {{"host", host.front()},
                      {"longer_ms", milliseconds(longer)}};
     log.add(std::move(node));
   }

@@ -36,8 +36,8 @@ std::string on_one_line(std::string_view stack) {
 }
 
 // Of those that keep the others waiting; of all where they are not known.
-Evidence evidence_of(const Stall& stall) {
-  Evidence out{{"seconds", stall.seconds}};
+Values evidence_of(const Stall& stall) {
+  Values out{{"seconds", stall.seconds}};
   std::size_t told = 0;
   for (const StalledRank& r : stall.all) {
     const bool named = std::ranges::find(stall.ranks, r.rank) != stall.ranks.end();

@@ -44,12 +44,23 @@ function folded(text) {
   return el('details', {class: 'long'}, el('summary', {}, el('span', {}, `${plain(text.slice(0, VALUE_SHOWN - 20))}…`)), prose(text));
 }
 
-function evidenceList(evidence) {
-  const entries = Object.entries(evidence);
-  if (entries.length === 0) return null;
-  const text = (value) => (typeof value === 'string' ? value : Number.isInteger(value) ? value.toLocaleString('en') : number(value));
-  return el('details', {class: 'raw'}, el('summary', {}, 'The evidence as recorded'), el('dl', {class: 'evidence'}, ...entries.map(([name, value]) =>
-    el('div', {}, el('dt', {}, name.replaceAll('_', ' ')), el('dd', {}, folded(text(value)))))));
+function valueText(value) {
+  if (Array.isArray(value)) return value.map(valueText).join(', ');
+  if (value !== null && typeof value === 'object') return Object.entries(value).map(([name, of]) => `${name} ${valueText(of)}`).join('; ');
+  return typeof value !== 'number' ? String(value) : Number.isInteger(value) ? value.toLocaleString('en') : number(value);
+}
+
+function evidenceList({values}) {
+  return el('dl', {class: 'evidence'}, ...Object.entries(values).map(([name, value]) =>
+    el('div', {}, el('dt', {}, name.replaceAll('_', ' ')), el('dd', {}, folded(valueText(value))))));
+}
+
+// What was seen of a finding's own check, and what else was seen of the same cause.
+function evidenceOf(finding) {
+  const [own, ...others] = finding.evidence;
+  if (!own || (others.length === 0 && Object.keys(own.values).length === 0)) return null;
+  return el('details', {class: 'raw'}, el('summary', {}, 'The evidence as recorded'), evidenceList(own),
+    ...others.flatMap((other) => [el('p', {}, prose(other.sentence), ' ', el('code', {}, other.check)), evidenceList(other)]));
 }
 
 // What `presum explain` says of a check.
@@ -89,7 +100,7 @@ function findingCard(run, finding, show) {
     el('p', {class: 'note'}, el('code', {}, finding.check), ` · ${whereText(run, finding)}`),
     finding.consequence ? el('p', {}, prose(finding.consequence)) : null, line('Evidence', finding.evidence_text, folded), line('Suspects', finding.suspects),
     line('What to do', finding.remedy), line('Also seen, of the same cause', finding.also.join(', ')), line('Resembles', finding.resembles),
-    evidenceList(finding.evidence), explanationOf(finding.check), showButton(run, finding, show));
+    evidenceOf(finding), explanationOf(finding.check), showButton(run, finding, show));
 }
 
 function findingsSection(run, show) {
