@@ -18,8 +18,8 @@ struct Finding {
   struct Evidence {
     std::string check;
     std::vector<std::uint32_t> ranks;
-    std::string sentence;         // without its span
-    std::string values = "{}";    // of which it is made: a JSON object; units end their names
+    std::string sentence;       // without its span
+    std::string values = "{}";  // of which it is made: a JSON object; units end their names
     friend bool operator==(const Evidence&, const Evidence&) = default;
   };
 
@@ -35,11 +35,11 @@ struct Finding {
   std::optional<std::uint64_t> equal_until;
   // Of a statistic: the step in which there was enough evidence for the first time.
   std::optional<std::uint64_t> certain_step;
-  double confidence = 0;  // 0 to 1: how sure presum is that this is the cause
-  std::string title;      // one sentence, without its span
+  double confidence = 0;           // 0 to 1: how sure presum is that this is the cause
+  std::string title;               // one sentence, without its span
   std::vector<Evidence> evidence;  // its own first, then that of the checks it absorbed
-  std::string suspects;   // what it may come from, the likeliest first; may be empty
-  std::string remedy;     // one or two sentences
+  std::string suspects;            // what it may come from, the likeliest first; may be empty
+  std::string remedy;              // one or two sentences
   std::string resembles;  // a public report of the same kind, such as "pytorch/pytorch#31771"
   // Other models of the segment that show the same on the same ranks, where they were put together
   // (RunLog has one finding a model).

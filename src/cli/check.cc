@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "base/try.h"
+#include "checks/engine/wording.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "checks/engine/wording.h"
 #include "judge/judgement.h"
 #include "presum/run_log.h"
 

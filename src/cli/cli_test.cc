@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/testing.h"
 #include "checks/engine/diagnoser.h"
+#include "cli/testing.h"
 #include "presum/version.h"
 
 namespace presum::cli {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/text.h"
 #include "checks/engine/wording.h"
+#include "cli/text.h"
 
 namespace presum::cli {
 namespace {

@@ -32,7 +32,8 @@ void JsonObject::put(std::string_view name, const std::string& json) {
 }
 
 void JsonObject::add(std::string_view name, double value) {
-  if (!std::isnan(value)) put(name, std::isinf(value) ? dumped(value > 0 ? "inf" : "-inf") : dumped(value));
+  if (!std::isnan(value))
+    put(name, std::isinf(value) ? dumped(value > 0 ? "inf" : "-inf") : dumped(value));
 }
 
 void JsonObject::add(std::string_view name, const std::string& value) {

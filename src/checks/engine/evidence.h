@@ -54,7 +54,9 @@ constexpr Field<E, T> field(std::string_view name, T E::*member) {
 }
 
 template <class E>
-concept HasFields = requires { E::kFields; };
+concept HasFields = requires {
+  E::kFields;
+};
 
 // A JSON object, written from front to back. Values that say nothing are left out: NaN, an empty
 // text or list, none.
@@ -71,8 +73,7 @@ class JsonObject {
     put(name, value ? "true" : "false");
   }
   template <std::integral T>
-    requires(!std::same_as<T, bool>)
-  void add(std::string_view name, T value) {
+  requires(!std::same_as<T, bool>) void add(std::string_view name, T value) {
     put(name, std::to_string(value));
   }
   template <class T>
@@ -89,8 +90,11 @@ class JsonObject {
   template <HasFields E>
   static std::string of(const E& evidence) {
     JsonObject out;
-    std::apply([&](const auto&... fields) { (out.add(fields.name, std::invoke(fields.member, evidence)), ...); },
-               E::kFields);
+    std::apply(
+        [&](const auto&... fields) {
+          (out.add(fields.name, std::invoke(fields.member, evidence)), ...);
+        },
+        E::kFields);
     return out.text();
   }
 

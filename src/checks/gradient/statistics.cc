@@ -17,14 +17,18 @@
 // counts. Samples are known by their rows, up to 65,536 of them; beyond that the rule is off.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "checks/engine/rules.h"
+#include "checks/engine/text.h"
 
 namespace presum::checks {
 namespace {
@@ -32,10 +36,8 @@ namespace {
 using detect::Alarm;
 using detect::Statistic;
 
-constexpr double kAtAlarm = 0.5;  // confidence; merge.cc adds what came after
-constexpr double kFar = 6;        // standard deviations
-constexpr std::uint64_t kOfStaticData = 1;
-constexpr std::uint64_t kOfOutlier = 2;
+constexpr double kAtAlarm = 0.5;     // confidence; merge.cc adds what came after
+constexpr double kFar = 6;           // standard deviations
 constexpr double kFromTokens = 0.7;  // confidence
 constexpr const char* kOtherTokens =
     "Compare the labels of one batch on these ranks with those of the others: are prompts and "
@@ -49,17 +51,20 @@ constexpr double kApart = 0.1823;  // log 1.2
 constexpr double kOfSteps = 0.8;
 constexpr std::uint64_t kTokenSteps = 20;
 constexpr double kTokenVariation = 0.2;
+constexpr double kSmallest = 0.05;    // an effect that is worth a word, in standard deviations
+constexpr double kLargest = 100;      // above, the number says nothing more
+constexpr double kNearInteger = 0.3;  // over the integer: 0.15 for 2, 0.03 for 10
 
 struct Words {
   Statistic statistic;
   const char* name;  // in evidence
-  const char* of;    // in a title
+  const char* of;    // in a sentence
 };
 
 constexpr Words kStatisticWords[] = {
     {Statistic::kLoss, "loss", "loss"},
     {Statistic::kNorm, "norm", "gradient norm"},
-    {Statistic::kDirection, "direction", "cosine with the other workers' gradients"},
+    {Statistic::kDirection, "direction", "cosine with the other ranks' gradients"},
     {Statistic::kPeak, "peak", "largest gradient element relative to the norm"},
     {Statistic::kResidual, "residual", "gradient norm for its loss"},
     {Statistic::kTokens, "tokens", "token count"},
@@ -83,19 +88,88 @@ Check check_of(const Alarm& alarm) {
   return alarm.statistic == Statistic::kTokens ? &kTokenImbalance : &kRankOutlier;
 }
 
-std::string title_of(const Alarm& alarm, bool two) {
-  using enum Alarm::Kind;
-  const std::string of = words_of(alarm.statistic).of;
-  if (alarm.kind == kPairSimilar) return "{Ranks} had gradients more alike than chance allows";
-  if (alarm.kind == kPairOpposed) return "{Ranks} had gradients less alike than chance allows";
-  if (alarm.kind == kTooConsistent) return "{Ranks} differed less than their micro-batches allow";
-  if (alarm.kind == kTooInconsistent) {
-    return "{Ranks} had micro-batches more alike than chance allows";
+// An alarm as people read it.
+struct Deviation {
+  Alarm::Kind kind = Alarm::Kind::kOutlier;
+  Statistic of = Statistic::kLoss;
+  bool high = false;
+  bool of_all = false;          // no minority was named
+  bool of_static_data = false;  // every rank reads its own samples again and again
+  std::string layer;            // in which the gradient differs most
+  double log10_evidence = kNaN;
+  double effect_sd = kNaN;
+  double ratio = kNaN;  // to the others' mean, or of two ranks the first's to the second's
+  std::optional<std::uint32_t> of_rank;
+  std::optional<std::uint32_t> beside_rank;
+
+  std::string statistic() const { return words_of(of).name; }
+  // What everyone shows is not what the named ranks show.
+  std::uint64_t key() const {
+    if (of_static_data) return 0;
+    return 16 + static_cast<std::uint64_t>(kind) * 64 + static_cast<std::uint64_t>(of) * 4 +
+           (of_all ? 2 : 0) + (high ? 1 : 0);
   }
-  if (alarm.kind == kEvent) return "{Ranks} had a " + of + " far outside everything seen before";
-  if (two) return "{Ranks} persistently differed in their " + of;
-  const std::string side = alarm.high ? "higher" : "lower";
-  return "{Ranks} had a " + of + " persistently " + side + " than the other workers'";
+  static constexpr std::tuple kFields{field("statistic", &Deviation::statistic),
+                                      field("effect_sd", &Deviation::effect_sd),
+                                      field("ratio", &Deviation::ratio),
+                                      field("of_rank", &Deviation::of_rank),
+                                      field("beside_rank", &Deviation::beside_rank),
+                                      field("layer", &Deviation::layer),
+                                      field("log10_evidence", &Deviation::log10_evidence)};
+};
+
+std::string deviations(double effect) {
+  const double size = std::abs(effect);
+  return size > kLargest ? fmt::format("over {} standard deviations", kLargest)
+                         : fmt::format("{} standard deviations", number(size));
+}
+
+// How far, from ": " on; empty where it is not known or too small for a word.
+std::string how_far(const Deviation& seen) {
+  const bool far = std::abs(seen.effect_sd) >= kSmallest;
+  if (std::isnan(seen.ratio)) return far ? ": " + deviations(seen.effect_sd) : "";
+  const std::string brackets = far ? fmt::format(" ({})", deviations(seen.effect_sd)) : "";
+  if (!seen.of_rank) return fmt::format(": {} times theirs{}", number(seen.ratio), brackets);
+  return fmt::format(": rank {}'s is {} times rank {}'s{}", *seen.of_rank, number(seen.ratio),
+                     *seen.beside_rank, brackets);
+}
+
+std::string outlier_sentence(const Deviation& seen, const Who& who) {
+  const bool in_layer = seen.of == Statistic::kGroupNorm && !seen.layer.empty();
+  const std::string of = in_layer ? "gradient norm in " + seen.layer : words_of(seen.of).of;
+  const std::string most =
+      in_layer || seen.layer.empty() ? "" : "; the gradient differs most in " + seen.layer;
+  if (seen.of_rank) {
+    return fmt::format("{} persistently differed in their {}{}{}", who.words(), of, how_far(seen),
+                       most);
+  }
+  return fmt::format("{} had a {} persistently {} than the other ranks'{}{}", who.words(), of,
+                     seen.high ? "higher" : "lower", how_far(seen), most);
+}
+
+std::string sentence(const Deviation& seen, const Who& who) {
+  using enum Alarm::Kind;
+  if (seen.of_static_data) {
+    const bool alike = seen.kind == kPairSimilar || seen.kind == kTooConsistent;
+    return fmt::format("{} {}, as may be where each rank reads the same samples again and again",
+                       who.words(), alike ? "were lastingly alike" : "differed lastingly");
+  }
+  switch (seen.kind) {
+    case kPairSimilar:
+      return who.words() + " had gradients more alike than chance allows" + how_far(seen);
+    case kPairOpposed:
+      return who.words() + " had gradients less alike than chance allows" + how_far(seen);
+    case kTooConsistent:
+      return who.words() + " differed less than their micro-batches allow";
+    case kTooInconsistent:
+      return who.words() + " had micro-batches more alike than chance allows";
+    case kEvent:
+      return fmt::format("{} had a {} far outside everything seen before{}", who.words(),
+                         words_of(seen.of).of, how_far(seen));
+    case kOutlier:
+      break;
+  }
+  return outlier_sentence(seen, who);
 }
 
 Blame blame_of(const StepContext& context, const Alarm& alarm) {
@@ -107,29 +181,158 @@ Blame blame_of(const StepContext& context, const Alarm& alarm) {
   return blame;
 }
 
-std::uint64_t key(Alarm::Kind kind, Statistic statistic, bool everyone, bool high) {
-  // What everyone shows is not what the named workers show.
-  return 16 + static_cast<std::uint64_t>(kind) * 64 + static_cast<std::uint64_t>(statistic) * 4 +
-         (everyone ? 2 : 0) + (high ? 1 : 0);
-}
-
-std::uint64_t key_of(const Alarm& alarm) {
-  return key(alarm.kind, alarm.statistic, alarm.replicas.empty(), alarm.high);
-}
-
-Values evidence_of(const StepContext& context, const Alarm& alarm) {
-  Values out{{"statistic", words_of(alarm.statistic).name},
-               {alarm.kind == Alarm::Kind::kEvent ? "z" : "log10_evidence", alarm.evidence},
-               {"effect_sd", alarm.effect}};
-  if (!std::isnan(alarm.ratio)) out.emplace_back("ratio", alarm.ratio);
-  if (alarm.group != 0) out.emplace_back("group", context.roster.group_name(alarm.group));
+// Of an event the evidence is its distance.
+Deviation deviation(const StepContext& context, const Alarm& alarm) {
+  const bool event = alarm.kind == Alarm::Kind::kEvent;
+  Deviation out{.kind = alarm.kind,
+                .of = alarm.statistic,
+                .high = alarm.high,
+                .of_all = alarm.replicas.empty(),
+                .log10_evidence = event ? kNaN : alarm.evidence,
+                .effect_sd = event ? alarm.evidence : alarm.effect,
+                .ratio = alarm.ratio};
+  if (alarm.group != 0) out.layer = context.roster.group_name(alarm.group);
   if (alarm.kind == Alarm::Kind::kOutlier && alarm.replicas.size() == 2) {
-    const auto rank = [&](std::size_t i) {
-      return static_cast<std::int64_t>(context.roster.rank_of(alarm.replicas[i]));
-    };
-    out.insert(out.end(), {{"of_rank", rank(0)}, {"beside_rank", rank(1)}});
+    out.of_rank = context.roster.rank_of(alarm.replicas[0]);
+    out.beside_rank = context.roster.rank_of(alarm.replicas[1]);
   }
   return out;
+}
+
+// A rank that stands out and has other token counts than the others.
+struct OtherTokens {
+  double tokens_ratio = 1;
+  std::optional<std::uint32_t> of_rank;  // of two ranks
+  std::optional<std::uint32_t> beside_rank;
+
+  static constexpr std::tuple kFields{field("tokens_ratio", &OtherTokens::tokens_ratio),
+                                      field("of_rank", &OtherTokens::of_rank),
+                                      field("beside_rank", &OtherTokens::beside_rank)};
+};
+
+std::string sentence(const OtherTokens& seen, const Who& who) {
+  const auto of = seen.of_rank ? fmt::format("Rank {}", *seen.of_rank) : who.words();
+  const auto beside = seen.of_rank ? fmt::format("rank {}", *seen.beside_rank) : "the others";
+  return fmt::format("{} had {:.2f} times as many target tokens as {}", of, seen.tokens_ratio,
+                     beside);
+}
+
+struct UnweightedTokens {
+  double tokens_cv = kNaN;  // mean over steps of the counts' coefficient of variation
+  double loss_gap = kNaN;   // mean distance between the mean of means and the mean over tokens
+
+  static constexpr std::tuple kFields{field("tokens_cv", &UnweightedTokens::tokens_cv),
+                                      field("loss_gap", &UnweightedTokens::loss_gap)};
+};
+
+std::string sentence(const UnweightedTokens& /*seen*/, const Who& who) {
+  return who.words() +
+         " had token counts that differ while every rank's mean counts alike: the mean of means is "
+         "not the mean over tokens";
+}
+
+// ---- what it may come from
+
+using Texts = std::vector<std::string>;
+using Signals = std::span<const Signal* const>;
+
+// k >= 2 where the ratio is that whole number, or its inverse; else 0.
+int whole_factor(double ratio) {
+  if (!(ratio > 0) || !std::isfinite(ratio)) return 0;
+  const double factor = std::max(ratio, 1 / ratio);
+  const double nearest = std::round(factor);
+  return nearest >= 2 && nearest <= 64 && std::abs(factor / nearest - 1) <= kNearInteger / nearest
+             ? static_cast<int>(nearest)
+             : 0;
+}
+
+// Of two ranks nobody knows which is at fault.
+void suspect_either(const Deviation* loss, const Deviation* norm, Texts& out) {
+  const int factor = norm == nullptr ? 0 : whole_factor(norm->ratio);
+  if (factor > 0) {
+    out.push_back(fmt::format(
+        "on one of them, a loss that is divided by {} once more or not divided", factor));
+  }
+  if (norm != nullptr && (norm->ratio < 0.5 || norm->ratio > 2)) {
+    out.emplace_back("on one of them, a gradient that is clipped before the reduction");
+  }
+  if (loss != nullptr) {
+    out.emplace_back(
+        "other labels or inputs on one of them (mixed up, another normalisation, tokeniser or "
+        "mask), or a loss that is reduced otherwise");
+  }
+}
+
+void suspect_norm(const Deviation& norm, Texts& out) {
+  const int factor = whole_factor(norm.ratio);
+  if (factor > 0 && norm.ratio > 1) {
+    out.push_back(fmt::format("a loss that is not divided by {}, as it is on the others", factor));
+  } else if (factor > 0) {
+    out.push_back(fmt::format("a loss that is divided by {} once more", factor));
+  }
+  if (norm.ratio < 0.5) out.emplace_back("a gradient that is clipped before the reduction");
+}
+
+void suspect_loss(const Deviation* loss, bool turned, Texts& out) {
+  const bool loses = loss != nullptr && loss->effect_sd > 0;
+  if (turned && !loses) {
+    out.emplace_back("a gradient whose sign is turned, or that is of another step or other data");
+  }
+  if (loses) {
+    out.emplace_back(
+        "other labels or inputs (mixed up, another normalisation, tokeniser or mask), or a loss "
+        "that is reduced otherwise");
+  } else if (loss != nullptr) {
+    out.emplace_back("easier or repeated data, or a regularisation that is switched off");
+  }
+  if (turned && loses) out.emplace_back("labels that do not belong to their inputs");
+}
+
+// What the finding's own ranks show.
+const Deviation* of(Signals signals, Statistic statistic) {
+  for (const Signal* signal : signals) {
+    const auto* seen = signal->seen.as<Deviation>();
+    if (seen == nullptr || signal->ranks != signals.front()->ranks) continue;
+    if (seen->of == statistic && !seen->of_static_data) return seen;
+  }
+  return nullptr;
+}
+
+std::string outlier_suspects(Signals signals) {
+  Texts out;
+  const Deviation* loss = of(signals, Statistic::kLoss);
+  const Deviation* norm = of(signals, Statistic::kNorm);
+  const auto* head = signals.front()->seen.as<Deviation>();
+  if (head != nullptr && head->of_rank) {
+    suspect_either(loss, norm, out);
+    return fmt::format("{}", fmt::join(out, "; "));
+  }
+  const Deviation* direction = of(signals, Statistic::kDirection);
+  const Deviation* peak = of(signals, Statistic::kPeak);
+  const bool turned = direction != nullptr && direction->effect_sd < 0;
+  // A scale does not turn it.
+  if (norm != nullptr && std::isfinite(norm->ratio) && !turned) suspect_norm(*norm, out);
+  suspect_loss(loss, turned, out);
+  if (direction != nullptr && !turned) {
+    out.emplace_back("a larger batch, or samples that others read too");
+  }
+  if (peak != nullptr && peak->effect_sd > 0) out.emplace_back("single elements that were damaged");
+  if (peak != nullptr && peak->effect_sd < 0)
+    out.emplace_back("noise that is added to the gradient");
+  if (of(signals, Statistic::kGroupNorm) != nullptr) {
+    out.emplace_back("a layer that is frozen, scaled or dropped on these ranks alone");
+  }
+  return fmt::format("{}", fmt::join(out, "; "));
+}
+
+std::string token_suspects(Signals signals) {
+  const bool known = std::ranges::any_of(
+      signals, [](const Signal* s) { return s->seen.as<OtherTokens>() != nullptr; });
+  return known ? "prompts or padding that are not masked as on the others, or other lengths" : "";
+}
+
+std::string alike_suspects(Signals /*signals*/) {
+  return "the same samples, or one seed for noise and augmentation";
 }
 
 bool some_cosine(const StepRecord& record) {
@@ -252,7 +455,7 @@ class Statistics final : public Rule {
     for (const Alarm& alarm : context.alarms.raised) report(context, alarm, log);
     for (const Alarm& alarm : context.alarms.lasting) {
       const Ranks ranks = blame_of(context, alarm).ranks;
-      log.prolong(check_of(alarm), key_of(alarm), ranks, context.record.step);
+      log.prolong(check_of(alarm), key_of(deviation(context, alarm)), ranks, context.record.step);
     }
     watch_tokens(context, log);
     sizes_->update(context, log);
@@ -282,51 +485,44 @@ class Statistics final : public Rule {
   }
 
   void report(const StepContext& context, const Alarm& alarm, SignalLog& log) const {
-    Signal signal =
-        sighting({check_of(alarm), key_of(alarm)}, alarm.step, blame_of(context, alarm), kAtAlarm);
+    Deviation seen = deviation(context, alarm);
+    seen.of_static_data = expected(alarm);
+    Signal signal = sighting(check_of(alarm), alarm.step, blame_of(context, alarm), kAtAlarm, seen);
     if (signal.ranks.empty()) return;
     signal.first_step = std::min(alarm.first_step, alarm.step);
     signal.certain_step = alarm.step;
     signal.workers = context.record.workers_expected;
     signal.turned_away = alarm.kind == Alarm::Kind::kOutlier &&
-                         alarm.statistic == Statistic::kDirection && !signal.everyone &&
-                         !alarm.high;
+                         alarm.statistic == Statistic::kDirection && !seen.of_static_data &&
+                         !signal.everyone && !alarm.high;
     signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
     if (signal.check == &kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
-    signal.title = title_of(alarm, context.record.workers_expected == 2);
     const bool samples = std::ranges::all_of(context.batches, &Batch::known);
     if (signal.check == &kPairTooSimilar && samples) signal.remedy = kUnlikeData;
-    signal.evidence = evidence_of(context, alarm);
-    if (!expected(alarm)) {
-      if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
-        report_tokens(alarm, signal, log);
-      }
-      return log.add(std::move(signal));
+    if (seen.of_static_data) {
+      signal.severity = Severity::kInfo;
+      signal.remedy = kStatic;
+      return log.add(std::move(signal), kAllSteps);
     }
-    const bool alike = signal.check == &kPairTooSimilar || signal.check == &kTooConsistent;
-    signal.key = kOfStaticData;
-    signal.severity = Severity::kInfo;
-    signal.title = alike ? "{Ranks} were lastingly alike" : "{Ranks} differed lastingly";
-    signal.title += ", as may be where each rank reads the same samples again and again";
-    signal.remedy = kStatic;
-    log.add(std::move(signal), kAllSteps);
+    if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
+      report_tokens(alarm, signal, log);
+    }
+    log.add(std::move(signal));
   }
 
-  // A worker that stands out and has other token counts than the others: these are the cause.
+  // A rank that stands out and has other token counts than the others: these are the cause.
   void report_tokens(const Alarm& alarm, const Signal& outlier, SignalLog& log) const {
     const auto ratio = tokens_.apart(alarm.replicas.front());
     if (!ratio) return;
-    Signal signal =
-        sighting({&kTokenImbalance, kOfOutlier}, alarm.step, {outlier.ranks, false}, kFromTokens);
-    signal.first_step = outlier.first_step;
-    signal.title =
-        fmt::format("{{Ranks}} had {:.2f} times as many target tokens as the others", *ratio);
+    OtherTokens seen{.tokens_ratio = *ratio};
     if (outlier.ranks.size() == 2) {
-      signal.title = fmt::format("Rank {} had {:.2f} times as many target tokens as rank {}",
-                                 outlier.ranks.front(), *ratio, outlier.ranks.back());
+      seen.of_rank = outlier.ranks.front();
+      seen.beside_rank = outlier.ranks.back();
     }
+    Signal signal =
+        sighting(&kTokenImbalance, alarm.step, {outlier.ranks, false}, kFromTokens, seen);
+    signal.first_step = outlier.first_step;
     signal.remedy = kOtherTokens;
-    signal.evidence = {{"tokens_ratio", *ratio}};
     log.add(std::move(signal));
   }
 
@@ -355,16 +551,11 @@ class Statistics final : public Rule {
     log.checked(&kTokenImbalance);
     const double cv = cv_sum_ / static_cast<double>(token_steps_);
     if (!(cv > kTokenVariation) || weighted) return;
-    Signal signal = sighting(&kTokenImbalance, context, of_all(r), 0.8);
+    UnweightedTokens seen{.tokens_cv = cv};
+    if (gap_steps_ > 0) seen.loss_gap = gap_sum_ / static_cast<double>(gap_steps_);
+    Signal signal = sighting(&kTokenImbalance, context, of_all(r), 0.8, seen);
     signal.first_step = r.step - std::min(r.step, kTokenSteps - 1);
     signal.severity = Severity::kInfo;
-    signal.title =
-        "{Ranks} had token counts that differ while every worker's mean counts alike: the mean of "
-        "means is not the mean over tokens";
-    signal.evidence = {{"tokens_cv", cv}};
-    if (gap_steps_ > 0) {
-      signal.evidence.emplace_back("loss_gap", gap_sum_ / static_cast<double>(gap_steps_));
-    }
     log.add(std::move(signal));
   }
 
@@ -400,6 +591,7 @@ constinit const CheckInfo kTokenImbalance{
     .precedence = 300,
     .explains = kTokenImbalanceExplains,
     .compares_ranks = true,
+    .suspects = token_suspects,
     .make = make<Statistics>,
 };
 
@@ -424,6 +616,7 @@ constinit const CheckInfo kRankOutlier{
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
     .of_a_step = true,
+    .suspects = outlier_suspects,
     .make = make<Statistics>,
 };
 
@@ -443,6 +636,7 @@ constinit const CheckInfo kPairTooSimilar{
     .explains = kPairTooSimilarExplains,
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
+    .suspects = alike_suspects,
     .make = make<Statistics>,
 };
 
@@ -462,6 +656,7 @@ constinit const CheckInfo kTooConsistent{
     .explains = kTooConsistentExplains,
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
+    .suspects = alike_suspects,
     .make = make<Statistics>,
 };
 

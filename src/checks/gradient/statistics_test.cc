@@ -79,8 +79,11 @@ TEST(Statistics, OfDataThatNeverChangeLastingDifferencesAreOneInformation) {
 TEST(Statistics, NamesRankStatisticAndNumbers) {
   Alarm a = alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3});
   a.ratio = 2.02;
+  a.high = true;
   const Finding f = raised(a);
-  EXPECT_EQ(f.title, "Rank 3 had a gradient norm persistently higher than the other workers'");
+  EXPECT_EQ(f.title,
+            "Rank 3 had a gradient norm persistently higher than the other ranks': 2.02 times "
+            "theirs (2.1 standard deviations)");
   EXPECT_EQ(text_of(f, "statistic"), "norm");
   EXPECT_EQ(number_of(f, "ratio"), 2.02);
   EXPECT_EQ(f.certain_step, 24);
@@ -88,6 +91,73 @@ TEST(Statistics, NamesRankStatisticAndNumbers) {
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_GT(f.confidence, 0.5);
   EXPECT_LT(f.confidence, 0.95);
+}
+
+// Alarms of rank 3, each with its statistic's distance in standard deviations.
+std::string suspects_of(const std::vector<std::pair<Statistic, double>>& statistics,
+                        double ratio = 2, RankList named = {3}) {
+  Watched w({.workers = named.size() == 2 ? 2U : 8U});
+  w.play(0, 23);
+  std::vector<Alarm> alarms;
+  for (const auto& [statistic, effect] : statistics) {
+    Alarm a = alarm(Alarm::Kind::kOutlier, statistic, named);
+    a.effect = effect;
+    a.high = effect > 0;
+    if (statistic == Statistic::kNorm) a.ratio = ratio;
+    alarms.push_back(a);
+  }
+  w.feed(w.run.step(24), alarms);
+  EXPECT_EQ(w.findings().size(), 1U);
+  return w.first().suspects;
+}
+
+TEST(Statistics, SuspectsFitAllThatIsKnown) {
+  using enum Statistic;
+  EXPECT_EQ(suspects_of({{kNorm, 7}}, 3.97),
+            "a loss that is not divided by 4, as it is on the others");
+  EXPECT_NE(suspects_of({{kNorm, 9}}).find("divided by 2"), std::string::npos);
+  EXPECT_EQ(suspects_of({{kDirection, -9}, {kNorm, 9}}).find("divided"), std::string::npos)
+      << "a scale does not turn a gradient";
+  EXPECT_NE(suspects_of({{kDirection, -9}}).find("sign"), std::string::npos);
+  const auto labels = suspects_of({{kDirection, -9}, {kLoss, 5}});
+  EXPECT_NE(labels.find("labels that do not belong"), std::string::npos);
+  EXPECT_EQ(labels.find("sign"), std::string::npos);
+  EXPECT_NE(suspects_of({{kDirection, 9}}).find("larger batch"), std::string::npos);
+  EXPECT_NE(suspects_of({{kPeak, 9}}).find("damaged"), std::string::npos);
+  EXPECT_EQ(suspects_of({{kPeak, -9}}).find("damaged"), std::string::npos);
+  EXPECT_NE(suspects_of({{kNorm, -8}}, 0.06).find("clipped before the reduction"),
+            std::string::npos);
+}
+
+TEST(Statistics, OfTwoRanksNobodyKnowsWhichIsAtFault) {
+  EXPECT_EQ(suspects_of({{Statistic::kNorm, 7}}, 3.97, {0, 1}),
+            "on one of them, a loss that is divided by 4 once more or not divided; on one of them, "
+            "a gradient that is clipped before the reduction");
+  Watched w({.workers = 2});
+  w.play(0, 23);
+  Alarm a = alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {0, 1});
+  a.ratio = 3.97;
+  w.feed(w.run.step(24), {a});
+  EXPECT_EQ(w.first().title,
+            "Ranks 0-1 persistently differed in their gradient norm: rank 0's is 3.97 times rank "
+            "1's (2.1 standard deviations)");
+}
+
+TEST(Statistics, EachSaysHowFarItIs) {
+  Watched w = played(23);
+  Alarm far = alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3});
+  far.effect = 1234.5;
+  far.high = true;
+  Alarm small = alarm(Alarm::Kind::kEvent, Statistic::kNorm, {5});
+  w.feed(w.run.step(24), {far, small});
+  const auto found = w.findings();
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].title,
+            "Rank 3 had a loss persistently higher than the other ranks': over 100 standard "
+            "deviations");
+  EXPECT_EQ(found[1].title,
+            "Rank 5 had a gradient norm far outside everything seen before: 6.2 standard "
+            "deviations");
 }
 
 TEST(Statistics, MapsReplicasToRanks) {
