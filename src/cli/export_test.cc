@@ -14,12 +14,12 @@ TEST(Export, WritesFindingsAsCsvWithTheirListsAsJson) {
   ASSERT_EQ(rows.size(), 3U) << ran.out;
   EXPECT_EQ(rows[0],
             "segment,module,shard,check_id,also,severity,ranks,hosts,first_step,last_step,"
-            "confidence,title,evidence,remedy,resembles");
+            "equal_until,certain_step,confidence,title,evidence,suspects,remedy,resembles");
   EXPECT_EQ(rows[1].find(R"(1,0,0,duplicate-data,"[""pair-too-similar"",""too-consistent""]",)"
                          R"(critical,"[0,1,5]",)"),
             0U)
       << rows[1];
-  EXPECT_EQ(rows[2], "1,0,0,loss-event,[],info,[4],[],1,1,0.5,Title of loss-event,{},,");
+  EXPECT_EQ(rows[2], "1,0,0,loss-event,[],info,[4],[],1,1,,,0.5,Title of loss-event,[],,,");
 }
 
 TEST(Export, WritesChecksAsJsonLines) {

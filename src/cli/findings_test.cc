@@ -24,10 +24,11 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "    duplicate-data, ranks 0-1,5 on login, node[08-09], confidence 99%\n"
             "    matters    Where they read the same these workers do the work of one: the batch "
             "is smaller than it is believed to be.\n"
-            "    evidence   shared samples: 9007199254740993; share: 0.123; parts that differ: "
-            "embed, norm\n"
+            "    evidence   shared samples: 9007199254740993; share: 0.123\n"
+            "    suspects   one seed\n"
             "    do         Give each rank its own shard.\n"
-            "    also seen  pair-too-similar, too-consistent\n"
+            "    also seen  Ranks 0-1 differed less than their micro-batches allow "
+            "(too-consistent)\n"
             "    resembles  pytorch/pytorch#31771\n"
             "    more       presum explain duplicate-data\n"
             "\n"
@@ -76,15 +77,15 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   EXPECT_EQ(json["segments"][0]["closed"], true);
   EXPECT_TRUE(json["segments"][0]["preflight_exit_code"].is_null());
   const auto& first = json["findings"][0];
-  EXPECT_EQ(keys(first), words("check also severity ranks hosts first_step last_step confidence "
-                               "title sentence consequence evidence_text suspects evidence remedy "
-                               "resembles segment module "
-                               "shard elsewhere"));
+  EXPECT_EQ(keys(first), words("check also severity ranks hosts first_step last_step equal_until "
+                               "certain_step confidence title sentence consequence evidence_text "
+                               "suspects evidence remedy resembles segment module shard "
+                               "elsewhere"));
   EXPECT_EQ(first["severity"], "critical");
   EXPECT_EQ(first["ranks"].dump(), "[0,1,5]");
-  EXPECT_EQ(first["evidence"].dump(),
-            R"({"shared_samples":9007199254740993,"share":0.123456,"unknown":null,)"
-            R"("statistic":"loss","groups":"embed, norm"})");
+  EXPECT_EQ(first["evidence"][0]["values"].dump(),
+            R"({"shared_samples":9007199254740993,"share":0.123456})");
+  EXPECT_EQ(first["evidence"][1]["ranks"].dump(), "[0,1]");
   ASSERT_EQ(json["checks"].size(), 6U);
   EXPECT_EQ(json["checks"][5].dump(),
             R"({"check":"overlapping-data","state":"not-possible",)"
@@ -173,9 +174,9 @@ TEST(Findings, NothingOfARunCanSteerTheTerminal) {
   const TempFolder folder;
   const std::string evil = "\x1b[2J\nforged";
   Finding f = finding(evil, Severity::kWarning);
-  f.title = f.remedy = f.resembles = evil;
+  f.title = f.remedy = f.resembles = f.suspects = evil;
   f.also = f.hosts = {evil};
-  f.evidence = {{evil, evil}};
+  f.evidence = {{evil, {}, evil, R"({"\u001b[2J":"\u001b[2J\nforged"})"}, {evil, {}, evil}};
   make_run(
       folder / "run", steps_of(1, 1),
       {.note = evil, .findings = {f}, .checks = {{evil, CheckRecord::State::kNotPossible, evil}}});

@@ -190,11 +190,10 @@ inline RunExtras two_findings() {
   full.last_step = 8;
   full.confidence = 0.999;
   full.title = "Ranks 0, 1 and 5 read the same samples";
-  full.evidence = {{"shared_samples", std::int64_t{9007199254740993}},
-                   {"share", 0.123456},
-                   {"unknown", kNaN},
-                   {"statistic", std::string("loss")},
-                   {"groups", std::string("embed, norm")}};
+  full.evidence = {
+      {full.check, full.ranks, full.title, R"({"shared_samples":9007199254740993,"share":0.123456})"},
+      {"too-consistent", {0, 1}, "Ranks 0-1 differed less than their micro-batches allow", "{}"}};
+  full.suspects = "one seed";
   full.remedy = "Give each rank its own shard.";
   full.resembles = "pytorch/pytorch#31771";
   RunExtras out{.note = "sparse", .findings = {full, finding("loss-event", Severity::kInfo)}};

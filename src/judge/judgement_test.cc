@@ -168,12 +168,14 @@ TEST(Judge, SegmentsSayWhatAPreflightEndedWith) {
 TEST(FindingsJson, WhatIsNoNumberIsNull) {
   Finding f = warning();
   f.confidence = kNaN;
-  f.evidence = {{"nan", kNaN},
-                {"inf", std::numeric_limits<double>::infinity()},
-                {"most", std::numeric_limits<std::int64_t>::max()}};
+  f.evidence = {{"a-check", {0}, "a sentence", R"({"most":9223372036854775807,"a":0.1})"},
+                {"", {}, "", "damaged"}};
   const auto json = findings_json(std::vector{f});
   EXPECT_TRUE(json[0]["confidence"].is_null());
-  EXPECT_EQ(json[0]["evidence"].dump(), R"({"nan":null,"inf":null,"most":9223372036854775807})");
+  EXPECT_TRUE(json[0]["equal_until"].is_null());
+  EXPECT_EQ(json[0]["evidence"][0]["values"].dump(), R"({"most":9223372036854775807,"a":0.1})");
+  EXPECT_EQ(json[0]["evidence"][1].dump(),
+            R"({"check":"","ranks":[],"sentence":"","values":{}})");
   EXPECT_EQ(findings_json({}).dump(), "[]");
 }
 

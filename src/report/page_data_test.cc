@@ -59,14 +59,15 @@ TEST(PageData, HoldsFindingsAndChecks) {
   Finding f;
   f.check = "zero-gradient";
   f.severity = Severity::kCritical;
-  f.evidence = {{"z", 1.0}, {"a", 2.0}};
+  f.evidence = {{f.check, {0}, "It is zero", R"({"z":1.0,"a":2.0})"}};
   std::vector<Finding> many(150, f);
   run.replace(many, {{"zero-gradient", CheckRecord::State::kFound, "it is zero"}});
   const Json judgement = data_of(run)["judgement"];
   EXPECT_EQ(judgement["verdict"], "inconsistent");
   EXPECT_EQ(judgement["count"], 150);
   EXPECT_EQ(judgement["findings"].size(), 100U);
-  EXPECT_EQ(judgement["findings"][0]["evidence"].dump(), R"({"z":1.0,"a":2.0})") << "in its order";
+  EXPECT_EQ(judgement["findings"][0]["evidence"][0]["values"].dump(), R"({"z":1.0,"a":2.0})")
+      << "in its order";
   EXPECT_EQ(judgement["checks"][0]["state"], "found");
 }
 

@@ -201,7 +201,11 @@ inline Finding full_finding() {
   f.last_step = 1ULL << 40;
   f.confidence = 0.75;
   f.title = "Ranks 0 and 7 read the same samples";
-  f.evidence = {{"share", 0.5}, {"samples", std::int64_t{-3}}, {"sampler", "Random\"Sampler"}};
+  f.equal_until = 1;
+  f.certain_step = 5;
+  f.suspects = "one seed";
+  f.evidence = {{f.check, f.ranks, f.title, R"({"share":0.5,"sampler":"Random\"Sampler"})"},
+                {"too-consistent", {0}, "Rank 0 differed less", "{}"}};
   f.remedy = "Give every worker its own part.";
   f.resembles = "pytorch/pytorch#31771";
   return f;
