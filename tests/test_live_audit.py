@@ -40,7 +40,7 @@ def test_of_fsdp2_every_worker_audits_its_own_shard(runs: dict[str, Any]) -> Non
     checks = runs["fsdp"].checks.set_index("check")
     assert set(checks.state[["reduction-dtype", "reduction-error"]]) == {"passed"}
     finding = found(runs, "fsdp-bf16")["reduction-dtype"]
-    assert len(finding.ranks) == 4 and finding.evidence["accumulation"] == "bf16"
+    assert len(finding.ranks) == 4 and finding.values["accumulation"] == "bf16"
 
 
 def test_shards_that_come_out_wrong_are_seen(runs: dict[str, Any]) -> None:
@@ -54,13 +54,13 @@ def test_gloo_adds_16_bit_gradients_in_16_bits_around_a_ring(
 ) -> None:
     finding = found(runs, name)["reduction-dtype"]
     assert finding.severity == "info"
-    assert finding.evidence["accumulation"] == name
-    assert str(finding.evidence["order"]).startswith("ring")
+    assert finding.values["accumulation"] == name
+    assert str(finding.values["order"]).startswith("ring")
 
 
 def test_a_compressing_hook_is_seen(runs: dict[str, Any]) -> None:
     finding = found(runs, "compressed")["reduction-dtype"]
-    assert finding.severity == "warning" and finding.evidence["accumulation"] == "fp16"
+    assert finding.severity == "warning" and finding.values["accumulation"] == "fp16"
     assert finding.first_step == 0 and finding.last_step >= STEPS - 2 * AUDIT_EVERY
 
 

@@ -94,17 +94,17 @@ def test_what_differs_is_named(runs: dict[str, Any], name: str) -> None:
 def test_samples_that_come_again_and_never_are_counted(runs: dict[str, Any]) -> None:
     (anew,) = of_resume(runs["pass-anew"])
     drawn = (SAVED - PASS) * BATCH * WORKERS
-    assert anew.evidence["samples_again"] == drawn
+    assert anew.values["samples_again"] == drawn
     (order,) = of_resume(runs["another-order"])
-    assert 0 < order.evidence["samples_again"] < drawn
-    assert order.evidence["of_samples"] == SAMPLES
-    assert "samples_never" not in order.evidence, "a list deals what it holds"
+    assert 0 < order.values["samples_again"] < drawn
+    assert order.values["of_samples"] == SAMPLES
+    assert "samples_never" not in order.values, "a list deals what it holds"
 
 
 def test_the_distance_of_other_weights_is_told(runs: dict[str, Any]) -> None:
     (finding,) = of_resume(runs["other-weights"])
-    assert 0.5 < finding.evidence["percent_apart"] <= 1.0
-    assert "2" in finding.evidence["layers"]
+    assert 0.5 < finding.values["percent_apart"] <= 1.0
+    assert "2" in finding.values["layers"]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_shards_that_differ_are_named(shards: dict[str, Any]) -> None:
         (finding,) = found_of_training(shards[name])
         assert (finding.check, finding.severity) == ("resume-mismatch", severity)
         assert (finding.ranks, finding.segment) == (ranks, 2)
-        assert set(finding.evidence["layers"].split(", ")) == layers
+        assert set(finding.values["layers"].split(", ")) == layers
 
 
 def test_steps_of_two_process_groups_are_not_added(shards: dict[str, Any]) -> None:

@@ -241,7 +241,8 @@ def test_findings_and_checks_are_written_as_documented(db: sqlite3.Connection) -
         assert check not in json.loads(also)
         assert json.loads(ranks) == sorted(set(json.loads(ranks)))
         assert set(json.loads(hosts)) <= {"host"}
-        assert isinstance(json.loads(evidence), dict)
+        for seen in json.loads(evidence):
+            assert seen.keys() == {"check", "ranks", "sentence", "values"}
     states = db.execute("SELECT check_id, min(state), max(state) FROM check_state GROUP BY 1")
     checks = {check: (low, high) for check, low, high in states}
     assert len(checks) == 42

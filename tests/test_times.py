@@ -88,7 +88,7 @@ def test_a_sleep_is_found_where_it_is(case: str, out: Path, seconds: dict[str, A
 def test_the_slow_rank_is_named(case: str, out: Path) -> None:
     found = [one for one in presum.load(out / case).findings if one.check in SLOW_CHECKS]
     assert [one.ranks for one in found] == [[SLOW]], found
-    assert found[0].evidence["phase"] == EXPECTED[case]
+    assert found[0].values["phase"] == EXPECTED[case]
 
 
 def test_long_batches_are_no_slow_machine(out: Path) -> None:
@@ -96,7 +96,7 @@ def test_long_batches_are_no_slow_machine(out: Path) -> None:
     (found,) = [one for one in every if one.check == "uneven-batches"]
     assert found.severity == "info"
     assert not [one for one in every if one.check in SLOW_CHECKS]
-    assert found.evidence["correlation"] > 0.7
+    assert found.values["correlation"] > 0.7
     assert "not a slow machine" in found.title
 
 

@@ -50,6 +50,11 @@ class Finding:
     module: int = 0
     shard: int = 0
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """What was seen of its own check, by name."""
+        return self.evidence[0]["values"] if self.evidence else {}
+
     def __str__(self) -> str:
         return f"{self.severity}: {self.sentence} [{self.check}]"
 
