@@ -13,6 +13,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <regex>
 #include <source_location>
 #include <string>
 #include <string_view>
@@ -258,6 +259,44 @@ inline void nothing(StepRecord& /*record*/) {}
 using RankList = std::vector<std::uint32_t>;
 using Ids = std::vector<std::string>;
 
+// Every number in a value, also in its texts.
+inline void numbers_in(const nlohmann::json& value, std::vector<double>& out);
+
+inline void numbers_in(const std::string& text, std::vector<double>& out) {
+  // Not those of names such as bf16, layers.3 or env.KEY_2.
+  static const std::regex kNumber(R"((^|[^\w.])(\d+(?:\.\d+)?(?:e[+-]?\d+)?))");
+  for (std::sregex_iterator at(text.begin(), text.end(), kNumber), end; at != end; ++at) {
+    out.push_back(std::stod(at->str(2)));
+  }
+}
+
+inline void numbers_in(const nlohmann::json& value, std::vector<double>& out) {
+  if (value.is_number()) out.push_back(std::abs(value.get<double>()));
+  if (value.is_string()) numbers_in(value.get<std::string>(), out);
+  if (!value.is_structured()) return;
+  for (const auto& [name, item] : value.items()) {
+    if (value.is_object()) numbers_in(name, out);
+    numbers_in(item, out);
+  }
+}
+
+// A sentence claims no number that its evidence does not hold: rounded, as a percentage, or as
+// that of its ranks.
+inline void expect_supported(const Finding::Evidence& seen) {
+  std::vector<double> known{static_cast<double>(seen.ranks.size())};
+  for (const std::uint32_t rank : seen.ranks) known.push_back(rank);
+  numbers_in(nlohmann::json::parse(seen.values), known);
+  std::vector<double> claimed;
+  numbers_in(seen.sentence, claimed);
+  for (const double number : claimed) {
+    const bool supported = std::ranges::any_of(known, [&](double value) {
+      const auto near = [&](double of) { return std::abs(of - number) <= 0.006 * std::abs(of); };
+      return near(value) || std::abs(100 * value - number) <= 0.51;
+    });
+    EXPECT_TRUE(supported) << number << " of: " << seen.sentence << "\n" << seen.values;
+  }
+}
+
 class Watched {
  public:
   explicit Watched(RunOptions options = {}) : run(options) {}
@@ -284,7 +323,10 @@ class Watched {
 
   std::vector<Finding> findings() const {
     std::vector<Finding> out;
-    for (auto& numbered : diagnoser.findings()) out.push_back(std::move(numbered.finding));
+    for (auto& numbered : diagnoser.findings()) {
+      for (const Finding::Evidence& e : numbered.finding.evidence) expect_supported(e);
+      out.push_back(std::move(numbered.finding));
+    }
     return out;
   }
   Ids ids() const {
