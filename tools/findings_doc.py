@@ -35,6 +35,18 @@ def notes() -> dict[str, str]:
     return out
 
 
+def evidence() -> dict[str, list[str]]:
+    """The names of the values that a file's evidence has, by the first check that it declares."""
+    out = {}
+    for path in sorted((ROOT / "src" / "checks").glob("*/*.cc")):
+        source = path.read_text(encoding="utf-8")
+        check = re.search(r'\.id = "([a-z-]+)"', source)
+        names = list(dict.fromkeys(re.findall(r'\bfield\("(\w+)"', source)))
+        if check and names:
+            out[check[1]] = names
+    return out
+
+
 def section(check: dict[str, Any]) -> str:
     lines = [
         f"### {check['check']}",
@@ -58,7 +70,7 @@ def section(check: dict[str, Any]) -> str:
 
 
 def generated() -> str:
-    checks, told = declared(), notes()
+    checks, told, values = declared(), notes(), evidence()
     table = ["| check | severity | compares | fires |", "|---|---|---|---|"]
     table += [
         f"| `{c['check']}` | {c['severity']} | {c['compares']} | {c['fires']} |" for c in checks
@@ -68,6 +80,9 @@ def generated() -> str:
         parts.append(section(check))
         if check["check"] in told:
             parts.append(told[check["check"]])
+        if check["check"] in values:
+            names = ", ".join(f"`{name}`" for name in values[check["check"]])
+            parts.append(f"Values in evidence: {names}.")
     return "\n\n".join(parts)
 
 
