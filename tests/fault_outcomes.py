@@ -18,6 +18,7 @@ def fault(name: str) -> Fault:
 
 def finding(check: str, severity: str, ranks: list[int], **rest: Any) -> dict[str, Any]:
     values = {"check": check, "severity": severity, "ranks": ranks, "also": [], "last_step": 39}
+    values["evidence"] = []
     return values | rest
 
 

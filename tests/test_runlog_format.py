@@ -190,7 +190,9 @@ def test_the_kinds_of_fingerprints_are_those_of_the_library() -> None:
     for name, expectation, real in re.findall(entry, " ".join(source.split())):
         kind = str(FingerprintKind[name.upper()].value)
         value = "f64" if real == "true" else "u64"
-        rows.append([kind, f"`{name}`", value, words[expectation], checks.get(name, ""), meanings[kind]])
+        rows.append(
+            [kind, f"`{name}`", value, words[expectation], checks.get(name, ""), meanings[kind]]
+        )
     assert [int(kind) for kind, *_ in rows] == sorted(kind.value for kind in FingerprintKind)
     header = "| kind | name | value | expectation | check | meaning |"
     hold_generated(DOCUMENT, "kinds of fingerprints", table_of(header, rows))

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
+from faults.claims import unsupported
 from presum import Run
 from presum.findings import Finding
 
@@ -14,7 +17,9 @@ OF_THE_CLOCK = frozenset(
 
 
 def found_of_training(run: Run) -> list[Finding]:
-    """All but what the clock alone shows."""
+    """All but what the clock alone shows. No sentence goes beyond its evidence."""
+    beyond = [text for finding in run.findings for text in unsupported(asdict(finding))]
+    assert not beyond, beyond
     return [
         finding
         for finding in run.findings

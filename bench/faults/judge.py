@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from faults.claims import unsupported
 from faults.fault import Fault
 from faults.plan import Roles
 from faults.sightings import Result, Sighting
@@ -15,7 +16,7 @@ ALARMING = ("warning", "critical")
 # Checks that see two workers differ: of two alone, not which of them is wrong.
 NAMES_BOTH = frozenset(
     f"{what}-mismatch"
-    for what in ("manifest", "sampler", "optimizer", "mode", "environment", "reduced-gradient")
+    for what in ("dataset", "sampler", "optimizer", "mode", "environment", "reduced-gradient")
 ) | {"rank-outlier", "token-imbalance", "state-desync", "parameter-desync", "clip-norm"}
 
 
@@ -33,6 +34,7 @@ class Outcome:
     also: tuple[str, ...] = ()  # checks that this finding absorbed
     other_findings: tuple[str, ...] = ()  # further warnings and critical findings
     false_alarms: tuple[str, ...] = ()  # of the clean twin
+    unsupported: tuple[str, ...] = ()  # sentences with a number that their evidence does not hold
 
     @property
     def found(self) -> bool:
@@ -59,8 +61,9 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Found, rightly named, and no false alarm without the fault."""
-        return self.right_check and self.right_ranks and not self.false_alarms
+        """Found, rightly named, with the evidence, and no false alarm without the fault."""
+        right = self.right_check and self.right_ranks
+        return right and not self.false_alarms and not self.unsupported
 
 
 def judge(fault: Fault, result: Result, twin: Result, *, workers: int) -> Outcome:
@@ -82,6 +85,7 @@ def judge(fault: Fault, result: Result, twin: Result, *, workers: int) -> Outcom
         also=tuple(chosen["also"]),
         other_findings=tuple(others),
         false_alarms=alarms,
+        unsupported=tuple(s for f in [*result.findings, *twin.findings] for s in unsupported(f)),
     )
 
 

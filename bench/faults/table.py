@@ -236,6 +236,7 @@ def _notes(outcome: Outcome) -> list[str]:
         notes.append(f"{name}: also reported as {', '.join(outcome.other_findings)}")
     if outcome.false_alarms:
         notes.append(f"{name}: its clean twin reports {', '.join(outcome.false_alarms)}")
+    notes += [f"{name}: the evidence does not hold: {text}" for text in outcome.unsupported]
     return notes
 
 
@@ -257,7 +258,8 @@ def _described(fault: Fault, ranks: Sequence[int]) -> dict[str, Any]:
 def _object(outcome: Outcome) -> dict[str, Any]:
     names = (
         *("workers", "found", "check", "severity", "ranks", "right_check", "right_ranks"),
-        *("delay", "in_time", "also", "other_findings", "false_alarms", "passed"),
+        *("delay", "in_time", "also", "other_findings", "false_alarms", "unsupported"),
+        "passed",
     )
     found = {name: getattr(outcome, name) for name in names}
     found |= {"check": outcome.check or None, "severity": outcome.severity or None}

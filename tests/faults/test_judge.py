@@ -98,6 +98,27 @@ def test_a_clean_twin_may_say_only_unrelated_information(said: dict[str, Any], a
     assert outcome.false_alarms == ((said["check"],) if alarm else ())
 
 
+@pytest.mark.parametrize(
+    ("sentence", "holds"),
+    [
+        ("Rank 5 had elements that were not finite", True),
+        ("Rank 5 had 12 elements that were not finite, 0.346 of them in layers.7", True),
+        ("Rank 5 lost 34.6% of the 12 elements in bf16", True),
+        ("Rank 5 had 13 elements that were not finite", False),
+        ("Ranks 5 and 6 had elements that were not finite", False),
+    ],
+)
+def test_a_sentence_claims_no_number_that_its_evidence_does_not_hold(
+    sentence: str, holds: bool
+) -> None:
+    values = {"elements": 12, "layers": ["layers.7"], "share": 0.34567}
+    seen = {"check": "a", "ranks": [5], "sentence": sentence, "values": values}
+    claims = finding("nonfinite-gradient", "critical", [5], evidence=[seen])
+    outcome = judged("nan-gradient", claims)
+    assert outcome.passed == holds
+    assert outcome.unsupported == (() if holds else (sentence,))
+
+
 def test_a_milder_finding_of_the_same_check_is_another_one() -> None:
     """Uneven token counts of all are in the data; one rank's are the fault."""
     of_all = finding("token-imbalance", "info", list(range(8)))
