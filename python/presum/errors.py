@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that a user can mend."""
+"""Errors that a user can fix."""
 
 
 class UserError(ValueError):

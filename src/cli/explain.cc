@@ -126,7 +126,7 @@ int explain(const ExplainOptions& options, const Streams& io) {
 void add_explain(CLI::App& program, Command& chosen) {
   const auto [command, options] =
       add_verb<ExplainOptions>(program, chosen, "explain",
-                               "what a check compares, and how to mend it", kExplainHelp, explain);
+                               "what a check compares, and how to fix it", kExplainHelp, explain);
   command->add_option("CHECK", options->check, "such as duplicate-data, as findings name it");
   add_format(command, options->format, "text or json", {"text", "json"});
 }

@@ -170,7 +170,7 @@ class _Iteration:
         self.of: LoaderPass | None = None
 
 
-class Taking(threading.local):
+class ActiveIterators(threading.local):
     """Iterators of which this thread is taking a batch, one within another, until it has it."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class LoaderEvents:
                 always=self._took,
             ),
         ]
-        self._taking = Taking()
+        self._taking = ActiveIterators()
         self._trainings = 0  # of this process, one after the other
         self._pid = 0
 

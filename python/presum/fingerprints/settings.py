@@ -63,7 +63,7 @@ class OptimizerSettings:
             self._sum += self._hashes[index]
 
 
-class RestingLayers:
+class FrozenLayers:
     """Layers that the optimisers leave where they are, as facts: of a learning rate of 0, in no
     parameter group, or of one element, which may lie at a bound."""
 
@@ -90,17 +90,17 @@ class RestingLayers:
                 known = (moves.get(id(parameter)), parameter.numel())
                 layers.setdefault(self._layer_of(index), []).append(known)
         return {
-            "layers_at_rest": _those(layers, lambda moves, _: moves is False),
-            "layers_of_no_optimizer": _those(layers, lambda moves, _: moves is None),
-            "layers_of_one_element": _those(layers, lambda _, count: count == 1),
+            "layers_at_rest": _layers_where_all(layers, lambda moves, _: moves is False),
+            "layers_of_no_optimizer": _layers_where_all(layers, lambda moves, _: moves is None),
+            "layers_of_one_element": _layers_where_all(layers, lambda _, count: count == 1),
         }
 
 
-def _those(
+def _layers_where_all(
     layers: dict[str, list[tuple[bool | None, int]]],
     holds: Callable[[bool | None, int], bool],
 ) -> str:
-    """Names of the layers of which it holds of every parameter."""
+    """Names of the layers whose parameters all hold it."""
     return ", ".join(name for name, of in layers.items() if all(holds(*one) for one in of))
 
 

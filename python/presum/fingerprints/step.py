@@ -26,10 +26,10 @@ from presum.fingerprints.settings import (
     MODES_EVERY,
     REFRESHED_EVERY,
     Dtypes,
+    FrozenLayers,
     Modes,
     NormBatches,
     OptimizerSettings,
-    RestingLayers,
     determinism,
 )
 from presum.fingerprints.states import (
@@ -150,7 +150,7 @@ class StepFingerprints:
             module, device, families, tell=self.tell, say=self._say_facts
         )
         self._settings = OptimizerSettings(optimizers) if optimizers else None
-        self._resting = RestingLayers(parameters, optimizers, observer.group)
+        self._frozen = FrozenLayers(parameters, optimizers, observer.group)
         self._rests: dict[str, str] = {}  # as it was told
         self._every = every
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
@@ -237,7 +237,7 @@ class StepFingerprints:
             self._found()
 
     def _tell_rests(self) -> None:
-        rests = self._resting()
+        rests = self._frozen()
         new = {key: text for key, text in rests.items() if text != self._rests.get(key, "")}
         for key, text in new.items():
             self._observer.fact(key, printable(text))

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from presum.fingerprints.step import MicroBatchSamples
+from presum.steps.accumulation import AccumulationWindow, TrainingForward
 from presum.steps.setup import RecorderSetup
-from presum.steps.turns import OptimizerTurn, TrainingForward
 from presum.torch_events.hooks import EventListener, OutputHook, belongs_to
 from presum.torch_events.losses import (
     Scalar,
@@ -38,9 +38,11 @@ class ForwardFacts(NamedTuple):
 class ForwardPasses:
     """Of one model: has backward passes told that begin at what they gave."""
 
-    def __init__(self, setup: RecorderSetup, inner: nn.Module | None, turn: OptimizerTurn) -> None:
+    def __init__(
+        self, setup: RecorderSetup, inner: nn.Module | None, window: AccumulationWindow
+    ) -> None:
         self._setup = setup
-        self._turn = turn
+        self._window = window
         self._inner = None if inner is None else weakref.ref(inner)
         self._shifts_labels = inner is not None and shifts_labels(inner)
         self._forwards = 0
@@ -65,7 +67,7 @@ class ForwardPasses:
                 has_loss = loss is not None and loss is not output
                 wanted = any(_is_differentiated(x) for x in (*args, *kwargs.values()))
                 forward = TrainingForward(has_loss, wanted, facts.rows)
-                self._turn.forward(self._forwards, forward)
+                self._window.forward(self._forwards, forward)
         # What a framework that adds losses up is about to train on may be another one.
         is_known = TAPS.passes_added_up is None or facts.share is not None
         if loss is not None:

@@ -33,7 +33,7 @@ from presum.steps.held_state import PLAIN, Held, held_state, written
 from presum.steps.setup import RecorderSetup
 from presum.torch_events.hooks import Hook
 
-EQUAL, NOT_DETERMINISTIC, CORRUPTED, CHANGED, ONCE_OTHERWISE = range(5)
+EQUAL, NOT_DETERMINISTIC, CORRUPTED, CHANGED, TRANSIENT = range(5)
 ALIGNMENT = 64  # bytes: kernels choose by it, and by strides, in which order they add
 ROOM = 8  # times its elements that a view may span to be copied as it lies
 COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
@@ -88,7 +88,7 @@ class KeptForward:
     buffers: dict[str, torch.Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     parameters: dict[str, Content]
-    wanted: dict[int, torch.Tensor] = field(default_factory=dict)  # by the output's place
+    output_grads: dict[int, torch.Tensor] = field(default_factory=dict)  # by the output's place
     arrived: dict[int, torch.Tensor] = field(default_factory=dict)  # by the parameter's
     handles: list[Any] = field(default_factory=list)
 
@@ -173,7 +173,7 @@ class Recomputation:
             kept = self._kept
             if kept is not None:
                 own = gradient if gradient.requires_grad else _as_it_lies(gradient)
-                kept.wanted[place] = own
+                kept.output_grads[place] = own
         except Exception as error:
             self._refuse(error)
 
@@ -204,7 +204,9 @@ class Recomputation:
     def _judge(self, module: nn.Module, kept: KeptForward) -> Verdict:
         if self._forwards > 1:
             raise RefusedError("several forward passes go into one backward pass")
-        if not kept.wanted or any(gradient.requires_grad for gradient in kept.wanted.values()):
+        if not kept.output_grads or any(
+            gradient.requires_grad for gradient in kept.output_grads.values()
+        ):
             raise RefusedError(
                 "no gradient, or one with a graph of its own, came to the model's output"
             )
@@ -226,7 +228,7 @@ class Recomputation:
         if not self._different(first, second):
             return Verdict(CORRUPTED, different)
         once = not self._different(kept.arrived, second)
-        return Verdict(ONCE_OTHERWISE if once else NOT_DETERMINISTIC, different)
+        return Verdict(TRANSIENT if once else NOT_DETERMINISTIC, different)
 
     def _different(
         self, before: dict[int, torch.Tensor], now: dict[int, torch.Tensor]
@@ -245,9 +247,9 @@ class Recomputation:
             args, kwargs = _copied(kept.args), _copied(kept.kwargs)
             leaves = tree_leaves(functional_call(module, state, args, kwargs))
             gradients = torch.autograd.grad(
-                [leaves[place] for place in kept.wanted],
+                [leaves[place] for place in kept.output_grads],
                 [alias for _, alias in wanted],
-                list(kept.wanted.values()),
+                list(kept.output_grads.values()),
                 allow_unused=True,
             )
         pairs = zip(wanted, gradients, strict=True)

@@ -21,6 +21,7 @@ from presum.devices.marks import marks_of
 from presum.devices.queue import capturing
 from presum.fingerprints.families import KIND, Families, LateValues
 from presum.fingerprints.step import MicroBatchSamples
+from presum.steps.accumulation import AccumulationWindow
 from presum.steps.copies import differing, told
 from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
@@ -32,7 +33,6 @@ from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
 from presum.steps.setup import RecorderSetup
 from presum.steps.small_gradients import SmallGradients
-from presum.steps.turns import OptimizerTurn
 from presum.steps.waiting import Waiting
 from presum.torch_events.clipping import CLIPS
 from presum.torch_events.divisions import DIVISIONS
@@ -75,14 +75,14 @@ class StepRecorder(PassFlags):
         self.waiting = Waiting()
         timed = not setup.on_host and source.tells_waits
         self._marks = marks_of(setup.device) if timed else None
-        self._turn = OptimizerTurn(setup, source)
+        self._window = AccumulationWindow(setup, source)
         self._rounded = RoundedUpdates()
         self._small = SmallGradients(setup.replicas)
         self._others = OtherOptimizers(setup)
         self._asks_others = False
         self._moments = setup.moments
         self._recomputation = None if setup.verify_every is None else Recomputation(setup)
-        self._forwards = ForwardPasses(setup, source.inner(), self._turn)
+        self._forwards = ForwardPasses(setup, source.inner(), self._window)
         self._reader = GradientReader(setup)
         self._ended = EndedSteps(setup)
         self._overhead = Overhead(setup, self)
@@ -355,7 +355,7 @@ class StepRecorder(PassFlags):
         share = None if facts.share is None else number(facts.share)
         self.observer.reached(facts.forward, loss, number(facts.tokens), share)
         self._pass_rows.setdefault(facts.forward, facts.rows)
-        self._turn.reached(facts.forward)
+        self._window.reached(facts.forward)
         self.queue_end()
 
     def queue_end(self) -> None:
@@ -411,7 +411,7 @@ class StepRecorder(PassFlags):
         self._pass_rows = {}
         observer = self.observer
         observer.forget_reached()
-        self._aside.call("lost gradients", self._turn.pass_begins)
+        self._aside.call("lost gradients", self._window.pass_begins)
         begins = observer.window_begins and observer.next_is_recorded
         self._held = 0.0
         if not self.source.sees_zeroing or not (begins or observer.in_window):
@@ -421,13 +421,13 @@ class StepRecorder(PassFlags):
         if nothing and observer.in_window:
             self._zeroed()
         elif nothing:
-            self._aside.call("lost gradients", self._turn.zeroed, self._scale_of_pass)
+            self._aside.call("lost gradients", self._window.zeroed, self._scale_of_pass)
         if not nothing and observer.window_begins:
             self.source.listen_to_arrivals()
 
     def _zeroed(self) -> None:
         """Without an optimiser parameters that changed tell of its step."""
-        self._aside.call("lost gradients", self._turn.zeroed, self._scale_of_pass)
+        self._aside.call("lost gradients", self._window.zeroed, self._scale_of_pass)
         changed = not self.setup.optimizers and self._versions_now() != self._versions
         self.observer.zeroed(changed)
         self._send_ended()
@@ -494,11 +494,11 @@ class StepRecorder(PassFlags):
             factor,
             part,
         )
-        self._aside.call("lost gradients", self._turn.pass_ends, self._pass_rows.values())
+        self._aside.call("lost gradients", self._window.pass_ends, self._pass_rows.values())
         if self._recomputation is not None:
             self._recomputation.pass_ended()
-        if self._turn.asks_for_the_last:
-            queue_last(Hook(self, self._aside.call, "lost gradients", self._turn.keep))
+        if self._window.asks_for_the_last:
+            queue_last(Hook(self, self._aside.call, "lost gradients", self._window.keep))
         if self._asks_others:
             self._aside.call("other optimizers", self._others.pass_ends)
         if observer.in_window and not self.setup.optimizers:
@@ -519,7 +519,7 @@ class StepRecorder(PassFlags):
             self.pass_begins(reduces=False, more_follow=True, readable=False)
         if self.observer.open:
             self.end_step()
-        self._aside.call("lost gradients", self._turn.hands_over, self._scale_of_pass)
+        self._aside.call("lost gradients", self._window.hands_over, self._scale_of_pass)
         self.observer.reduction()
         if self.observer.records:
             self.begin_reading()
@@ -567,7 +567,7 @@ class StepRecorder(PassFlags):
     def _before_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
         if self.observer.in_window or self.observer.open:
             scale = self._scale_of_pass
-            self._tell("lost gradients", self._turn.optimizer_begins, scale, optimizer)
+            self._tell("lost gradients", self._window.optimizer_begins, scale, optimizer)
             self._aside.call("rounded updates", self._rounded.before, optimizer)
             self._tell("small gradients", self._small.look, optimizer, scale)
             self._verify()
@@ -647,7 +647,7 @@ class StepRecorder(PassFlags):
             self._recomputation.gave(output)
 
     def _after_optimizer_step(self, which: int, optimizer: Optimizer, *_: object) -> None:
-        self._tell("lost gradients", self._turn.stepped)
+        self._tell("lost gradients", self._window.stepped)
         self._tell("rounded updates", self._rounded.after, optimizer)
         self._mark(Mark.OPTIMIZER_ENDS)
         self.observer.optimizer_steps(which)

@@ -64,7 +64,7 @@ class EmptiedPasses(NamedTuple):
     parameters: ValueSample | None  # before its step, where there is no gradient at all
 
 
-class OptimizerTurn:
+class AccumulationWindow:
     """Of one model. Forward passes that are not recorded are not followed.
 
     Programs clear gradients on purpose, and these are not lost: after they moved parameters
@@ -179,7 +179,7 @@ class OptimizerTurn:
         self._cleared = []
 
     def optimizer_begins(self, scale: Scalar, optimizer: Optimizer) -> LateValues:
-        """What this turn has lost, as fingerprints; another one begins."""
+        """What this window has lost, as fingerprints; another one begins."""
         self._emptied = self._look_for_nothing(optimizer)
         self.hands_over(scale)
         found = self._found
