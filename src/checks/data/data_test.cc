@@ -222,7 +222,11 @@ TEST(EpochNotSet, IsSeenAtTheFirstStepOfTheSecondPass) {
   EXPECT_TRUE(w.findings().empty());
   EXPECT_EQ(w.check("epoch-not-set").state, State::kNotTriggered);
   w.play(10, 10, [&](StepRecord& r) { keep_epoch(w.run, r); });
-  expect(w, "epoch-not-set", {.count = 4, .first_step = 10});
+  expect(w, "epoch-not-set",
+         {.count = 4,
+          .first_step = 10,
+          .title = "read the data in the same order as in the pass before"});
+  EXPECT_EQ(number_of(w.first(), "batches_repeated"), 1);
   EXPECT_GT(w.first().confidence, 0.9);
 }
 
@@ -248,6 +252,10 @@ TEST(EpochNotSet, WithoutSamplesTheSamplersWordIsEnough) {
   });
   ASSERT_EQ(w.ids(), Ids{"epoch-not-set"});
   EXPECT_LT(w.first().confidence, 0.9);
+  EXPECT_EQ(w.first().title,
+            "All 4 ranks shuffled the data by the same epoch as in the pass before");
+  EXPECT_EQ(number_of(w.first(), "batches_repeated"), 0);
+  EXPECT_EQ(value_in(w.first(), "sampler_epoch_kept"), true);
 }
 
 TEST(EpochNotSet, APassThatGoesOnInItsMiddleKeepsItsEpoch) {
