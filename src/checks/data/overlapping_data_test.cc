@@ -339,7 +339,10 @@ TEST(Overlap, ALoaderThatIsStuckGivesTheSameBatchAgain) {
   stuck.play(0, 20, [&](StepRecord& r) {
     if (r.step >= 10) HealthyRun::read(r.workers[3], stuck.run.drawn(9, 3, 42, 0));
   });
-  expect(stuck, "overlapping-data", {.ranks = {3}});
+  expect(stuck, "overlapping-data",
+         {.ranks = {3},
+          .title = "in the step before again from their loader, 11 times of 20",
+          .remedy = "a loader that has ended or failed"});
   Watched all(kPasses);
   all.play(0, 20, [&](WorkerRecord& w) {
     HealthyRun::read(w, all.run.drawn(0, w.replica, 42, 0));

@@ -48,13 +48,24 @@ std::string sentence(const StuckBatch& /*seen*/, const Who& who) {
   return who.words() + " computed on the same batch in several steps in a row";
 }
 
+// Batches of a loader that were those of the step before; of several ranks together.
 struct EchoedBatches {
-  double times_in_a_row = 0;  // on average
+  double times_in_a_row = 0;  // on average, until the batch changed last
+  std::uint64_t batches_again = 0;
+  std::uint64_t of_batches = 0;
 
-  static constexpr std::tuple kFields{field("times_in_a_row", &EchoedBatches::times_in_a_row)};
+  bool is_each() const { return std::llround(times_in_a_row) > 1; }
+  static constexpr std::tuple kFields{field("times_in_a_row", &EchoedBatches::times_in_a_row),
+                                      field("batches_again", &EchoedBatches::batches_again),
+                                      field("of_batches", &EchoedBatches::of_batches)};
 };
 
 std::string sentence(const EchoedBatches& seen, const Who& who) {
+  if (!seen.is_each()) {
+    return fmt::format(
+        "{} got the batch that they had in the step before again from their loader, {} times of {}",
+        who.words(), seen.batches_again, seen.of_batches);
+  }
   return fmt::format("{} got every batch {} times in a row from their loader", who.words(),
                      std::llround(seen.times_in_a_row));
 }
@@ -163,12 +174,14 @@ class RepeatedBatches final : public Rule {
       first = std::min(first, own.dealt_since);
       seen.times_in_a_row = static_cast<double>(own.changed - own.changed_first) /
                             static_cast<double>(own.dealt - own.echoed - 1);
+      seen.batches_again += own.echoed;
+      seen.of_batches += own.dealt;
     }
     if (blame.ranks.empty()) return;
     blame.everyone = blame.ranks.size() == context.workers();
     Signal signal = sighting(&kOverlappingData, context, std::move(blame), 0.95, seen);
     signal.first_step = first;
-    signal.remedy = kEchoing;
+    signal.remedy = seen.is_each() ? kEchoing : kStuck;
     log.add(std::move(signal), kAllSteps);
   }
 
