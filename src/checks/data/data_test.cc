@@ -87,6 +87,8 @@ TEST(DuplicateData, SeveralGroupsAreOneFinding) {
   });
   expect(w, "duplicate-data", {.ranks = {0, 1, 2, 3, 5, 7}});
   EXPECT_EQ(text_of(w.first(), "groups_of_ranks"), "0-3; 5,7");
+  EXPECT_EQ(number_of(w.first(), "groups"), 2);
+  EXPECT_EQ(w.first().title, "Ranks 0-3,5,7 read the same data within groups");
 }
 
 TEST(DuplicateData, AllWorkersWithoutAnySampler) {
@@ -136,6 +138,8 @@ TEST(DuplicateData, EqualGradientsAreEnoughWithoutFingerprints) {
   };
   expect(equal(1), "duplicate-data", {.ranks = {1, 3}});
   EXPECT_EQ(text_of(equal(1).first(), "how"), "gradients");
+  EXPECT_EQ(equal(1).first().title,
+            "Ranks 1,3 had the same gradients bit for bit, so they read the same data");
   expect_quiet(equal(kNaN));  // they have no direction
 }
 
@@ -144,7 +148,9 @@ TEST(DuplicateData, EqualGradientsFromOtherSamplesAreAPair) {
   Watched w = played(1, equal);
   EXPECT_TRUE(w.findings().empty());
   w.play(2, 2, equal);
-  expect(w, "pair-too-similar", {.ranks = {1, 3}});
+  expect(w, "pair-too-similar",
+         {.ranks = {1, 3}, .title = "had the same gradient bit for bit, though they read"});
+  EXPECT_EQ(text_of(w.first(), "statistic"), "gradient fingerprint");
 }
 
 TEST(DuplicateData, EqualInputAndGradientsBesideALoader) {
