@@ -12,12 +12,30 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kSureOfSizes = 5;    // records in a row
-constexpr std::uint64_t kMicroBatches = 32;  // keys, beside those of the other statistics
-constexpr std::uint64_t kRows = 33;
+constexpr std::uint64_t kSureOfSizes = 5;  // records in a row
 constexpr const char* kEqual =
     "Give every rank the same batch size and number of micro-batches, or weight each loss by what "
     "it is the mean of: the reduction counts all ranks alike.";
+
+struct UnequalSizes {
+  enum class Of : std::uint8_t { kMicroBatches, kSamples };
+
+  Of of = Of::kMicroBatches;
+  std::string by_rank;
+
+  std::string what() const { return of == Of::kMicroBatches ? "micro-batches" : "samples"; }
+  std::uint64_t key() const { return static_cast<std::uint64_t>(of); }
+  static constexpr std::tuple kFields{field("what", &UnequalSizes::what),
+                                      field("by_rank", &UnequalSizes::by_rank)};
+};
+
+std::string sentence(const UnequalSizes& seen, const Who& who) {
+  if (who.everyone) {
+    return fmt::format("{} had different numbers of {} in every step", who.words(), seen.what());
+  }
+  return fmt::format("{} had another number of {} in every step than the others", who.words(),
+                     seen.what());
+}
 
 template <typename SizeOf>
 Split sizes(const StepRecord& record, const SizeOf& size_of) {
@@ -40,17 +58,13 @@ bool weighted_by_rows(const StepRecord& record) {
   });
 }
 
-void report(const StepContext& context, const Split& sizes, std::uint64_t key, const char* what,
+void report(const StepContext& context, const Split& sizes, UnequalSizes::Of of,
             std::uint64_t first_step, bool rows_known, SignalLog& log) {
-  Signal signal = sighting({&kTokenImbalance, key}, context, sizes.blame(), 0.9);
+  Signal signal = sighting(&kTokenImbalance, context, sizes.blame(), 0.9,
+                           UnequalSizes{.of = of, .by_rank = sizes.text()});
   signal.first_step = first_step;
   if (rows_known && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
-  signal.title =
-      signal.everyone
-          ? fmt::format("{{Ranks}} had different numbers of {} in every step", what)
-          : fmt::format("{{Ranks}} had another number of {} in every step than the others", what);
   signal.remedy = kEqual;
-  signal.evidence = {{"by_rank", sizes.text()}};
   log.add(std::move(signal), kAllSteps);
 }
 
@@ -66,11 +80,11 @@ class BatchSizes final : public Rule {
     const bool rows_known = rows.known > 0;
     const bool equal_work = rows_known && !rows.differs();
     if (lasts(micro_batches_, equal_work ? Split{} : micro, record.step)) {
-      report(context, micro, kMicroBatches, "micro-batches", micro_batches_.first_step, rows_known,
+      report(context, micro, UnequalSizes::Of::kMicroBatches, micro_batches_.first_step, rows_known,
              log);
     }
     if (lasts(rows_, rows, record.step) && !micro.differs()) {
-      report(context, rows, kRows, "samples", rows_.first_step, true, log);
+      report(context, rows, UnequalSizes::Of::kSamples, rows_.first_step, true, log);
     }
   }
 

@@ -22,6 +22,7 @@ TEST(BatchSizes, AreNamedAfterFiveSteps) {
   micro.play(4, 9, [](StepRecord& r) { size(r, 2, 8, 1); });
   expect(micro, "token-imbalance",
          {.ranks = {1}, .severity = Severity::kWarning, .first_step = 0, .title = "micro-batches"});
+  EXPECT_EQ(text_of(micro.first(), "by_rank"), "0,2-7: 4; 1: 2");
   Watched rows = played(9, [](StepRecord& r) { size(r, 4, 64, 3); });
   expect(rows, "token-imbalance", {.ranks = {3}, .title = "samples"});
 }

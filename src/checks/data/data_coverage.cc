@@ -27,6 +27,7 @@
 #include <bit>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +57,34 @@ constexpr std::string_view kDealsAll[] = {"BatchSampler",
                                           "SeedableRandomSampler",
                                           "BatchSamplerShard",
                                           "DistributedLengthGroupedSampler"};
+
+struct LeftOut {
+  std::uint64_t samples_left_out = 0;  // in the last of the passes
+  std::uint64_t of_samples = 0;
+  std::uint64_t passes = 0;                          // in a row that left samples out
+  std::optional<std::uint64_t> drawn_one_in;         // all that was drawn, where it is 1/ranks
+  std::optional<std::uint64_t> from_index;           // where all of the end was left out
+  std::optional<std::uint64_t> samples_never_drawn;  // in any of several passes
+
+  static constexpr std::tuple kFields{field("samples_left_out", &LeftOut::samples_left_out),
+                                      field("of_samples", &LeftOut::of_samples),
+                                      field("passes", &LeftOut::passes),
+                                      field("drawn_one_in", &LeftOut::drawn_one_in),
+                                      field("from_index", &LeftOut::from_index),
+                                      field("samples_never_drawn", &LeftOut::samples_never_drawn)};
+};
+
+std::string sentence(const LeftOut& seen, const Who& who) {
+  if (seen.drawn_one_in) {
+    return fmt::format(
+        "{} together drew 1/{} of the data in a whole pass over it: the data is divided twice",
+        who.words(), *seen.drawn_one_in);
+  }
+  if (seen.from_index) {
+    return who.words() + " never came to the end of the data in a whole pass over it";
+  }
+  return who.words() + " left samples out in a whole pass over the data";
+}
 
 // "A(B(C)): x=1" is A, B and C.
 std::vector<std::string_view> names_of(std::string_view sampler) {
@@ -284,38 +313,38 @@ class DataCoverage final : public Rule {
     return {length - std::min(length, drawn), length, workers * (pass.rows_at_once + 1)};
   }
 
-  static Signal signal_of(const Pass& pass, const History& history, const Missing& missing,
-                          bool told) {
+  static bool divided_twice(const Pass& pass, const Missing& missing) {
     const std::uint64_t drawn = missing.length - missing.samples;
     const std::uint64_t off = drawn * pass.workers > missing.length
                                   ? drawn * pass.workers - missing.length
                                   : missing.length - drawn * pass.workers;
-    const bool twice =
-        pass.workers > 1 && off <= pass.workers * missing.slack && drawn * 3 < missing.length * 2;
-    Signal signal =
-        sighting(&kDataCoverage, pass.last_step, {pass.ranks, pass.ranks.size() == pass.workers},
-                 pass.indexed ? 0.95 : 0.9);
-    signal.first_step = history.first_step;
-    signal.evidence = {{"samples_left_out", static_cast<std::int64_t>(missing.samples)},
-                       {"of_samples", static_cast<std::int64_t>(missing.length)},
-                       {"passes", static_cast<std::int64_t>(history.passes)}};
-    signal.title = "{Ranks} left samples out in a whole pass over the data";
-    if (twice) {
-      signal.title = fmt::format(
-          "{{Ranks}} together drew 1/{} of the data in a whole pass over it: the data is divided "
-          "twice",
-          pass.workers);
+    return pass.workers > 1 && off <= pass.workers * missing.slack &&
+           drawn * 3 < missing.length * 2;
+  }
+
+  static LeftOut left_out(const Pass& pass, const History& history, const Missing& missing) {
+    LeftOut out{.samples_left_out = missing.samples,
+                .of_samples = missing.length,
+                .passes = history.passes};
+    if (divided_twice(pass, missing)) {
+      out.drawn_one_in = pass.workers;
     } else if (pass.indexed && pass.drawn.end() + missing.samples == missing.length) {
-      signal.title = "{Ranks} never came to the end of the data in a whole pass over it";
-      signal.evidence.emplace_back("from_index", static_cast<std::int64_t>(pass.drawn.end()));
+      out.from_index = pass.drawn.end();
     }
     if (history.passes > 1 && history.indexed) {
-      const std::uint64_t ever = history.drawn.count();
-      signal.evidence.emplace_back(
-          "samples_never_drawn",
-          static_cast<std::int64_t>(missing.length - std::min(missing.length, ever)));
+      out.samples_never_drawn = missing.length - std::min(missing.length, history.drawn.count());
     }
-    if (!told && !twice) {
+    return out;
+  }
+
+  static Signal signal_of(const Pass& pass, const History& history, const Missing& missing,
+                          bool told) {
+    const LeftOut seen = left_out(pass, history, missing);
+    Signal signal =
+        sighting(&kDataCoverage, pass.last_step, {pass.ranks, pass.ranks.size() == pass.workers},
+                 pass.indexed ? 0.95 : 0.9, seen);
+    signal.first_step = history.first_step;
+    if (!told && !seen.drawn_one_in) {
       signal.severity = Severity::kInfo;
       signal.remedy = "Nothing, where the sampler is meant to leave samples out.";
     }

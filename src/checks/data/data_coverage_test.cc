@@ -117,6 +117,7 @@ TEST(DataCoverage, DataThatAreDividedTwiceAreToldAtTheEndOfTheFirstPass) {
   const Finding f = p.only();
   EXPECT_EQ(f.severity, Severity::kWarning);
   EXPECT_NE(f.title.find("drew 1/4 of the data"), std::string::npos) << f.title;
+  EXPECT_EQ(number_of(f, "drawn_one_in"), 4);
   EXPECT_EQ(f.ranks, (RankList{0, 1, 2, 3}));
   EXPECT_NEAR(number_of(f, "samples_left_out"), 600, 10);
   EXPECT_EQ(f.first_step, 0U);

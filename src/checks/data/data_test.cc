@@ -87,6 +87,8 @@ TEST(DuplicateData, SeveralGroupsAreOneFinding) {
   });
   expect(w, "duplicate-data", {.ranks = {0, 1, 2, 3, 5, 7}});
   EXPECT_EQ(text_of(w.first(), "groups_of_ranks"), "0-3; 5,7");
+  EXPECT_EQ(number_of(w.first(), "groups"), 2);
+  EXPECT_EQ(w.first().title, "Ranks 0-3,5,7 read the same data within groups");
 }
 
 TEST(DuplicateData, AllWorkersWithoutAnySampler) {
@@ -136,6 +138,8 @@ TEST(DuplicateData, EqualGradientsAreEnoughWithoutFingerprints) {
   };
   expect(equal(1), "duplicate-data", {.ranks = {1, 3}});
   EXPECT_EQ(text_of(equal(1).first(), "how"), "gradients");
+  EXPECT_EQ(equal(1).first().title,
+            "Ranks 1,3 had the same gradients bit for bit, so they read the same data");
   expect_quiet(equal(kNaN));  // they have no direction
 }
 
@@ -144,7 +148,9 @@ TEST(DuplicateData, EqualGradientsFromOtherSamplesAreAPair) {
   Watched w = played(1, equal);
   EXPECT_TRUE(w.findings().empty());
   w.play(2, 2, equal);
-  expect(w, "pair-too-similar", {.ranks = {1, 3}});
+  expect(w, "pair-too-similar",
+         {.ranks = {1, 3}, .title = "had the same gradient bit for bit, though they read"});
+  EXPECT_EQ(text_of(w.first(), "statistic"), "gradient fingerprint");
 }
 
 TEST(DuplicateData, EqualInputAndGradientsBesideALoader) {
@@ -222,7 +228,11 @@ TEST(EpochNotSet, IsSeenAtTheFirstStepOfTheSecondPass) {
   EXPECT_TRUE(w.findings().empty());
   EXPECT_EQ(w.check("epoch-not-set").state, State::kNotTriggered);
   w.play(10, 10, [&](StepRecord& r) { keep_epoch(w.run, r); });
-  expect(w, "epoch-not-set", {.count = 4, .first_step = 10});
+  expect(w, "epoch-not-set",
+         {.count = 4,
+          .first_step = 10,
+          .title = "read the data in the same order as in the pass before"});
+  EXPECT_EQ(number_of(w.first(), "batches_repeated"), 1);
   EXPECT_GT(w.first().confidence, 0.9);
 }
 
@@ -248,6 +258,10 @@ TEST(EpochNotSet, WithoutSamplesTheSamplersWordIsEnough) {
   });
   ASSERT_EQ(w.ids(), Ids{"epoch-not-set"});
   EXPECT_LT(w.first().confidence, 0.9);
+  EXPECT_EQ(w.first().title,
+            "All 4 ranks shuffled the data by the same epoch as in the pass before");
+  EXPECT_EQ(number_of(w.first(), "batches_repeated"), 0);
+  EXPECT_EQ(value_in(w.first(), "sampler_epoch_kept"), true);
 }
 
 TEST(EpochNotSet, APassThatGoesOnInItsMiddleKeepsItsEpoch) {

@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -47,6 +48,51 @@ constexpr const char* kMayBeNoise =
     "Input that no loader deals may be noise that the program draws alike now and then.";
 constexpr const char* kMayBeChance =
     "Batches of one row, or drawn with replacement, may be equal by chance.";
+
+struct SameData {
+  std::string groups_of_ranks;
+  std::uint64_t groups = 0;
+  std::uint64_t distinct_gradients = 0;    // of all ranks
+  std::optional<double> rows_equal_share;  // none where samples are not known
+
+  std::string how() const { return rows_equal_share ? "samples" : "gradients"; }
+  static constexpr std::tuple kFields{
+      field("groups_of_ranks", &SameData::groups_of_ranks), field("groups", &SameData::groups),
+      field("distinct_gradients", &SameData::distinct_gradients), field("how", &SameData::how),
+      field("rows_equal_share", &SameData::rows_equal_share)};
+};
+
+std::string sentence(const SameData& seen, const Who& who) {
+  const char* within = seen.groups == 1 ? "" : " within groups";
+  if (seen.rows_equal_share) return fmt::format("{} read the same data{}", who.words(), within);
+  return fmt::format("{} had the same gradients{} bit for bit, so they read the same data",
+                     who.words(), within);
+}
+
+struct SameInputAtTimes {
+  std::uint64_t steps_with_the_same_input = 0;
+  std::uint64_t of_steps = 0;
+
+  static constexpr std::tuple kFields{
+      field("steps_with_the_same_input", &SameInputAtTimes::steps_with_the_same_input),
+      field("of_steps", &SameInputAtTimes::of_steps)};
+};
+
+std::string sentence(const SameInputAtTimes& /*seen*/, const Who& who) {
+  return who.words() + " were given the same input in some steps, and different input in others";
+}
+
+struct SameGradient {
+  std::string statistic = "gradient fingerprint";
+
+  static constexpr std::tuple kFields{field("statistic", &SameGradient::statistic)};
+};
+
+std::string sentence(const SameGradient& /*seen*/, const Who& who) {
+  return who.words() +
+         " had the same gradient bit for bit, though they read different samples: the gradient "
+         "does not depend on the data, or was copied";
+}
 
 using Members = std::vector<std::size_t>;
 
@@ -347,30 +393,21 @@ class Duplicates final : public Rule {
 
   static void report(const StepContext& context, const Found& found, SignalLog& log) {
     Blame blame;
-    std::string groups;
-    std::size_t among = 0;  // groups of ranks
+    SameData seen{.distinct_gradients = context.record.distinct_gradients};
     for (const auto* list : {&found.rows, &found.gradients}) {
       for (const Members& members : *list) {
         const Ranks ranks = ranks_of(context, members);
-        among += blame.ranks.empty() || !std::ranges::includes(blame.ranks, ranks) ? 1 : 0;
-        if (groups.size() < 200) groups += (groups.empty() ? "" : "; ") + rank_ranges(ranks);
+        seen.groups += blame.ranks.empty() || !std::ranges::includes(blame.ranks, ranks) ? 1 : 0;
+        std::string& text = seen.groups_of_ranks;
+        if (text.size() < 200) text += (text.empty() ? "" : "; ") + rank_ranges(ranks);
         blame.ranks = unite(blame.ranks, ranks);
       }
     }
     blame.everyone = blame.ranks.size() == context.workers();
     const bool by_rows = !found.rows.empty();
-    Signal signal = sighting(&kDuplicateData, context, std::move(blame), by_rows ? 0.99 : 0.95);
-    const std::string within = among == 1 ? "" : " within groups";
-    signal.title = by_rows ? "{Ranks} read the same data" + within
-                           : fmt::format(
-                                 "{{Ranks}} had the same gradients{} bit for bit, so they "
-                                 "read the same data",
-                                 within);
-    signal.evidence = {{"groups_of_ranks", groups},
-                       {"distinct_gradients", std::int64_t{context.record.distinct_gradients}},
-                       {"how", by_rows ? "samples" : "gradients"}};
-    if (by_rows)
-      signal.evidence.emplace_back("rows_equal_share", share_of_rows(context, found.rows));
+    if (by_rows) seen.rows_equal_share = share_of_rows(context, found.rows);
+    Signal signal = sighting(&kDuplicateData, context, std::move(blame), by_rows ? 0.99 : 0.95,
+                             std::move(seen));
     signal.first_step = std::min(signal.first_step, found.first_step);
     const bool dealt = split(context.record, FingerprintKind::kDataClass).known > 0;
     if (by_rows ? found.drawn_only : dealt) signal.remedy = kNoise;
@@ -404,24 +441,18 @@ class Duplicates final : public Rule {
   void report_at_times(const StepContext& context, const Members& members, SignalLog& log) const {
     Blame blame{ranks_of(context, members), members.size() == context.workers()};
     const UndealtInput::Group& undealt = *undealt_.find(blame.ranks);
-    Signal signal = sighting({&kDuplicateData, 1}, context, std::move(blame), 0.9);
+    Signal signal = sighting(
+        &kDuplicateData, context, std::move(blame), 0.9,
+        SameInputAtTimes{.steps_with_the_same_input = undealt.equal, .of_steps = undealt.known});
     signal.first_step = undealt.first_step;
     signal.severity = Severity::kWarning;
-    signal.title = "{Ranks} were given the same input in some steps, and different input in others";
     signal.remedy = kNoise;
-    signal.evidence = {{"steps_with_the_same_input", static_cast<std::int64_t>(undealt.equal)},
-                       {"of_steps", static_cast<std::int64_t>(undealt.known)}};
     log.add(std::move(signal), 1);
   }
 
   static void report_unlike(const StepContext& context, const Members& members, SignalLog& log) {
     Blame blame{ranks_of(context, members), members.size() == context.workers()};
-    Signal signal = sighting({&kPairTooSimilar, 1}, context, std::move(blame), 0.9);
-    signal.title =
-        "{Ranks} had the same gradient bit for bit, though they read different samples: the "
-        "gradient does not depend on the data, or was copied";
-    signal.evidence = {{"statistic", "gradient fingerprint"}};
-    log.add(std::move(signal), 1);
+    log.add(sighting(&kPairTooSimilar, context, std::move(blame), 0.9, SameGradient{}), 1);
   }
 
   Streaks samples_;

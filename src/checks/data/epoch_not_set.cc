@@ -6,6 +6,7 @@
 // Another order in each pass by other means is fine, whatever the sampler's epoch says.
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/hash.h"
@@ -19,6 +20,23 @@ constexpr const char* kOnePass = "There was no second pass over the data.";
 constexpr const char* kTooFew =
     "Too few batches of a second pass could be compared with those of the pass before.";
 
+struct SameOrder {
+  std::uint64_t data_pass = 0;
+  std::uint64_t batches_repeated = 0;  // 0: none could be compared
+  bool sampler_epoch_kept = false;     // from the pass before
+
+  static constexpr std::tuple kFields{field("data_pass", &SameOrder::data_pass),
+                                      field("batches_repeated", &SameOrder::batches_repeated),
+                                      field("sampler_epoch_kept", &SameOrder::sampler_epoch_kept)};
+};
+
+std::string sentence(const SameOrder& seen, const Who& who) {
+  if (seen.batches_repeated == 0) {
+    return who.words() + " shuffled the data by the same epoch as in the pass before";
+  }
+  return who.words() + " read the data in the same order as in the pass before";
+}
+
 bool is_one(const WorkerRecord& worker, FingerprintKind kind) {
   return value_of(worker, kind) == 1;
 }
@@ -28,7 +46,7 @@ class DataOrder final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     Blame blame;
-    std::size_t repeats = 0;
+    SameOrder seen;
     const std::uint64_t before = std::exchange(step_, context.record.step);
     const std::uint64_t steps = std::max<std::uint64_t>(context.record.step - before, 1);
     for (std::size_t i = 0; i < context.workers(); ++i) {
@@ -47,9 +65,11 @@ class DataOrder final : public Rule {
       if (*pass > 0 && is_decided(worker, w, context.batches[i])) log.checked(&kEpochNotSet);
       if (!repeats_order(worker, w, context.batches[i])) continue;
       insert(blame.ranks, w.rank);
-      repeats = std::max(repeats, worker.repeats);
+      seen.data_pass = std::max(seen.data_pass, *pass);
+      seen.batches_repeated = std::max(seen.batches_repeated, worker.repeats);
+      seen.sampler_epoch_kept = seen.sampler_epoch_kept || worker.epoch_stayed;
     }
-    if (!blame.ranks.empty()) report(context, std::move(blame), repeats, log);
+    if (!blame.ranks.empty()) report(context, std::move(blame), seen, log);
   }
 
  private:
@@ -65,7 +85,7 @@ class DataOrder final : public Rule {
     bool skipped = false;       // it did not begin with its first batch
     bool differs = false;       // some batch of this pass is not the one of the pass before
     std::size_t seen = 0;       // recorded steps of this pass
-    std::size_t repeats = 0;    // of them, with the batch of the pass before
+    std::uint64_t repeats = 0;  // of them, with the batch of the pass before
     std::vector<Place> before;  // the first batches of the pass before
     std::vector<Place> now;
   };
@@ -118,14 +138,11 @@ class DataOrder final : public Rule {
            (worker.repeats > 0 || !batch.known || worker.seen > kCompared);
   }
 
-  void report(const StepContext& context, Blame blame, std::size_t repeats, SignalLog& log) const {
+  static void report(const StepContext& context, Blame blame, const SameOrder& seen,
+                     SignalLog& log) {
     blame.everyone = blame.ranks.size() == context.workers();
-    const Worker* first = workers_.find(context.record.workers.front().replica);
-    Signal signal = sighting(&kEpochNotSet, context, std::move(blame), repeats > 0 ? 0.99 : 0.8);
-    signal.title = "{Ranks} read the data in the same order as in the pass before";
-    signal.evidence = {{"data_pass", static_cast<std::int64_t>(first == nullptr ? 0 : first->pass)},
-                       {"batches_repeated", static_cast<std::int64_t>(repeats)}};
-    log.add(std::move(signal), 1);
+    const double confidence = seen.batches_repeated > 0 ? 0.99 : 0.8;
+    log.add(sighting(&kEpochNotSet, context, std::move(blame), confidence, seen), 1);
   }
 
   std::uint64_t step_ = 0;  // of the record before

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "checks/data/sampler_mismatch.h"
@@ -12,6 +14,41 @@ namespace presum::checks {
 namespace {
 
 constexpr const char* kNoPass = "The samples of the pass that was interrupted are not known.";
+
+struct OtherData {
+  std::uint64_t samples = 0;  // in each of the two data sets
+
+  static constexpr std::tuple kFields{field("samples", &OtherData::samples)};
+};
+
+std::string sentence(const OtherData& /*seen*/, const Who& who) {
+  return who.words() + " went on with another data set of the same length";
+}
+
+struct SamplesAgain {
+  bool pass_begun_anew = false;
+  std::uint64_t samples_again = 0;
+  std::uint64_t of_samples = 0;
+  std::optional<std::uint64_t> samples_never;  // where the sampler deals every sample
+
+  static constexpr std::tuple kFields{field("pass_begun_anew", &SamplesAgain::pass_begun_anew),
+                                      field("samples_again", &SamplesAgain::samples_again),
+                                      field("of_samples", &SamplesAgain::of_samples),
+                                      field("samples_never", &SamplesAgain::samples_never)};
+};
+
+std::string sentence(const SamplesAgain& seen, const Who& who) {
+  if (seen.pass_begun_anew) {
+    return fmt::format(
+        "{} began the interrupted pass over the data anew: {} of {} samples were drawn again",
+        who.words(), seen.samples_again, seen.of_samples);
+  }
+  return fmt::format(
+      "{} did not go on where the pass over the data was interrupted: of {} samples {} were drawn "
+      "again{}",
+      who.words(), seen.of_samples, seen.samples_again,
+      seen.samples_never ? fmt::format(", and {} never", *seen.samples_never) : "");
+}
 
 bool deals_all_samples(const StepContext& context) {
   using enum FingerprintKind;
@@ -22,6 +59,12 @@ bool deals_all_samples(const StepContext& context) {
 }
 
 }  // namespace
+
+Signal resume_signal(Blame blame, std::size_t workers, Evidence seen) {
+  Signal signal = sighting(&kResumeMismatch, 0, std::move(blame), 0.95, std::move(seen));
+  signal.workers = static_cast<std::uint32_t>(workers);
+  return signal;
+}
 
 Signal resume_signal(std::uint64_t key, Blame blame, std::size_t workers) {
   Signal signal = sighting({&kResumeMismatch, key}, 0, std::move(blame), 0.95);
@@ -76,17 +119,16 @@ void InterruptedPass::judge(SignalLog& log) {
   forget();
 }
 
-Signal InterruptedPass::signal_of(std::uint64_t key) const {
+Signal InterruptedPass::signal_of(Evidence seen) const {
   Blame everyone{{}, true};
   for (const auto& [replica, rank] : ranks_) insert(everyone.ranks, rank);
-  return resume_signal(key, std::move(everyone), ranks_.size());
+  return resume_signal(std::move(everyone), ranks_.size(), std::move(seen));
 }
 
 // Its samples have the numbers of others.
 void InterruptedPass::other_data(SignalLog& log) const {
-  Signal signal = signal_of(7);
+  Signal signal = signal_of(OtherData{before_.length()});
   signal.severity = Severity::kInfo;
-  signal.title = "{Ranks} went on with another data set of the same length";
   signal.remedy =
       "Nothing, where that was meant; else look at the order in which files are listed, and at the "
       "version of the data.";
@@ -113,21 +155,12 @@ void InterruptedPass::compare(SignalLog& log) const {
   if (again <= slack && never <= slack) return;
   const bool anew =
       deals_all_ ? never <= slack && again + slack >= first : second + slack >= before_.length();
-  Signal signal = signal_of(5);
+  SamplesAgain seen{
+      .pass_begun_anew = anew, .samples_again = again, .of_samples = before_.length()};
+  if (deals_all_) seen.samples_never = never;
+  Signal signal = signal_of(seen);
   signal.last_step = last_step_;
   signal.severity = anew ? Severity::kInfo : Severity::kWarning;
-  signal.title =
-      anew ? fmt::format(
-                 "{{Ranks}} began the interrupted pass over the data anew: {} of {} samples "
-                 "were drawn again",
-                 again, before_.length())
-           : fmt::format(
-                 "{{Ranks}} did not go on where the pass over the data was interrupted: of "
-                 "{} samples {} were drawn again{}",
-                 before_.length(), again, deals_all_ ? fmt::format(", and {} never", never) : "");
-  signal.evidence = {{"samples_again", static_cast<std::int64_t>(again)},
-                     {"of_samples", static_cast<std::int64_t>(before_.length())}};
-  if (deals_all_) signal.evidence.emplace_back("samples_never", static_cast<std::int64_t>(never));
   signal.remedy =
       "Restore the sampler's seed and epoch, and skip the batches that were trained on before the "
       "checkpoint (`skip_first_batches`, a sampler with a state of its own).";

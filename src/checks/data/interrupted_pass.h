@@ -11,7 +11,9 @@
 
 namespace presum::checks {
 
-// What resume-mismatch says of a run that went on, at its first step. `key`: which statement.
+// What resume-mismatch says of a run that went on, at its first step.
+Signal resume_signal(Blame blame, std::size_t workers, Evidence seen);
+// In words of its own. `key`: which statement.
 Signal resume_signal(std::uint64_t key, Blame blame, std::size_t workers);
 
 // Holds the first pass of a run that goes on against what was drawn of it before. Nothing is said
@@ -31,7 +33,7 @@ class InterruptedPass {
   void judge(SignalLog& log);
   void compare(SignalLog& log) const;
   void other_data(SignalLog& log) const;
-  Signal signal_of(std::uint64_t key) const;
+  Signal signal_of(Evidence seen) const;
 
   PassDraws before_{PassDraws::Which::kLast};
   PassDraws draws_{PassDraws::Which::kFirst};

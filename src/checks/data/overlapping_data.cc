@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -55,6 +56,25 @@ constexpr const char* kRestarted =
     "After a restart go on where the pass was left: restore the loader's and the sampler's state "
     "on every rank, with the epoch, and skip the batches that are done.";
 constexpr const char* kByDesign = "The sampler repeats samples: they come several times by design.";
+
+struct DrawnAgain {
+  std::uint64_t samples_doubled = 0;
+  std::uint64_t samples_drawn = 0;
+  std::uint64_t data_pass = 0;
+  bool by_the_same_rank = false;  // nearly all that was doubled in this pass
+
+  static constexpr std::tuple kFields{field("samples_doubled", &DrawnAgain::samples_doubled),
+                                      field("samples_drawn", &DrawnAgain::samples_drawn),
+                                      field("data_pass", &DrawnAgain::data_pass),
+                                      field("by_the_same_rank", &DrawnAgain::by_the_same_rank)};
+};
+
+std::string sentence(const DrawnAgain& seen, const Who& who) {
+  if (seen.by_the_same_rank) {
+    return who.words() + " drew their own samples again in the same pass over the data";
+  }
+  return who.words() + " drew samples that had been drawn before in the same pass over the data";
+}
 
 bool divisible(std::uint64_t sample, std::uint32_t bits) {
   return (sample & ((std::uint64_t{1} << bits) - 1)) == 0;
@@ -229,7 +249,9 @@ std::vector<const WorkerRecord*> drawing(const StepRecord& record) {
   return out;
 }
 
-std::int64_t whole(double count) { return std::llround(std::min(count, 9e18)); }
+std::uint64_t whole(double count) {
+  return static_cast<std::uint64_t>(std::llround(std::min(count, 9e18)));
+}
 
 // Whether most of the data was drawn in the pass.
 bool nearly_whole(const WorkerRecord& worker, const DataPass& pass) {
@@ -389,17 +411,16 @@ class Overlap final : public Rule {
   void report(const StepContext& context, const DataPass& pass, SignalLog& log) const {
     const double doubled = finished_.doubled + pass.doubled();
     const double drawn = finished_.drawn + static_cast<double>(pass.drawn());
+    const DrawnAgain seen{.samples_doubled = whole(doubled),
+                          .samples_drawn = whole(drawn),
+                          .data_pass = pass.number(),
+                          .by_the_same_rank = pass.between() < kDrawnAgain * pass.doubled()};
     Signal signal = sighting(&kOverlappingData, context, blame_of(pass, context.record),
-                             pass.exact() >= kDoubled ? 0.99 : 0.9);
-    signal.title = "{Ranks} drew samples that had been drawn before in the same pass over the data";
-    signal.evidence = {{"samples_doubled", whole(doubled)},
-                       {"samples_drawn", whole(drawn)},
-                       {"data_pass", static_cast<std::int64_t>(pass.number())}};
-    if (pass.identity() == DataPass::Identity::kRow)
-      signal.remedy = undivided_remedy(context.record);
-    if (pass.between() < kDrawnAgain * pass.doubled()) {
-      signal.title = "{Ranks} drew their own samples again in the same pass over the data";
+                             pass.exact() >= kDoubled ? 0.99 : 0.9, seen);
+    if (seen.by_the_same_rank) {
       signal.remedy = kRestarted;
+    } else if (pass.identity() == DataPass::Identity::kRow) {
+      signal.remedy = undivided_remedy(context.record);
     }
     log.add(std::move(signal), kAllSteps);
   }

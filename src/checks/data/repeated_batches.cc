@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <string>
 #include <utility>
 
 #include "checks/data/sampler_mismatch.h"
@@ -23,6 +25,50 @@ constexpr const char* kEchoing =
     "Divide the stream among the loader's processes: `torch.utils.data.get_worker_info()` in the "
     "data set's `__iter__` tells which one it is. Until then each rank reads every sample "
     "`num_workers` times.";
+
+struct RepeatedRows {
+  std::uint64_t rows = 0;
+  std::uint64_t rows_distinct = 0;
+
+  static constexpr std::tuple kFields{field("rows", &RepeatedRows::rows),
+                                      field("rows_distinct", &RepeatedRows::rows_distinct)};
+};
+
+std::string sentence(const RepeatedRows& /*seen*/, const Who& who) {
+  return who.words() + " computed on the same rows several times within a step";
+}
+
+struct StuckBatch {
+  std::uint64_t times_in_a_row = 0;  // of the rank on which it was there the most often
+
+  static constexpr std::tuple kFields{field("times_in_a_row", &StuckBatch::times_in_a_row)};
+};
+
+std::string sentence(const StuckBatch& /*seen*/, const Who& who) {
+  return who.words() + " computed on the same batch in several steps in a row";
+}
+
+// Batches of a loader that were those of the step before; of several ranks together.
+struct EchoedBatches {
+  double times_in_a_row = 0;  // on average, until the batch changed last
+  std::uint64_t batches_again = 0;
+  std::uint64_t of_batches = 0;
+
+  bool is_each() const { return std::llround(times_in_a_row) > 1; }
+  static constexpr std::tuple kFields{field("times_in_a_row", &EchoedBatches::times_in_a_row),
+                                      field("batches_again", &EchoedBatches::batches_again),
+                                      field("of_batches", &EchoedBatches::of_batches)};
+};
+
+std::string sentence(const EchoedBatches& seen, const Who& who) {
+  if (!seen.is_each()) {
+    return fmt::format(
+        "{} got the batch that they had in the step before again from their loader, {} times of {}",
+        who.words(), seen.batches_again, seen.of_batches);
+  }
+  return fmt::format("{} got every batch {} times in a row from their loader", who.words(),
+                     std::llround(seen.times_in_a_row));
+}
 
 // Whether a good part of a worker's rows is there more than once.
 bool repeats_rows(const Batch& batch) {
@@ -88,11 +134,9 @@ class RepeatedBatches final : public Rule {
       own.batch = batch.set;
       const bool sure = at == Places::kRepeated && batch.repeated > 1;
       if (own.length < (sure ? kRepeats : kRepeatsUnsure)) continue;
-      Signal signal = sighting({&kOverlappingData, 1}, context, {{w.rank}, false}, 0.95);
+      Signal signal = sighting(&kOverlappingData, context, {{w.rank}, false}, 0.95,
+                               RepeatedRows{.rows = batch.rows, .rows_distinct = batch.distinct});
       signal.first_step -= std::min(signal.first_step, own.length - 1);
-      signal.title = "{Ranks} computed on the same rows several times within a step";
-      signal.evidence = {{"rows", static_cast<std::int64_t>(batch.rows)},
-                         {"rows_distinct", static_cast<std::int64_t>(batch.distinct)}};
       log.add(std::move(signal), 1);
     }
   }
@@ -106,7 +150,7 @@ class RepeatedBatches final : public Rule {
   // one.
   void watch_echoes(const StepContext& context, SignalLog& log) {
     Blame blame;
-    double times = 0;
+    EchoedBatches seen;
     std::uint64_t first = context.record.step;
     for (std::size_t i = 0; i < context.workers(); ++i) {
       const WorkerRecord& w = context.record.workers[i];
@@ -128,22 +172,23 @@ class RepeatedBatches final : public Rule {
       if (own.dealt - own.echoed < kChanges) continue;  // perhaps always the same
       insert(blame.ranks, w.rank);
       first = std::min(first, own.dealt_since);
-      times = static_cast<double>(own.changed - own.changed_first) /
-              static_cast<double>(own.dealt - own.echoed - 1);
+      seen.times_in_a_row = static_cast<double>(own.changed - own.changed_first) /
+                            static_cast<double>(own.dealt - own.echoed - 1);
+      seen.batches_again += own.echoed;
+      seen.of_batches += own.dealt;
     }
     if (blame.ranks.empty()) return;
     blame.everyone = blame.ranks.size() == context.workers();
-    Signal signal = sighting({&kOverlappingData, 3}, context, std::move(blame), 0.95);
+    Signal signal = sighting(&kOverlappingData, context, std::move(blame), 0.95, seen);
     signal.first_step = first;
-    signal.title = fmt::format("{{Ranks}} got every batch {} times in a row from their loader",
-                               std::llround(times));
-    signal.remedy = kEchoing;
+    signal.remedy = seen.is_each() ? kEchoing : kStuck;
     log.add(std::move(signal), kAllSteps);
   }
 
   // A worker that is given the batch of the step before, while most of the others are not.
   void watch_stuck(const StepContext& context, SignalLog& log) {
-    std::vector<std::uint32_t> stuck;
+    Ranks stuck;
+    StuckBatch seen;
     std::uint64_t first = context.record.step;
     for (std::size_t i = 0; i < context.workers(); ++i) {
       const Batch& batch = context.batches[i];
@@ -153,12 +198,12 @@ class RepeatedBatches final : public Rule {
       own.stuck = again ? own.stuck + 1 : 0;
       if (own.stuck < kRepeatsUnsure) continue;
       insert(stuck, context.record.workers[i].rank);
+      seen.times_in_a_row = std::max(seen.times_in_a_row, own.stuck + 1);
       first = std::min(first, own.stuck_since);
     }
     if (stuck.empty() || 2 * stuck.size() > context.workers()) return;
-    Signal signal = sighting({&kOverlappingData, 2}, context, {stuck, false}, 0.95);
+    Signal signal = sighting(&kOverlappingData, context, {stuck, false}, 0.95, seen);
     signal.first_step = first;
-    signal.title = "{Ranks} computed on the same batch in several steps in a row";
     signal.remedy = kStuck;
     log.add(std::move(signal), 1);
   }

@@ -402,13 +402,16 @@ TEST(Resume, SamplesThatAreReplayedAndLostAreCounted) {
     EXPECT_EQ(number_of(found, "samples_again"), 160);
     EXPECT_EQ(number_of(found, "samples_never"), 160);
     EXPECT_EQ(number_of(found, "of_samples"), 640);
+    EXPECT_EQ(sentence_of(found),
+              "All 4 ranks did not go on where the pass over the data was interrupted: of 640 "
+              "samples 160 were drawn again, and 160 never");
   }
 }
 
 TEST(Resume, OfASamplerThatLeavesSamplesOutOnlyThoseDrawnAgainCount) {
   const Signal found = goes_on({.index = 8 * 20, .steps = 40, .sampler = "MySampler"}).only();
   EXPECT_TRUE(std::isnan(number_of(found, "samples_never")));
-  EXPECT_EQ(found.title.find("never"), std::string::npos);
+  EXPECT_EQ(sentence_of(found).find("never"), std::string::npos);
   EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 20, .sampler = "MySampler"}).found().empty());
 }
 
@@ -416,6 +419,9 @@ TEST(Resume, APassThatBeginsAnewIsInformation) {
   const Signal found = goes_on({.index = 0, .steps = 80}).only();
   EXPECT_EQ(found.severity, Severity::kInfo);
   EXPECT_EQ(number_of(found, "samples_again"), 320);
+  EXPECT_EQ(sentence_of(found),
+            "All 4 ranks began the interrupted pass over the data anew: 320 of 640 samples were "
+            "drawn again");
 }
 
 // A run whose rate was `before` and is 0.1, then `after`.
@@ -445,7 +451,7 @@ TEST(Resume, AScheduleThatWasNotRestoredIsInformation) {
 TEST(Resume, OtherSamplesByTheSameNumbersAreInformation) {
   const Signal found = goes_on({.index = 8 * 40, .steps = 40, .contents = 6}).only();
   EXPECT_EQ(found.severity, Severity::kInfo);
-  EXPECT_NE(found.title.find("another data set of the same length"), std::string::npos);
+  EXPECT_NE(sentence_of(found).find("another data set of the same length"), std::string::npos);
 }
 
 // ---- what is not known is not said
