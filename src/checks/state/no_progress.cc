@@ -108,8 +108,8 @@ struct RoundedAway {
 
 std::string sentence(const RoundedAway& seen, const Who& who) {
   return fmt::format(
-      "{} took optimizer steps that left {:.0f} % of the parameters as before: in 16 bits updates "
-      "so small round to nothing",
+      "{} took optimizer steps that left {:.0f} % of the sampled parameters as before: in 16 bits "
+      "updates so small round to nothing",
       who.words(), 100 * seen.unchanged_share);
 }
 
