@@ -66,10 +66,10 @@ std::string sentence(const LostPasses& seen, const Who& who) {
 
 struct ChangedSum {
   double factor_between_passes = kNaN;  // none where it is another gradient
-  std::string cause;
+  std::string usual_cause;
   static constexpr std::tuple kFields{
       field("factor_between_passes", &ChangedSum::factor_between_passes),
-      field("cause", &ChangedSum::cause)};
+      field("usual_cause", &ChangedSum::usual_cause)};
 };
 
 std::string sentence(const ChangedSum& seen, const Who& who) {
@@ -83,7 +83,7 @@ std::string sentence(const ChangedSum& seen, const Who& who) {
   return fmt::format(
       "{} multiplied the gradient that they accumulate by {} between two micro-batches of a step: "
       "{} before the sum was whole",
-      who.words(), number(seen.factor_between_passes), seen.cause);
+      who.words(), number(seen.factor_between_passes), seen.usual_cause);
 }
 
 struct NeverCleared {
