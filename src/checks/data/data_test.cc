@@ -500,7 +500,8 @@ TEST(SharedRng, AMovingStreamIsInUse) {
   Watched w =
       played(3, [](WorkerRecord& x, StepRecord& r) { set(x, Kind::kRngNumpy, 1000 + r.step); });
   ASSERT_EQ(w.ids(), Ids{"shared-rng"});
-  EXPECT_EQ(text_of(w.first(), "equal_numpy"), "0-7");
+  EXPECT_EQ(text_of(w.first(), "generator"), "numpy");
+  EXPECT_EQ(text_of(w.first(), "ranks_alike"), "0-7");
   expect_quiet(played(9, [](WorkerRecord& x, StepRecord& r) {
     set(x, Kind::kRngNumpy, 1000 * (x.rank + 1) + r.step);
   }));

@@ -45,6 +45,27 @@ constexpr const char* kContents =
 constexpr const char* kNoSharedData =
     "No sampler splits one data set among the workers, so their data may differ.";
 
+struct OtherDataSet : Differing {};
+
+std::string sentence(const OtherDataSet& seen, const Who& who) {
+  return (who.everyone ? "The ranks differ in their data set: "
+                       : who.words() + " had another data set: ") +
+         listed(seen.differ);
+}
+
+struct OtherRows {
+  std::uint64_t indices_in_conflict = 0;
+  static constexpr std::tuple kFields{
+      field("indices_in_conflict", &OtherRows::indices_in_conflict)};
+};
+
+std::string sentence(const OtherRows& /*seen*/, const Who& who) {
+  return who.everyone
+             ? "The ranks read different samples at the same places of the data set"
+             : who.words() +
+                   " read other samples than the others at the same places of the data set";
+}
+
 // What the data set says of itself, and whether an index means the same sample on every worker.
 // Both need a sampler that splits one data set among the workers.
 class DatasetMismatch final : public Rule {
@@ -80,18 +101,17 @@ class DatasetMismatch final : public Rule {
   void compare_facts(const StepContext& context, SignalLog& log) const {
     Mismatch found = compare_kinds(context, &kDatasetMismatch);
     if (found.looked) log.checked(&kDatasetMismatch);
-    if (found.names.empty()) return;
-    Signal signal = sighting(&kDatasetMismatch, context, found.blame, 0.95);
-    signal.title =
-        signal.everyone ? "The ranks differ in their data set: " : "{Ranks} had another data set: ";
-    signal.title += listed(found.names);
+    const auto& names = found.seen.differ;
+    if (names.empty()) return;
     const auto differs = [&](const char* name) {
-      return std::ranges::find(found.names, name) != found.names.end();
+      return std::ranges::find(names, name) != names.end();
     };
-    if (differs("data contents")) signal.remedy = kContents;
-    if (differs("data subset")) signal.remedy = kSubset;
-    signal.evidence = std::move(found.evidence);
-    signal.evidence.emplace_back("differ", listed(found.names));
+    const char* remedy = differs("data subset")     ? kSubset
+                         : differs("data contents") ? kContents
+                                                    : "";
+    Signal signal = sighting(&kDatasetMismatch, context, std::move(found.blame), 0.95,
+                             OtherDataSet{std::move(found.seen)});
+    signal.remedy = remedy;
     log.add(std::move(signal), 1);
   }
 
@@ -103,14 +123,10 @@ class DatasetMismatch final : public Rule {
     }
     const Odd found = odd(all_ranks(context.record));
     if (found.blame.ranks.empty()) return;
-    Signal signal = sighting({&kDatasetMismatch, 1}, context, found.blame, 0.9);
+    Signal signal =
+        sighting(&kDatasetMismatch, context, found.blame, 0.9, OtherRows{found.conflicts});
     signal.first_step = found.first_step;
-    signal.title =
-        signal.everyone
-            ? "The ranks read different samples at the same places of the data set"
-            : "{Ranks} read other samples than the others at the same places of the data set";
     signal.remedy = kOtherRows;
-    signal.evidence = {{"indices_in_conflict", static_cast<std::int64_t>(found.conflicts)}};
     log.add(std::move(signal), kAllSteps);
   }
 

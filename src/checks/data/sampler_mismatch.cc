@@ -26,6 +26,27 @@ constexpr const char* kUndivided =
     "No DistributedSampler (or its equivalent) divides the data among the ranks: give the loader "
     "one with this job's rank and world size, or split the data into disjoint shards.";
 
+struct OtherSampler : Differing {};
+
+std::string sentence(const OtherSampler& seen, const Who& who) {
+  return who.words() +
+         (who.ranks.size() == 1 ? " had a sampler that does not fit the others': "
+                                : " had samplers that do not fit together: ") +
+         listed(seen.differ);
+}
+
+struct SharedInGroups {
+  std::uint64_t ranks_per_place = 0;
+  static constexpr std::tuple kFields{field("ranks_per_place", &SharedInGroups::ranks_per_place)};
+};
+
+std::string sentence(const SharedInGroups& seen, const Who& who) {
+  return fmt::format(
+      "{} share their data in groups of {}, as with sequence or tensor parallelism inside the "
+      "data-parallel group",
+      who.words(), seen.ranks_per_place);
+}
+
 std::string plain(std::uint64_t value) {
   return value_text(
       *find_fingerprint_kind(static_cast<std::uint32_t>(FingerprintKind::kSamplerSeed)), value);
@@ -33,8 +54,8 @@ std::string plain(std::uint64_t value) {
 
 void add(Mismatch& found, const Split& held, const Blame& blame, const char* name) {
   found.blame.add(blame);
-  found.names.emplace_back(name);
-  found.evidence.emplace_back("sampler_" + std::string(name), held.text(plain));
+  found.seen.differ.emplace_back(name);
+  found.seen.values.emplace_back("sampler_" + std::string(name), held.text(plain));
 }
 
 // Epochs are compared between workers that are in the same pass over the data.
@@ -136,18 +157,13 @@ class Sampler final : public Rule {
       compare_places(context.record, found);
       compare_replicas(context.record, found);
     }
-    if (found.names.empty()) return;
-    for (std::string& name : found.names) {
+    if (found.seen.differ.empty()) return;
+    for (std::string& name : found.seen.differ) {
       if (name.starts_with("sampler ")) name.erase(0, 8);
     }
-    Signal signal = sighting(&kSamplerMismatch, context, found.blame, 0.95);
-    const bool one = signal.ranks.size() == 1;
-    signal.title = one ? "{Ranks} had a sampler that does not fit the others': "
-                       : "{Ranks} had samplers that do not fit together: ";
-    signal.title += listed(found.names);
+    Signal signal = sighting(&kSamplerMismatch, context, std::move(found.blame), 0.95,
+                             OtherSampler{std::move(found.seen)});
     signal.remedy = undivided_remedy(context.record);
-    signal.evidence = std::move(found.evidence);
-    signal.evidence.emplace_back("differ", listed(found.names));
     log.add(std::move(signal), 1);
   }
 };
@@ -224,17 +240,11 @@ bool shares_places(const StepRecord& record) {
 }
 
 Signal shared_in_groups(Check check, const StepContext& context, std::size_t each) {
-  constexpr std::uint64_t kInGroups = 2;
-  Signal signal = sighting({check, kInGroups}, context, of_all(context.record), 0.9);
+  Signal signal = sighting(check, context, of_all(context.record), 0.9, SharedInGroups{each});
   signal.severity = Severity::kInfo;
-  signal.title = fmt::format(
-      "{{Ranks}} share their data in groups of {}, as with sequence or tensor parallelism inside "
-      "the data-parallel group",
-      each);
   signal.remedy =
       "If that is meant, name the group of ranks that hold different data by `process_group=`, so "
       "that these are compared. Else give every rank data of its own.";
-  signal.evidence = {{"ranks_per_place", static_cast<std::int64_t>(each)}};
   return signal;
 }
 

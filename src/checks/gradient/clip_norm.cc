@@ -95,6 +95,72 @@ std::string usual_cause(double ratio, double type, double workers, bool scaled) 
   return "it is the norm of a part, or a mean of such norms";
 }
 
+struct NormsApart {
+  double clip_norm = kNaN;
+  double others_clip_norm = kNaN;
+  bool of_own_gradient = false;  // of each rank, before it was reduced
+  static constexpr std::tuple kFields{field("clip_norm", &NormsApart::clip_norm),
+                                      field("others_clip_norm", &NormsApart::others_clip_norm),
+                                      field("of_own_gradient", &NormsApart::of_own_gradient)};
+};
+
+std::string sentence(const NormsApart& seen, const Who& who) {
+  if (!who.everyone) return who.words() + " clipped by another norm than the others";
+  return who.words() + (seen.of_own_gradient
+                            ? " clipped by the norm of their own gradient, before it was reduced"
+                            : " clipped one gradient by different norms");
+}
+
+struct SomeClipped {
+  Ranks ranks_that_clipped;
+  static constexpr std::tuple kFields{
+      field("ranks_that_clipped", &SomeClipped::ranks_that_clipped)};
+};
+
+std::string sentence(const SomeClipped& seen, const Who& who) {
+  if (who.everyone) {
+    return fmt::format("Some of {} clipped their gradients, and the others did not", who.within());
+  }
+  return who.words() + (intersect(seen.ranks_that_clipped, who.ranks)
+                            ? " clipped the gradients, and the others did not"
+                            : " did not clip the gradients, as the others did");
+}
+
+struct NormNotFinite {
+  static constexpr std::tuple<> kFields{};
+};
+
+std::string sentence(const NormNotFinite& /*seen*/, const Who& who) {
+  return who.words() + " reported a gradient norm that is not finite, though the gradients are";
+}
+
+struct LimitsApart {
+  std::string clipped_to;  // by rank
+  static constexpr std::tuple kFields{field("clipped_to", &LimitsApart::clipped_to)};
+};
+
+std::string sentence(const LimitsApart& /*seen*/, const Who& who) {
+  return who.words() + (who.everyone ? " clipped to different norms"
+                                     : " clipped to another norm than the others");
+}
+
+struct WrongNorm {
+  double clip_norm = kNaN;
+  double true_norm = kNaN;
+  double ratio = kNaN;
+  std::string kind_of_norm;
+  std::string usual_cause;
+  static constexpr std::tuple kFields{
+      field("clip_norm", &WrongNorm::clip_norm), field("true_norm", &WrongNorm::true_norm),
+      field("ratio", &WrongNorm::ratio), field("kind_of_norm", &WrongNorm::kind_of_norm),
+      field("usual_cause", &WrongNorm::usual_cause)};
+};
+
+std::string sentence(const WrongNorm& seen, const Who& who) {
+  return fmt::format("{} used {} times the gradient's {} where they clipped or logged it: {}",
+                     who.words(), number(seen.ratio), seen.kind_of_norm, seen.usual_cause);
+}
+
 bool clips(const WorkerRecord& worker) {
   return worker.fingerprint_of(FingerprintKind::kClipNorm) != nullptr;
 }
@@ -205,34 +271,26 @@ class ClipNorm final : public Rule {
       log.needs_records(&kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
     }
     if (apart_.see(!blame.ranks.empty(), record.step) < kSureOfNorm) return;
-    Signal signal = sighting(&kClipNorm, context, blame, 0.95);
-    signal.first_step = apart_.first_step;
-    signal.severity = Severity::kCritical;  // they take different steps from here on
-    const bool own = blame.everyone && is_own(context);
-    signal.title = own ? "{Ranks} clipped by the norm of their own gradient, before it was reduced"
-                   : blame.everyone ? "{Ranks} clipped one gradient by different norms"
-                                    : "{Ranks} clipped by another norm than the others";
     const double norm = used(worker_of(record, blame.ranks.front()));
     const auto other = std::ranges::find_if(record.workers, [&](const WorkerRecord& w) {
       return w.rank != blame.ranks.front() && std::isfinite(used(w)) && !near(used(w), norm, kSame);
     });
-    signal.evidence = {{"clip_norm", norm}};
-    if (other != record.workers.end())
-      signal.evidence.emplace_back("others_clip_norm", used(*other));
+    const NormsApart seen{.clip_norm = norm,
+                          .others_clip_norm = other == record.workers.end() ? kNaN : used(*other),
+                          .of_own_gradient = blame.everyone && is_own(context)};
+    Signal signal = sighting(&kClipNorm, context, blame, 0.95, seen);
+    signal.first_step = apart_.first_step;
+    signal.severity = Severity::kCritical;  // they take different steps from here on
     log.add(std::move(signal), 1);
   }
 
   void compare_clipping(const StepContext& context, SignalLog& log) {
     const Blame blame = clip_alone(context);
     if (alone_.see(!blame.ranks.empty(), context.record.step) < kSureOfNorm) return;
-    const bool clip = clips(worker_of(context.record, blame.ranks.front()));
-    Signal signal = sighting({&kClipNorm, 3}, context, blame, 0.95);
+    Signal signal =
+        sighting(&kClipNorm, context, blame, 0.95, SomeClipped{blame_where(context, clips).ranks});
     signal.severity = Severity::kCritical;
     signal.first_step = alone_.first_step;
-    signal.title = blame.everyone
-                       ? "Some of {ranks} clipped their gradients, and the others did not"
-                   : clip ? "{Ranks} clipped the gradients, and the others did not"
-                          : "{Ranks} did not clip the gradients, as the others did";
     signal.remedy = "Clip on every rank or on none: what each takes as the step differs otherwise.";
     log.add(std::move(signal), 1);
   }
@@ -243,10 +301,9 @@ class ClipNorm final : public Rule {
     if (no_number_.see(found, context.record.step) == 0) return;
     log.checked(&kClipNorm);
     if (no_number_.length < kSureOfNone) return;
-    Signal signal = sighting({&kClipNorm, 4}, context, std::move(blame), 0.95);
+    Signal signal = sighting(&kClipNorm, context, std::move(blame), 0.95, NormNotFinite{});
     signal.severity = Severity::kCritical;
     signal.first_step = no_number_.first_step;
-    signal.title = "{Ranks} reported a gradient norm that is not finite, though the gradients are";
     signal.remedy =
         "Look how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
     log.add(std::move(signal), 1);
@@ -255,14 +312,11 @@ class ClipNorm final : public Rule {
   static void compare_limits(const StepContext& context, SignalLog& log) {
     const Split limits = split(context.record, FingerprintKind::kClipLimit);
     if (!limits.differs()) return;
-    Signal signal = sighting({&kClipNorm, 2}, context, limits.blame(), 0.95);
+    const std::string clipped_to =
+        limits.text([](std::uint64_t bits) { return number(std::bit_cast<double>(bits)); });
+    Signal signal = sighting(&kClipNorm, context, limits.blame(), 0.95, LimitsApart{clipped_to});
     if (binds(context.record)) signal.severity = Severity::kCritical;
-    signal.title = signal.everyone ? "{Ranks} clipped to different norms"
-                                   : "{Ranks} clipped to another norm than the others";
     signal.remedy = "Give `clip_grad_norm_` the same `max_norm` on every rank.";
-    signal.evidence = {{"clipped_to", limits.text([](std::uint64_t bits) {
-                          return number(std::bit_cast<double>(bits));
-                        })}};
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -289,13 +343,14 @@ class ClipNorm final : public Rule {
     const StepRecord& record = context.record;
     Blame blame = blame_where(
         context, [&](const WorkerRecord& w) { return near(used(w), used(worker), kTrue); });
-    Signal signal = sighting({&kClipNorm, 1}, context, std::move(blame), 0.95);
-    signal.first_step = untrue_.first_step;
     const double type = type_of(worker);
-    signal.title = fmt::format(
-        "{{Ranks}} used {} times the gradient's {} where they clipped or logged it: {}",
-        number(ratio_), name_of(type), usual_cause(ratio_, type, record.workers_expected, scaled));
-    signal.evidence = {{"clip_norm", used(worker)}, {"true_norm", used(worker) / ratio_}};
+    WrongNorm seen{.clip_norm = used(worker),
+                   .true_norm = used(worker) / ratio_,
+                   .ratio = ratio_,
+                   .kind_of_norm = name_of(type),
+                   .usual_cause = usual_cause(ratio_, type, record.workers_expected, scaled)};
+    Signal signal = sighting(&kClipNorm, context, std::move(blame), 0.95, std::move(seen));
+    signal.first_step = untrue_.first_step;
     log.add(std::move(signal), kAllSteps);
   }
 

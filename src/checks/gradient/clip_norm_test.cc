@@ -101,6 +101,15 @@ TEST(ClipNorm, ARankThatAloneClipsOrDoesNotIsNamed) {
   };
   EXPECT_EQ(title(true), "Rank 2 clipped the gradients, and the others did not");
   EXPECT_EQ(title(false), "Rank 2 did not clip the gradients, as the others did");
+  Watched half = played(9, [](StepRecord& r) {
+    clip(r);
+    for (WorkerRecord& one : r.workers) {
+      if (one.rank % 2 == 0) unset(one, Kind::kClipNorm);
+    }
+  });
+  EXPECT_EQ(half.first().title,
+            "Some of all 8 ranks clipped their gradients, and the others did not");
+  EXPECT_EQ(value_in(half.first(), "ranks_that_clipped"), (RankList{1, 3, 5, 7}));
 }
 
 TEST(ClipNorm, AnotherLimitOnOneRankIsNamed) {

@@ -11,6 +11,19 @@ std::uint64_t batch_of(const WorkerRecord& worker, const Batch& batch) {
   return batch.known ? batch.set | 1 : 0;
 }
 
+struct Repeated {
+  std::uint64_t steps_frozen = 0;
+  bool batch_known = false;
+
+  std::string data_changed() const { return batch_known ? "yes" : "unknown"; }
+  static constexpr std::tuple kFields{field("steps_frozen", &Repeated::steps_frozen),
+                                      field("data_changed", &Repeated::data_changed)};
+};
+
+std::string sentence(const Repeated& /*seen*/, const Who& who) {
+  return who.words() + " repeated the gradient of the step before, bit for bit";
+}
+
 class FrozenGradient final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -27,11 +40,10 @@ class FrozenGradient final : public Rule {
     if (found.moved_on_same_data > 0) blame.ranks = unite(blame.ranks, found.same_data);
     if (blame.ranks.empty()) return;
     blame.everyone = blame.ranks.size() == context.workers();
-    Signal signal = sighting(&kFrozenGradient, context, blame, found.certain.empty() ? 0.9 : 0.99);
-    signal.title = "{Ranks} repeated the gradient of the step before, bit for bit";
-    signal.evidence = {{"steps_frozen", static_cast<std::int64_t>(++frozen_steps_)},
-                       {"data_changed", found.certain.empty() ? "unknown" : "yes"}};
-    log.add(std::move(signal), 1);
+    const bool certain = !found.certain.empty();
+    log.add(sighting(&kFrozenGradient, context, std::move(blame), certain ? 0.99 : 0.9,
+                     Repeated{++frozen_steps_, certain}),
+            1);
   }
 
  private:

@@ -229,8 +229,8 @@ TEST(VanishedElements, AreTheShareAgainstTheRunsOwnStart) {
   };
   auto w = play(0.9, 0.2, 60);
   expect(w, "zero-gradient", {.count = 8, .severity = Severity::kWarning, .first_step = 40});
-  EXPECT_NEAR(number_of(w.first(), "share_not_zero"), 0.2, 1e-12);
-  EXPECT_NEAR(number_of(w.first(), "share_not_zero_at_start"), 0.9, 1e-12);
+  EXPECT_NEAR(number_of(w.first(), "not_zero_share"), 0.2, 1e-12);
+  EXPECT_NEAR(number_of(w.first(), "not_zero_at_start_share"), 0.9, 1e-12);
   EXPECT_TRUE(play(0.9, 0.2, 48).findings().empty()) << "nine steps";
   EXPECT_TRUE(play(0.9, 0.25, 60).findings().empty()) << "a quarter is left";
   EXPECT_TRUE(play(0.005, 0.0001, 60).findings().empty()) << "few were there ever";

@@ -45,10 +45,62 @@ enum Way : std::size_t { kCleared, kDetached, kChanged, kAgain };
 
 bool is_factor(double factor, double of) { return std::abs(factor - of) <= 1e-3 * std::abs(of); }
 
+struct LostPasses {
+  bool cleared = false;  // else no backward pass went through them
+  std::uint64_t micro_batches_lost = 0;
+  std::uint64_t micro_batches = 0;
+
+  std::string lost() const { return cleared ? "cleared" : "detached"; }
+  std::uint64_t key() const { return cleared ? 1 : 0; }
+  static constexpr std::tuple kFields{field("lost", &LostPasses::lost),
+                                      field("micro_batches_lost", &LostPasses::micro_batches_lost),
+                                      field("micro_batches", &LostPasses::micro_batches)};
+};
+
+std::string sentence(const LostPasses& seen, const Who& who) {
+  return fmt::format("{} lost the gradients of {} of {} micro-batches of a step: {}", who.words(),
+                     seen.micro_batches_lost, seen.micro_batches,
+                     seen.cleared ? "they were cleared before the optimiser's step"
+                                  : "no backward pass went through them");
+}
+
+struct ChangedSum {
+  double factor_between_passes = kNaN;  // none where it is another gradient
+  std::string usual_cause;
+  static constexpr std::tuple kFields{
+      field("factor_between_passes", &ChangedSum::factor_between_passes),
+      field("usual_cause", &ChangedSum::usual_cause)};
+};
+
+std::string sentence(const ChangedSum& seen, const Who& who) {
+  if (std::isnan(seen.factor_between_passes)) {
+    return who.words() +
+           " overwrote the gradient that they accumulate, between two micro-batches of a step";
+  }
+  if (seen.factor_between_passes == 0) {
+    return who.words() + " cleared the gradient that they accumulate, within a step";
+  }
+  return fmt::format(
+      "{} multiplied the gradient that they accumulate by {} between two micro-batches of a step: "
+      "{} before the sum was whole",
+      who.words(), number(seen.factor_between_passes), seen.usual_cause);
+}
+
+struct NeverCleared {
+  static constexpr std::tuple<> kFields{};
+};
+
+std::string sentence(const NeverCleared& /*seen*/, const Who& who) {
+  return who.words() +
+         " added each step's gradient to those of the steps before: nothing clears it after the "
+         "optimiser's step";
+}
+
 // What multiplies the gradient that is accumulated.
 std::string usual_cause(const StepContext& context, double factor) {
   const double power = -std::log2(factor);
   const bool scaled = !context.roster.fact("grad_scaler").empty();
+  if (std::isnan(factor) || factor == 0) return "";
   if (scaled && power >= 3 && is_factor(power, std::round(power))) {
     return "the loss scaler's factor was divided out";
   }
@@ -88,9 +140,9 @@ class LostGradients final : public Rule {
     std::uint64_t seen = 0;
   };
 
-  Signal signal_of(std::size_t way, const StepContext& context, Blame who) const {
-    Signal signal =
-        sighting({&kLostGradients, way}, context, std::move(who), way == kCleared ? 0.95 : 0.9);
+  Signal signal_of(std::size_t way, const StepContext& context, Blame who, Evidence seen) const {
+    Signal signal = sighting(&kLostGradients, context, std::move(who), way == kCleared ? 0.95 : 0.9,
+                             std::move(seen));
     signal.first_step = habits_[way].first_step;
     return signal;
   }
@@ -119,14 +171,11 @@ class LostGradients final : public Rule {
       const std::uint64_t missing = value_of(one, kind);
       const bool nothing_left = way == kCleared && factor_of(one) == 0;
       const std::uint64_t all = missing + (nothing_left ? 0 : one.micro_batches);
-      Signal signal = signal_of(way, context, who);
-      signal.title = fmt::format(
-          "{{Ranks}} lost the gradients of {} of {} micro-batches of a step: {}", missing, all,
-          way == kCleared ? "they were cleared before the optimiser's step"
-                          : "no backward pass went through them");
-      signal.evidence = {{"micro_batches_lost", static_cast<std::int64_t>(missing)},
-                         {"micro_batches", static_cast<std::int64_t>(all)}};
-      log.add(std::move(signal), kAllSteps);
+      log.add(signal_of(way, context, who,
+                        LostPasses{.cleared = way == kCleared,
+                                   .micro_batches_lost = missing,
+                                   .micro_batches = all}),
+              kAllSteps);
     }
   }
 
@@ -138,21 +187,8 @@ class LostGradients final : public Rule {
     });
     if (!is_habit(kChanged, context, who.ranks)) return;
     const double factor = factor_of(worker_of(context.record, who.ranks.front()));
-    Signal signal = signal_of(kChanged, context, who);
-    if (std::isnan(factor)) {
-      signal.title =
-          "{Ranks} overwrote the gradient that they accumulate, between two micro-batches of a "
-          "step";
-    } else if (factor == 0) {
-      signal.title = "{Ranks} cleared the gradient that they accumulate, within a step";
-    } else {
-      signal.title = fmt::format(
-          "{{Ranks}} multiplied the gradient that they accumulate by {} between two micro-batches "
-          "of a step: {} before the sum was whole",
-          number(factor), usual_cause(context, factor));
-    }
-    if (!std::isnan(factor)) signal.evidence = {{"factor_between_passes", factor}};
-    log.add(std::move(signal), kAllSteps);
+    log.add(signal_of(kChanged, context, who, ChangedSum{factor, usual_cause(context, factor)}),
+            kAllSteps);
   }
 
   void left_over(const StepContext& context, SignalLog& log) {
@@ -160,10 +196,7 @@ class LostGradients final : public Rule {
     const Blame who =
         blame_where(context, [](const WorkerRecord& w) { return value_of(w, kLeftOver) > 0; });
     if (!is_habit(kAgain, context, who.ranks)) return;
-    Signal signal = signal_of(kAgain, context, who);
-    signal.title =
-        "{Ranks} added each step's gradient to those of the steps before: nothing clears it after "
-        "the optimiser's step";
+    Signal signal = signal_of(kAgain, context, who, NeverCleared{});
     signal.remedy =
         "Call `optimizer.zero_grad()` once a step, after the optimiser's step or before the first "
         "backward pass; look whether it is another optimiser's or model's that is called.";

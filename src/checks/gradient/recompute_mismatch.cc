@@ -18,6 +18,8 @@
 // memory for two more sets of gradients (three where they differ), inputs and buffers, at such a
 // step.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -30,36 +32,59 @@
 namespace presum::checks {
 namespace {
 
+constexpr std::uint64_t kUnsteady = 1;
+constexpr std::uint64_t kTwice = 2;
+constexpr std::uint64_t kTurnedOver = 3;
+constexpr std::uint64_t kOnce = 4;
+
 struct Answer {
   std::uint64_t value;  // of the fingerprint
   Severity severity;
-  const char* title;
+  const char* outcome;
+  const char* words;
 };
 
-constexpr std::uint64_t kUnsteady = 1;
-constexpr std::uint64_t kTwice = 2;
-constexpr std::uint64_t kOnce = 4;
-
 constexpr std::array<Answer, 4> kAnswers{{
-    {kTwice, Severity::kCritical,
-     "{Ranks} computed another gradient than the same micro-batch gives, twice, when it is "
-     "computed once more"},
-    {3, Severity::kCritical,
-     "{Ranks} held parameters or inputs of which one bit turned over between a micro-batch and the "
+    {kTwice, Severity::kCritical, "both repetitions alike, and unlike the training's",
+     "computed another gradient than the same micro-batch gives, twice, when it is computed once "
+     "more"},
+    {kTurnedOver, Severity::kCritical, "one bit of parameters or inputs turned over",
+     "held parameters or inputs of which one bit turned over between a micro-batch and the "
      "optimiser's step, without a write of the program"},
-    {kOnce, Severity::kWarning,
-     "{Ranks} computed another gradient in one of two repetitions of a micro-batch, and the same "
-     "one in all others"},
-    {kUnsteady, Severity::kInfo,
-     "{Ranks} computed different gradients when a micro-batch was repeated: the program is not "
+    {kOnce, Severity::kWarning, "one of two repetitions unlike all others",
+     "computed another gradient in one of two repetitions of a micro-batch, and the same one in "
+     "all others"},
+    {kUnsteady, Severity::kInfo, "repetitions unlike each other",
+     "computed different gradients when a micro-batch was repeated: the program is not "
      "deterministic"},
 }};
 
-constexpr std::uint64_t kSureRepeats = 3;  // micro-batches that gave the same
-constexpr const char* kEverywhere =
-    "{Ranks} computed another gradient than the same micro-batch gives when it is computed once "
-    "more: a kernel that depends on more than its numbers";
+struct Repetitions {
+  Answer answer{};
+  std::string gradients_different;
 
+  std::string outcome() const { return answer.outcome; }
+  std::uint64_t key() const { return answer.value; }
+  static constexpr std::tuple kFields{
+      field("outcome", &Repetitions::outcome),
+      field("gradients_different", &Repetitions::gradients_different)};
+};
+
+// Not all their hardware.
+bool blames_a_kernel(const Answer& answer, bool everyone, std::size_t ranks) {
+  return answer.value == kTwice && everyone && ranks > 1;
+}
+
+std::string sentence(const Repetitions& seen, const Who& who) {
+  if (blames_a_kernel(seen.answer, who.everyone, who.ranks.size())) {
+    return who.words() +
+           " computed another gradient than the same micro-batch gives when it is computed once "
+           "more: a kernel that depends on more than its numbers";
+  }
+  return fmt::format("{} {}", who.words(), seen.answer.words);
+}
+
+constexpr std::uint64_t kSureRepeats = 3;  // micro-batches that gave the same
 // What workers found that computed one of their micro-batches once more.
 class Recomputed final : public Rule {
  public:
@@ -88,22 +113,19 @@ class Recomputed final : public Rule {
       const Blame blame =
           blame_where(context, [&](const WorkerRecord& w) { return answers[w.rank] == one.value; });
       if (blame.ranks.empty()) continue;
-      Signal signal = sighting({&kRecomputeMismatch, one.value}, context, blame, 0.99);
+      const std::string different =
+          context.roster.fact_of(blame.ranks.front(), "recomputed_different");
+      Signal signal = sighting(&kRecomputeMismatch, context, blame, 0.99,
+                               Repetitions{one, shortened(different, 200)});
       signal.severity = one.severity;
-      signal.title = one.title;
+      if (blames_a_kernel(one, blame.everyone, context.workers())) {
+        signal.severity = Severity::kInfo;
+      }
       if (one.value == kUnsteady) {
         signal.remedy =
             "Nothing, where that is known; else ask torch for deterministic kernels "
             "(`torch.use_deterministic_algorithms`).";
       }
-      if (one.value == kTwice && blame.everyone && context.workers() > 1) {
-        signal.severity = Severity::kInfo;  // not all their hardware
-        signal.title = kEverywhere;
-      }
-      const std::string different =
-          context.roster.fact_of(blame.ranks.front(), "recomputed_different");
-      if (!different.empty())
-        signal.evidence = {{"gradients_different", shortened(different, 200)}};
       log.add(std::move(signal), kAllSteps);
     }
   }

@@ -38,10 +38,13 @@ TEST(Recomputed, OneThatIsCorruptedIsCritical) {
           .severity = Severity::kCritical,
           .first_step = 20,
           .title = "another gradient"});
+  EXPECT_EQ(text_of(w.first(), "gradients_different"), "1 of 9: layers.2.weight");
   Watched changed = computed_again(3, 3);
   EXPECT_EQ(changed.first().severity, Severity::kCritical);
   EXPECT_NE(changed.first().title.find("one bit turned over"), std::string::npos);
-  EXPECT_EQ(computed_again(2, -1).first().severity, Severity::kInfo) << "not all their hardware";
+  const Finding everywhere = computed_again(2, -1).first();
+  EXPECT_EQ(everywhere.severity, Severity::kInfo) << "not all their hardware";
+  EXPECT_NE(everywhere.title.find("a kernel that depends on more"), std::string::npos);
 }
 
 TEST(Recomputed, OneRepetitionAmongManyThatAreEqualIsAWarning) {

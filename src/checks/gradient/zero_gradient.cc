@@ -33,14 +33,12 @@ constexpr double kStillLearning = 0.1;  // of the first loss
 // initialisation; what is left of their share; for how long.
 constexpr std::uint64_t kFirstRecords = 4;
 constexpr std::uint64_t kStart = 20;
-constexpr std::uint64_t kVanishedKey = 8;  // beside those of ZeroGradient
 constexpr double kLeft = 0.25;
 constexpr double kLeastShare = 0.25;  // below it most were zero, as of embeddings
 constexpr std::uint64_t kVanished = 10;
 
 // Of what fp16 has left next to nothing of: samples in a row, and their share.
 constexpr std::uint64_t kBelowSamples = 3;
-constexpr std::uint64_t kBelowKey = 9;
 constexpr double kMostBelow = 0.5;
 
 constexpr const char* kScaleTheLoss =
@@ -52,6 +50,43 @@ constexpr const char* kNoGradient =
 
 double share_not_zero(const WorkerRecord& worker) {
   return has_gradient(worker) ? 1 - real_of(worker, FingerprintKind::kZeroShare) : kNaN;
+}
+
+struct Vanished {
+  double not_zero_share = 0;
+  double not_zero_at_start_share = 0;
+  static constexpr std::tuple kFields{
+      field("not_zero_share", &Vanished::not_zero_share),
+      field("not_zero_at_start_share", &Vanished::not_zero_at_start_share)};
+};
+
+std::string sentence(const Vanished& /*seen*/, const Who& who) {
+  return who.words() + " had gradients of which most elements have become exactly zero";
+}
+
+struct ExactlyZero {
+  std::uint64_t ranks_zero = 0;
+  bool everyone = false;
+  bool harmless = false;
+
+  std::uint64_t key() const { return (everyone ? 1 : 0) + (harmless ? 2 : 0); }
+  static constexpr std::tuple kFields{field("ranks_zero", &ExactlyZero::ranks_zero)};
+};
+
+std::string sentence(const ExactlyZero& /*seen*/, const Who& who) {
+  return who.words() + " had a gradient of exactly zero";
+}
+
+struct BelowFp16 {
+  double below_fp16_share = 0;
+  static constexpr std::tuple kFields{field("below_fp16_share", &BelowFp16::below_fp16_share)};
+};
+
+std::string sentence(const BelowFp16& seen, const Who& who) {
+  return fmt::format(
+      "{} had gradients too small for fp16: {:.0f} % of their sampled elements are zero or a few "
+      "times its smallest number",
+      who.words(), 100 * seen.below_fp16_share);
 }
 
 // Gradients in which most elements that were not zero at the run's start have become so: underflow
@@ -76,14 +111,13 @@ class VanishedElements {
     if (blame.ranks.empty() || blame.ranks.size() < context.workers()) return;
     const auto ranks = static_cast<double>(blame.ranks.size());
     blame.everyone = true;
-    Signal signal = sighting({&kZeroGradient, kVanishedKey}, context, std::move(blame), 0.9);
+    Signal signal = sighting(&kZeroGradient, context, std::move(blame), 0.9,
+                             Vanished{now / ranks, start / ranks});
     signal.first_step = first;
     signal.severity = Severity::kWarning;
-    signal.title = "{Ranks} had gradients of which most elements have become exactly zero";
     signal.remedy =
         "Too small for 16 bits: train in bf16, or scale the loss (GradScaler) and do not divide it "
         "by large numbers. Else units died: lower the learning rate.";
-    signal.evidence = {{"share_not_zero", now / ranks}, {"share_not_zero_at_start", start / ranks}};
     log.add(std::move(signal), 1);
   }
 
@@ -145,23 +179,28 @@ class ZeroGradient final : public Rule {
                         "One batch without a target has a gradient of zero.");
     }
     if (blame.ranks.empty() || (blame.everyone && all_zero_ < kAllZero)) return;
-    const std::uint64_t first = context.record.step - (blame.everyone ? all_zero_ - 1 : 0);
-    Signal signal = sighting({&kZeroGradient, blame.everyone}, context, blame, 1);
-    signal.first_step = std::min(first, context.record.step);
-    signal.title = "{Ranks} had a gradient of exactly zero";
-    // A batch without a target, or a margin that is met: not a fault as long as it passes, or once
-    // something was learned.
+    report(context, std::move(blame), log);
+  }
+
+  // A batch without a target, or a margin that is met: not a fault as long as it passes, or once
+  // something was learned.
+  void report(const StepContext& context, Blame blame, SignalLog& log) const {
+    const bool everyone = blame.everyone;
     const bool nothing_to_learn = std::ranges::all_of(
         context.record.workers, [](const auto& w) { return w.grad_norm != 0 || w.loss == 0; });
-    const bool passes = blame.everyone ? learned_ : same_ < kOneZero || !others_learn(context);
-    if (nothing_to_learn && passes) signal.severity = Severity::kInfo;
-    if (nothing_to_learn && !passes && !blame.everyone) {
+    const bool passes = everyone ? learned_ : same_ < kOneZero || !others_learn(context);
+    const ExactlyZero seen{.ranks_zero = blame.ranks.size(),
+                           .everyone = everyone,
+                           .harmless = nothing_to_learn && passes};
+    Signal signal = sighting(&kZeroGradient, context, std::move(blame), 1, seen);
+    const std::uint64_t first = context.record.step - (everyone ? all_zero_ - 1 : 0);
+    signal.first_step = std::min(first, context.record.step);
+    if (seen.harmless) signal.severity = Severity::kInfo;
+    if (nothing_to_learn && !passes && !everyone) {
       signal.severity = Severity::kWarning;
       signal.first_step = same_since_;
     }
     if (!nothing_to_learn) signal.remedy = kNoGradient;
-    signal.key += 2 * static_cast<std::uint64_t>(signal.severity == Severity::kInfo);
-    signal.evidence = {{"workers_zero", static_cast<std::int64_t>(blame.ranks.size())}};
     log.add(std::move(signal));
   }
 
@@ -176,15 +215,11 @@ class ZeroGradient final : public Rule {
     const bool below =
         std::ranges::all_of(workers, [&](const auto& w) { return share(w) > kMostBelow; });
     if (below_.see(below && !learned, context.record.step) < kBelowSamples) return;
-    Signal signal = sighting({&kZeroGradient, kBelowKey}, context, of_all(context.record), 0.9);
+    Signal signal = sighting(&kZeroGradient, context, of_all(context.record), 0.9,
+                             BelowFp16{share(workers.front())});
     signal.first_step = below_.first_step;
     signal.severity = Severity::kWarning;
-    signal.title = fmt::format(
-        "{{Ranks}} had gradients too small for fp16: {:.0f} % of their elements are zero or a few "
-        "times its smallest number",
-        100 * share(workers.front()));
     signal.remedy = kScaleTheLoss;
-    signal.evidence = {{"share_below_fp16", share(workers.front())}};
     log.add(std::move(signal), kAllSteps);
   }
 

@@ -50,12 +50,67 @@ constexpr std::size_t kNamesShown = 4;
 constexpr double kMost = 0.5;
 constexpr const char* kAtRest = "layers_at_rest";
 constexpr std::uint64_t kSureSamples = 3;  // samples
-constexpr const char* kHeldByNone =
-    "{Ranks} took steps of an optimizer that holds none of this model's parameters, and no other "
-    "optimizer holds any";
 
 double learning_rate(const WorkerRecord& worker) {
   return real_of(worker, FingerprintKind::kLearningRate);
+}
+
+struct NothingChanged {
+  std::uint64_t steps_without_change = 0;
+  double learning_rate = kNaN;
+  bool held_by_no_optimizer = false;  // as far as known
+  static constexpr std::tuple kFields{
+      field("steps_without_change", &NothingChanged::steps_without_change),
+      field("learning_rate", &NothingChanged::learning_rate),
+      field("held_by_no_optimizer", &NothingChanged::held_by_no_optimizer)};
+};
+
+std::string sentence(const NothingChanged& seen, const Who& who) {
+  if (!seen.held_by_no_optimizer) {
+    return who.words() + " took optimizer steps that changed no parameter";
+  }
+  return who.words() +
+         " took steps of an optimizer that holds none of this model's parameters, and no other "
+         "optimizer holds any";
+}
+
+struct LayersUnchanged {
+  enum class Why : std::uint8_t { kUnknown, kHeldByNone, kRateIsZero };
+
+  std::string layers_standing;  // the first names
+  std::uint64_t groups_unchanged = 0;
+  Why why = Why::kUnknown;
+
+  std::string cause() const {
+    constexpr const char* kNames[] = {"unknown", "no optimizer holds them", "learning rate 0"};
+    return kNames[static_cast<std::size_t>(why)];
+  }
+  std::uint64_t key() const { return why == Why::kRateIsZero ? 1 : 0; }
+  static constexpr std::tuple kFields{field("layers_standing", &LayersUnchanged::layers_standing),
+                                      field("groups_unchanged", &LayersUnchanged::groups_unchanged),
+                                      field("cause", &LayersUnchanged::cause)};
+};
+
+std::string sentence(const LayersUnchanged& seen, const Who& who) {
+  constexpr const char* kWhy[] = {", though gradients came there",
+                                  ": no optimizer holds their parameters",
+                                  ": the learning rate of their parameter group is 0"};
+  return fmt::format("{} took optimizer steps that left {} as before{}", who.words(),
+                     seen.layers_standing, kWhy[static_cast<std::size_t>(seen.why)]);
+}
+
+struct RoundedAway {
+  double unchanged_share = 0;
+  double learning_rate = 0;
+  static constexpr std::tuple kFields{field("unchanged_share", &RoundedAway::unchanged_share),
+                                      field("learning_rate", &RoundedAway::learning_rate)};
+};
+
+std::string sentence(const RoundedAway& seen, const Who& who) {
+  return fmt::format(
+      "{} took optimizer steps that left {:.0f} % of the sampled parameters as before: in 16 bits "
+      "updates so small round to nothing",
+      who.words(), 100 * seen.unchanged_share);
 }
 
 // Some layers, by name, and since when.
@@ -64,14 +119,12 @@ struct Layers {
   std::uint64_t first_step = std::numeric_limits<std::uint64_t>::max();
 };
 
-Signal signal_of(const Layers& layers, const StepContext& context) {
-  const std::string names = first_names(layers.names, kNamesShown, std::identity{});
-  Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.9);
+Signal signal_of(const Layers& layers, LayersUnchanged::Why why, const StepContext& context) {
+  Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.9,
+                           LayersUnchanged{first_names(layers.names, kNamesShown, std::identity{}),
+                                           layers.names.size(), why});
   signal.first_step = std::min(layers.first_step, context.record.step);
   signal.severity = Severity::kWarning;
-  signal.title = "{Ranks} took optimizer steps that left " + names + " as before";
-  signal.evidence = {{"layers_standing", names},
-                     {"groups_unchanged", static_cast<std::int64_t>(layers.names.size())}};
   return signal;
 }
 
@@ -192,15 +245,11 @@ class NoProgress final : public Rule {
   }
 
   void report(const StepContext& context, SignalLog& log) const {
-    const WorkerRecord& worker = context.record.workers.front();
-    Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.95);
+    const NothingChanged seen{.steps_without_change = taken_,
+                              .learning_rate = learning_rate(context.record.workers.front()),
+                              .held_by_no_optimizer = in_vain_};
+    Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.95, seen);
     signal.first_step = std::min(first_step_, context.record.step);
-    signal.title =
-        in_vain_ ? kHeldByNone : "{Ranks} took optimizer steps that changed no parameter";
-    signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(taken_)}};
-    if (!std::isnan(learning_rate(worker))) {
-      signal.evidence.emplace_back("learning_rate", learning_rate(worker));
-    }
     log.add(std::move(signal));
   }
 
@@ -234,20 +283,16 @@ class NoProgress final : public Rule {
       layers.first_step = std::min(layers.first_step, found->second.first_step);
     }
     if (!resting.names.empty()) {
-      Signal signal = signal_of(resting, context);
-      signal.key = 3;
+      Signal signal = signal_of(resting, LayersUnchanged::Why::kRateIsZero, context);
       signal.severity = Severity::kInfo;
-      signal.title += ": the learning rate of their parameter group is 0";
       signal.remedy = "Nothing, where that was meant.";
       log.add(std::move(signal), kAllSteps);
     }
     if (standing.names.empty()) return;
-    Signal signal = signal_of(standing, context);
-    signal.key = 1;
     const bool held_by_none = std::ranges::all_of(
         standing.names, [&](const std::string& name) { return unheld.contains(name); });
-    signal.title +=
-        held_by_none ? ": no optimizer holds their parameters" : ", though gradients came there";
+    using enum LayersUnchanged::Why;
+    Signal signal = signal_of(standing, held_by_none ? kHeldByNone : kUnknown, context);
     if (held_by_none) signal.remedy = "Give the optimizer all parameters that are to be trained.";
     log.add(std::move(signal), kAllSteps);
   }
@@ -264,14 +309,10 @@ class NoProgress final : public Rule {
     const bool rises = rate > std::exchange(sampled_rate_, rate);
     if (rises) return;  // a warm-up: updates grow yet
     if (rounded_.see(share > kMost && rate > 0, context.record.step) < kSureSamples) return;
-    Signal signal = sighting({&kNoProgress, 2}, context, of_all(context.record), 0.9);
+    Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.9,
+                             RoundedAway{.unchanged_share = share, .learning_rate = rate});
     signal.first_step = rounded_.first_step;
     signal.severity = Severity::kWarning;
-    signal.title = fmt::format(
-        "{{Ranks}} took optimizer steps that left {:.0f} % of the parameters as before: in 16 bits "
-        "updates so small round to nothing",
-        100 * share);
-    signal.evidence = {{"share_unchanged", share}, {"learning_rate", rate}};
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -287,11 +328,10 @@ class NoProgress final : public Rule {
     });
     if (blame.ranks.empty()) return;
     in_vain_ = true;
-    Signal signal = sighting(&kNoProgress, context, std::move(blame), 0.95);
-    signal.title = kHeldByNone;
     vain_steps_ += most;
-    signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(vain_steps_)}};
-    log.add(std::move(signal));
+    log.add(sighting(
+        &kNoProgress, context, std::move(blame), 0.95,
+        NothingChanged{.steps_without_change = vain_steps_, .held_by_no_optimizer = true}));
   }
 
   std::unordered_map<std::uint64_t, Held> held_;     // by group and value

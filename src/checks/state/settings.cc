@@ -58,6 +58,61 @@ constexpr const char* kUneven =
 constexpr std::size_t kKeysShown = 32;              // of the facts that differ
 constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at most
 
+struct Words {
+  Check check;
+  const char* minority;  // of those that differ from the rest
+  const char* everyone;  // where there is no minority
+};
+
+constexpr Words kWords[] = {
+    {&kOptimizerMismatch, " had another optimiser: ", "The ranks differ in their optimiser: "},
+    {&kModeMismatch, " ran in another mode: ", "The ranks differ in their mode: "},
+    {&kEnvironmentMismatch, " computed in another way: ", "The ranks compute in different ways: "},
+};
+
+struct OtherSettings : Differing {
+  Check check = nullptr;
+  std::string data_lengths;  // by rank, where the learning rate alone differs, and as they do
+  static constexpr auto kFields = std::tuple_cat(
+      Differing::kFields, std::tuple{field("data_lengths", &OtherSettings::data_lengths)});
+};
+
+std::string sentence(const OtherSettings& seen, const Who& who) {
+  if (!seen.data_lengths.empty()) {
+    return who.everyone
+               ? "The ranks differ in their learning rate, as in the number of their batches"
+               : who.words() + " had another learning rate, and another number of batches";
+  }
+  const Words& words = *std::ranges::find(kWords, seen.check, &Words::check);
+  return (who.everyone ? words.everyone : who.words() + words.minority) + listed(seen.differ);
+}
+
+struct OtherNormBatches {
+  std::uint64_t batches_apart = 0;
+  static constexpr std::tuple kFields{field("batches_apart", &OtherNormBatches::batches_apart)};
+};
+
+std::string sentence(const OtherNormBatches& /*seen*/, const Who& who) {
+  return who.everyone
+             ? "The ranks gave BatchNorm different numbers of batches in training mode"
+             : who.words() + " gave BatchNorm batches in training mode that the others did not";
+}
+
+struct OtherEnvironment : Differing {
+  std::uint64_t facts_different = 0;  // also those that are left out
+  Severity severity = Severity::kInfo;
+
+  std::uint64_t key() const { return static_cast<std::uint64_t>(severity); }
+  static constexpr auto kFields = std::tuple_cat(
+      Differing::kFields, std::tuple{field("facts_different", &OtherEnvironment::facts_different)});
+};
+
+std::string sentence(const OtherEnvironment& seen, const Who& who) {
+  return (who.everyone ? "The ranks differ in their environment: "
+                       : who.words() + " had another environment: ") +
+         listed(seen.differ, seen.facts_different - seen.differ.size());
+}
+
 // What workers say about themselves and must share. All other facts may differ: host, pid, device,
 // sampler, data, rank, and what nobody has thought of.
 // One that ends in a dot is the beginning of keys; unset is a value then.
@@ -132,9 +187,10 @@ void add_fact(const Roster& roster, const std::string& key, Mismatch& mismatch) 
   std::map<std::uint64_t, std::string> names;
   const Split held = split_fact(roster, key, names);
   mismatch.blame.add(held.blame());
-  mismatch.names.push_back(shortened(key, kValueBytes));
-  mismatch.evidence.emplace_back(mismatch.names.back(),
-                                 held.text([&](std::uint64_t v) { return names[v]; }));
+  Differing& found = mismatch.seen;
+  found.differ.push_back(shortened(key, kValueBytes));
+  found.values.emplace_back(found.differ.back(),
+                            held.text([&](std::uint64_t v) { return names[v]; }));
 }
 
 bool unset_somewhere(const Roster& roster, std::string_view key, const Told& fact) {
@@ -151,7 +207,7 @@ std::map<Severity, Mismatch> differing(const Roster& roster, const ToldByKey& al
     const auto severity = severity_of(key);
     if (!severity || !(fact.differs || unset_somewhere(roster, key, fact))) continue;
     Mismatch& mismatch = out[*severity];
-    if (mismatch.names.size() < kKeysShown) {
+    if (mismatch.seen.differ.size() < kKeysShown) {
       add_fact(roster, std::string(key), mismatch);
     } else {
       ++mismatch.more;
@@ -209,11 +265,11 @@ std::string held_text(const StepContext& context, const FingerprintInfo& kind, c
   return held.text([&](std::uint64_t value) { return names[value]; });
 }
 
-// Whether the learning rate alone differs, and as the lengths of the workers' data do: a schedule
-// whose length is that of the loader.
-bool of_uneven_data(const StepContext& context, const Mismatch& found) {
+// Where the learning rate alone differs, and as the lengths of the workers' data do, these lengths:
+// a schedule whose length is that of the loader. Else empty.
+std::string uneven_data(const StepContext& context, const Differing& found) {
   static constexpr const char* kRates[] = {"learning rate", "settings"};
-  const bool rate = std::ranges::all_of(found.names, [](const std::string& name) {
+  const bool rate = std::ranges::all_of(found.differ, [](const std::string& name) {
     return std::ranges::find(kRates, name) != std::end(kRates);
   });
   const auto ranks = [](const Split& held) {
@@ -224,22 +280,20 @@ bool of_uneven_data(const StepContext& context, const Mismatch& found) {
   const auto rates = ranks(split(context.record, FingerprintKind::kLearningRate));
   for (const FingerprintKind length :
        {FingerprintKind::kSamplerLength, FingerprintKind::kDataLength}) {
-    if (rate && rates.size() > 1 && ranks(split(context.record, length)) == rates) return true;
+    const Split lengths = split(context.record, length);
+    if (rate && rates.size() > 1 && ranks(lengths) == rates) return lengths.text();
   }
-  return false;
+  return "";
 }
 
 class Settings final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     tells_dtypes_ = tells_dtypes_ || split(context.record, FingerprintKind::kDtype).known > 0;
-    compare(context, &kOptimizerMismatch,
-            {"{Ranks} had another optimiser: ", "The ranks differ in their optimiser: "}, log);
-    compare(context, &kModeMismatch,
-            {"{Ranks} ran in another mode: ", "The ranks differ in their mode: "}, log);
+    compare(context, &kOptimizerMismatch, log);
+    compare(context, &kModeMismatch, log);
     compare_norm_batches(context, log);
-    compare(context, &kEnvironmentMismatch,
-            {"{Ranks} computed in another way: ", "The ranks compute in different ways: "}, log);
+    compare(context, &kEnvironmentMismatch, log);
     follow_facts(context);
     look_inside(context, log);
     for (Signal signal : standing_) {
@@ -249,38 +303,26 @@ class Settings final : public Rule {
   }
 
  private:
-  struct Words {
-    const char* minority;  // a title for those that differ from the rest
-    const char* everyone;  // where there is no minority
-  };
-
-  void compare(const StepContext& context, Check check, const Words& words, SignalLog& log) {
+  void compare(const StepContext& context, Check check, SignalLog& log) {
     Mismatch found = compare_kinds(context, check);
     if (!found.looked) return log.cannot(check, "The workers did not send these fingerprints.");
     if (check != &kEnvironmentMismatch || !tells_dtypes_) log.checked(check);
-    if (found.names.empty()) return;
-    if (std::ranges::find(found.names, "settings") != found.names.end()) {
-      name_optimizer_settings(context, found);
+    if (found.seen.differ.empty()) return;
+    if (std::ranges::find(found.seen.differ, "settings") != found.seen.differ.end()) {
+      name_optimizer_settings(context, found.seen);
     }
-    Signal signal = sighting(check, context, found.blame, 0.95);
+    OtherSettings seen{std::move(found.seen), check, ""};
+    if (check == &kOptimizerMismatch) seen.data_lengths = uneven_data(context, seen);
+    const bool uneven = !seen.data_lengths.empty();
+    Signal signal = sighting(check, context, std::move(found.blame), 0.95, std::move(seen));
     if (check == &kEnvironmentMismatch) signal.remedy = kComputes;
-    signal.title = (signal.everyone ? words.everyone : words.minority) + listed(found.names);
-    if (check == &kOptimizerMismatch && of_uneven_data(context, found)) {
-      signal.title = signal.everyone
-                         ? "The ranks differ in their learning rate, as in the number of "
-                           "their batches"
-                         : "{Ranks} had another learning rate, and another "
-                           "number of batches";
-      signal.remedy = kUneven;
-    }
-    signal.evidence = std::move(found.evidence);
-    signal.evidence.emplace_back("differ", listed(found.names));
+    if (uneven) signal.remedy = kUneven;
     // Rates that follow each rank's own loss part one after the other.
     log.add(std::move(signal), check == &kOptimizerMismatch ? kAllSteps : 1);
   }
 
   // Which settings of their optimisers workers have told otherwise.
-  void name_optimizer_settings(const StepContext& context, Mismatch& found) {
+  void name_optimizer_settings(const StepContext& context, Differing& found) {
     constexpr std::string_view kPrefix = "optimizer.";
     if (named_revision_ != context.roster.revision()) {
       named_revision_ = context.roster.revision();
@@ -290,11 +332,12 @@ class Settings final : public Rule {
           add_fact(context.roster, std::string(key), named_);
       }
     }
-    if (named_.names.empty()) return;
-    std::erase(found.names, "settings");
-    for (const std::string& name : named_.names) found.names.push_back(name.substr(kPrefix.size()));
-    for (const auto& [name, value] : named_.evidence) {
-      found.evidence.emplace_back(name.substr(kPrefix.size()), value);
+    const auto& [names, values] = named_.seen;
+    if (names.empty()) return;
+    std::erase(found.differ, "settings");
+    for (const std::string& name : names) found.differ.push_back(name.substr(kPrefix.size()));
+    for (const auto& [name, value] : values) {
+      found.values.emplace_back(name.substr(kPrefix.size()), value);
     }
   }
 
@@ -314,12 +357,9 @@ class Settings final : public Rule {
       passes = std::max<std::uint64_t>(passes, w.micro_batches);
     }
     if (most - least <= kNormSlack * passes) return;
-    Signal signal = sighting({&kModeMismatch, 1}, context, held.blame(), 0.9);
-    signal.title = signal.everyone
-                       ? "The ranks gave BatchNorm different numbers of batches in training mode"
-                       : "{Ranks} gave BatchNorm batches in training mode that the others did not";
+    Signal signal = sighting(&kModeMismatch, context, held.blame(), 0.9,
+                             OtherNormBatches{.batches_apart = most - least});
     signal.remedy = kEvaluate;
-    signal.evidence = {{"batches_apart", static_cast<std::int64_t>(most - least)}};
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -344,14 +384,11 @@ class Settings final : public Rule {
     const ToldByKey all = told(context.roster);
     standing_.clear();
     for (auto& [severity, mismatch] : differing(context.roster, all)) {
-      Signal signal = sighting(&kEnvironmentMismatch, context, mismatch.blame,
-                               severity == Severity::kInfo ? 0.5 : 0.8);
-      signal.key = 1 + static_cast<std::uint64_t>(severity);
+      const std::uint64_t all_different = mismatch.seen.differ.size() + mismatch.more;
+      OtherEnvironment seen{std::move(mismatch.seen), all_different, severity};
+      Signal signal = sighting(&kEnvironmentMismatch, context, std::move(mismatch.blame),
+                               severity == Severity::kInfo ? 0.5 : 0.8, std::move(seen));
       signal.severity = severity;
-      signal.title = signal.everyone ? "The ranks differ in their environment: "
-                                     : "{Ranks} had another environment: ";
-      signal.title += listed(mismatch.names, mismatch.more);
-      signal.evidence = std::move(mismatch.evidence);
       standing_.push_back(std::move(signal));
     }
     std::size_t compared = 0;
@@ -383,10 +420,7 @@ class Settings final : public Rule {
 }  // namespace
 
 std::string listed(const std::vector<std::string>& names, std::size_t more) {
-  std::vector<std::string> each;
-  for (const std::string& name : names) {
-    if (std::find(each.begin(), each.end(), name) == each.end()) each.push_back(name);
-  }
+  std::vector<std::string> each = names;
   if (more > 0) each.push_back(std::to_string(more) + " more");
   std::string out;
   for (std::size_t i = 0; i < each.size(); ++i) {
@@ -398,6 +432,10 @@ std::string listed(const std::vector<std::string>& names, std::size_t more) {
 
 Mismatch compare_kinds(const StepContext& context, Check check, bool (*counts)(FingerprintKind)) {
   Mismatch out;
+  std::vector<std::string>& names = out.seen.differ;
+  const auto named = [&](const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  };
   for (const FingerprintKind looked_at : check->fingerprints) {
     const FingerprintInfo& kind = *find_fingerprint_kind(static_cast<std::uint32_t>(looked_at));
     if (kind.expectation != Expectation::kMustMatch || !counts(kind.kind)) continue;
@@ -405,14 +443,12 @@ Mismatch compare_kinds(const StepContext& context, Check check, bool (*counts)(F
     out.looked = out.looked || held.known > 1;
     if (!held.differs()) continue;
     out.blame.add(held.blame());
-    out.names.push_back(plain_name(kind));
-    if (shown(kind.kind)) out.evidence.emplace_back(kind.name, held_text(context, kind, held));
+    if (!named(plain_name(kind))) names.push_back(plain_name(kind));
+    if (shown(kind.kind)) out.seen.values.emplace_back(kind.name, held_text(context, kind, held));
   }
   // A learning rate is one of the settings; autocast around the forward pass is there inside.
-  if (out.names.size() > 1) std::erase(out.names, "settings");
-  if (std::ranges::find(out.names, kDtypeName) != out.names.end()) {
-    std::erase(out.names, kInsideName);
-  }
+  if (names.size() > 1) std::erase(names, "settings");
+  if (named(kDtypeName)) std::erase(names, kInsideName);
   return out;
 }
 

@@ -6,6 +6,8 @@
 // all ranks alike by itself (fact `seeded_by`: Transformers' Trainer, Lightning's
 // `seed_everything`).
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -31,6 +33,24 @@ constexpr const char* kNoiseRemedy =
     "torch.manual_seed(seed + rank). Where equal noise is meant, nothing is wrong.";
 constexpr std::size_t kTorchGenerators = 2;  // the first ones
 constexpr std::uint32_t kMoves = 2;          // until a generator counts as used at every step
+
+struct SameNumbers {
+  std::size_t generator = 0;  // its place in kGenerators
+  bool within_forward_pass = false;
+  std::string ranks_alike;
+
+  std::string name() const { return kGenerators[generator].name; }
+  std::uint64_t key() const { return 2 * generator + (within_forward_pass ? 1 : 0); }
+  static constexpr std::tuple kFields{
+      field("generator", &SameNumbers::name),
+      field("within_forward_pass", &SameNumbers::within_forward_pass),
+      field("ranks_alike", &SameNumbers::ranks_alike)};
+};
+
+std::string sentence(const SameNumbers& seen, const Who& who) {
+  return fmt::format("{} drew the same random numbers{} ({} generator)", who.words(),
+                     seen.within_forward_pass ? " within the forward pass" : "", seen.name());
+}
 
 // Where a worker has a generator on its device, dropout draws from that one.
 bool drives_dropout(const WorkerRecord& worker, const Generator& generator) {
@@ -69,17 +89,11 @@ class Rng final : public Rule {
       log.checked(&kSharedRng);
       const Ranks shared = held.shared();
       if (shared.empty()) continue;
-      Signal signal =
-          sighting({&kSharedRng, g}, context, {shared, shared.size() == context.workers()}, 0.7);
-      signal.title = std::string("{Ranks} drew the same random numbers (") + kGenerators[g].name +
-                     " generator)";
-      signal.evidence = {{std::string("equal_") + kGenerators[g].name, shared_text(held)}};
-      if (all_draw_in_forward(context, shared, g)) {
-        signal.key = kGenerators.size() + g;
+      const bool noise = all_draw_in_forward(context, shared, g);
+      Signal signal = sighting(&kSharedRng, context, {shared, shared.size() == context.workers()},
+                               0.7, SameNumbers{g, noise, shared_text(held)});
+      if (noise) {
         signal.severity = Severity::kWarning;
-        signal.title =
-            std::string("{Ranks} drew the same random numbers within the forward pass (") +
-            kGenerators[g].name + " generator)";
         signal.remedy = kNoiseRemedy;
       }
       log.add(std::move(signal), 1);

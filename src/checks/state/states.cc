@@ -18,6 +18,7 @@
 #include <array>
 #include <iterator>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -68,6 +69,68 @@ constexpr std::array<Said, 5> kSaid{{
 }};
 
 const Said& said_of(Kind kind) { return *std::ranges::find(kSaid, kind, &Said::kind); }
+
+struct OtherCopies {
+  Kind kind = Kind::kParameters;
+  std::string groups;  // the first names
+  std::uint64_t groups_different = 0;
+  std::uint64_t distinct_copies = 0;
+  std::string copies_alike;  // where no majority agrees, the ranks of those that do
+
+  std::string what() const { return said_of(kind).thing; }
+  std::uint64_t key() const { return static_cast<std::uint64_t>(kind); }
+  static constexpr std::tuple kFields{field("what", &OtherCopies::what),
+                                      field("groups", &OtherCopies::groups),
+                                      field("groups_different", &OtherCopies::groups_different),
+                                      field("distinct_copies", &OtherCopies::distinct_copies),
+                                      field("copies_alike", &OtherCopies::copies_alike)};
+};
+
+std::string sentence(const OtherCopies& seen, const Who& who) {
+  const Said& said = said_of(seen.kind);
+  if (!who.everyone) return fmt::format("{} held other {} than the others", who.words(), said.what);
+  if (seen.copies_alike.empty()) return fmt::format("{} held different {}", who.words(), said.what);
+  return fmt::format("{} held {} different copies of their {}", who.words(), seen.distinct_copies,
+                     said.thing);
+}
+
+struct OtherSteps {
+  std::string optimizer_steps;  // by rank
+  static constexpr std::tuple kFields{field("optimizer_steps", &OtherSteps::optimizer_steps)};
+};
+
+std::string sentence(const OtherSteps& /*seen*/, const Who& who) {
+  return who.words() + (who.everyone ? " took different numbers of optimiser steps"
+                                     : " took another number of optimiser steps than the others");
+}
+
+struct NotWatched {
+  std::string watched_by_some;  // the first names
+  static constexpr std::tuple kFields{field("watched_by_some", &NotWatched::watched_by_some)};
+};
+
+std::string sentence(const NotWatched& /*seen*/, const Who& who) {
+  return who.words() + (who.everyone
+                            ? " watched values by different names, which are not compared"
+                            : " did not watch what the other ranks do: it is not compared");
+}
+
+struct UnlikeParameters {
+  std::string differ_from_parameters;
+  static constexpr std::tuple kFields{
+      field("differ_from_parameters", &UnlikeParameters::differ_from_parameters)};
+};
+
+std::string sentence(const UnlikeParameters& /*seen*/, const Who& who) {
+  return who.words() + " hold copies of their parameters that are not equal to them";
+}
+
+std::string suspects_of_one_layer(std::span<const Signal* const> signals) {
+  const Signal& own = *signals.front();
+  const auto* seen = own.seen.as<OtherCopies>();
+  if (seen == nullptr || seen->groups_different != 1 || own.ranks.size() != 1) return "";
+  return "a write to that layer on this rank alone, or memory that changed by itself";
+}
 
 bool is_of(const StateHash& s, Kind kind, std::uint32_t shard) {
   return s.kind == kind && s.shard == shard;
@@ -207,12 +270,9 @@ class States final : public Rule {
       return own.size() < all.size();
     });
     if (unwatched_.see(!missing.empty(), context.record.step) < kUnwatched) return;
-    Signal signal = sighting({&kStateDesync, 5}, context, std::move(blame));
+    Signal signal = sighting(&kStateDesync, context, std::move(blame), 0,
+                             NotWatched{names(missing, context.roster)});
     signal.severity = Severity::kInfo;
-    signal.title = signal.everyone
-                       ? "{Ranks} watched values by different names, which are not compared"
-                       : "{Ranks} did not watch what the other ranks do: it is not compared";
-    signal.evidence = {{"watched_by_some", names(missing, context.roster)}};
     signal.remedy = "Call `monitor.watch` on every rank, with the same name.";
     log.add(std::move(signal), kRound);
   }
@@ -225,12 +285,11 @@ class States final : public Rule {
     Blame blame = blame_where(context, [](const auto& w) { return value_of(w, kKind) > 0; });
     if (blame.ranks.empty()) return;
     const std::string what = context.roster.fact_of(blame.ranks.front(), "compared_different");
-    Signal signal = sighting({&kStateDesync, 4}, context, std::move(blame), 0.99);
-    signal.title = "{Ranks} hold copies of their parameters that are not equal to them";
+    Signal signal = sighting(&kStateDesync, context, std::move(blame), 0.99,
+                             UnlikeParameters{shortened(what, 200)});
     signal.remedy =
         "Send the parameters to the copy again after the optimiser's step, all of them, cast once; "
         "look at names that the copy has otherwise.";
-    if (!what.empty()) signal.evidence = {{"differ_from_parameters", shortened(what, 200)}};
     log.add(std::move(signal), kRound);
   }
 
@@ -249,12 +308,9 @@ class States final : public Rule {
     lagging_.see(clocks.differs() && counted, context.record.step);
     lagged_ = lagged_ || lagging_.length > 1;
     if (lagging_.length < 2) return;
-    Signal signal = sighting({&kParameterDesync, 1}, context, clocks.blame(), 0.95);
+    Signal signal =
+        sighting(&kParameterDesync, context, clocks.blame(), 0.95, OtherSteps{clocks.text()});
     signal.first_step = lagging_.first_step;
-    signal.title = signal.everyone
-                       ? "{Ranks} took different numbers of optimiser steps"
-                       : "{Ranks} took another number of optimiser steps than the others";
-    signal.evidence = {{"optimizer_steps", clocks.text()}};
     log.add(std::move(signal), kRound);
   }
 
@@ -267,27 +323,20 @@ class States final : public Rule {
     for (const std::uint64_t group : differ) {
       if (all.size() < kGroups) all.insert(group);
     }
-    const std::uint64_t key = kind == Kind::kWatched ? 2U : kind == Kind::kFrozen ? 3U : 0U;
-    Signal signal = sighting({said_of(kind).check, key}, step, held.blame(),
-                             kind == Kind::kParameters ? 0.99 : 0.95);
+    Blame blame = held.blame();
+    OtherCopies seen{.kind = kind,
+                     .groups = names(all, roster),
+                     .groups_different = all.size(),
+                     .distinct_copies = held.groups.size(),
+                     .copies_alike = blame.everyone ? shared_text(held) : ""};
+    Signal signal = sighting(said_of(kind).check, step, std::move(blame),
+                             kind == Kind::kParameters ? 0.99 : 0.95, std::move(seen));
     if (kind == Kind::kFrozen) signal.remedy = kBase;
     if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
     if (kind == Kind::kBuffers && roster.fact("wrapper") == "FSDP2") {
       signal.severity = Severity::kInfo;  // nothing broadcasts them there
       signal.remedy = kOwnBuffers;
     }
-    const std::size_t copies = held.groups.size();
-    const bool some_agree = signal.everyone && copies < held.known;
-    signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
-                   said_of(kind).what + (signal.everyone ? "" : " than the others");
-    if (some_agree) {
-      signal.title = fmt::format("{{Ranks}} held {} different copies of their {}", copies,
-                                 said_of(kind).thing);
-    }
-    signal.evidence = {{"groups", names(all, roster)},
-                       {"groups_different", static_cast<std::int64_t>(all.size())},
-                       {"distinct_copies", static_cast<std::int64_t>(copies)}};
-    if (some_agree) signal.evidence.emplace_back("copies_alike", shared_text(held));
     // All of it is hashed at step 0, and then within a round; of optimisers' state half of that,
     // and what is watched from some step on.
     const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;
@@ -385,6 +434,7 @@ constinit const CheckInfo kParameterDesync{
     .precedence = 260,
     .explains = kParameterDesyncExplains,
     .sets_apart = true,
+    .suspects = suspects_of_one_layer,
     .make = make<States>,
 };
 

@@ -22,6 +22,20 @@ TEST(States, NamesTheMinorityAndTheGroups) {
   EXPECT_EQ(number_of(w.first(), "distinct_copies"), 2);
 }
 
+TEST(States, OneLayerOfOneRankHasASuspect) {
+  const auto suspects = [](std::size_t groups, std::uint32_t ranks) {
+    Watched w = played(9, [&](WorkerRecord& x) {
+      for (std::size_t i = 0; i < groups; ++i) x.states[2 * i].value += x.rank < ranks;
+    });
+    EXPECT_EQ(w.ids(), Ids{"parameter-desync"});
+    return w.first().suspects;
+  };
+  EXPECT_EQ(suspects(1, 1),
+            "a write to that layer on this rank alone, or memory that changed by itself");
+  EXPECT_EQ(suspects(2, 1), "") << "two layers";
+  EXPECT_EQ(suspects(1, 2), "") << "two ranks";
+}
+
 TEST(States, SaysWhenTheSamePartWasHashedBefore) {
   const auto equal_until = [](std::uint64_t from, std::uint64_t first, std::uint64_t last) {
     Watched w;
@@ -41,6 +55,12 @@ TEST(States, ModelsThatAllDifferAreEveryonesFault) {
   Watched w = played(0, [](WorkerRecord& x) { x.states[0].value += x.rank; });
   expect(w, "parameter-desync", {.count = 8});
   EXPECT_EQ(w.first().title, "All 8 ranks held different parameters");
+}
+
+TEST(States, CopiesThatSomeShareAreCounted) {
+  Watched w = played(0, [](WorkerRecord& x) { x.states[0].value += x.rank / 4; });
+  EXPECT_EQ(w.first().title, "All 8 ranks held 2 different copies of their parameters");
+  EXPECT_EQ(text_of(w.first(), "copies_alike"), "0-3; 4-7");
 }
 
 TEST(States, BuffersAreAWarning) {
