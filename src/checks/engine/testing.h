@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -266,7 +267,7 @@ inline void numbers_in(const std::string& text, std::vector<double>& out) {
   // Not those of names such as bf16, layers.3 or env.KEY_2.
   static const std::regex kNumber(R"((^|[^\w.])(\d+(?:\.\d+)?(?:e[+-]?\d+)?))");
   for (std::sregex_iterator at(text.begin(), text.end(), kNumber), end; at != end; ++at) {
-    out.push_back(std::stod(at->str(2)));
+    out.push_back(std::strtod(at->str(2).c_str(), nullptr));
   }
 }
 

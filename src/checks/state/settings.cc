@@ -99,18 +99,18 @@ std::string sentence(const OtherNormBatches& /*seen*/, const Who& who) {
 }
 
 struct OtherEnvironment : Differing {
-  std::uint64_t facts_different = 0;  // also those that are left out
+  std::uint64_t more_facts = 0;  // that differ, and are left out
   Severity severity = Severity::kInfo;
 
   std::uint64_t key() const { return static_cast<std::uint64_t>(severity); }
   static constexpr auto kFields = std::tuple_cat(
-      Differing::kFields, std::tuple{field("facts_different", &OtherEnvironment::facts_different)});
+      Differing::kFields, std::tuple{field("more_facts", &OtherEnvironment::more_facts)});
 };
 
 std::string sentence(const OtherEnvironment& seen, const Who& who) {
   return (who.everyone ? "The ranks differ in their environment: "
                        : who.words() + " had another environment: ") +
-         listed(seen.differ, seen.facts_different - seen.differ.size());
+         listed(seen.differ, seen.more_facts);
 }
 
 // What workers say about themselves and must share. All other facts may differ: host, pid, device,
@@ -384,8 +384,7 @@ class Settings final : public Rule {
     const ToldByKey all = told(context.roster);
     standing_.clear();
     for (auto& [severity, mismatch] : differing(context.roster, all)) {
-      const std::uint64_t all_different = mismatch.seen.differ.size() + mismatch.more;
-      OtherEnvironment seen{std::move(mismatch.seen), all_different, severity};
+      OtherEnvironment seen{std::move(mismatch.seen), mismatch.more, severity};
       Signal signal = sighting(&kEnvironmentMismatch, context, std::move(mismatch.blame),
                                severity == Severity::kInfo ? 0.5 : 0.8, std::move(seen));
       signal.severity = severity;
