@@ -416,6 +416,7 @@ constinit const CheckInfo kDataCoverage{
         "own has to deal every sample.",
     .resembles = "huggingface/accelerate#3520",
     .precedence = 140,
+    .dates_finding = false,
     .make = make<DataCoverage>,
 };
 

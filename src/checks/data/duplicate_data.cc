@@ -487,6 +487,7 @@ constinit const CheckInfo kDuplicateData{
     .explains = kDuplicateDataExplains,
     .fingerprints = kDuplicateDataKinds,
     .compares_ranks = true,
+    .outvotes = true,
     .make = make<Duplicates>,
 };
 

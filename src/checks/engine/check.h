@@ -40,11 +40,19 @@ struct CheckInfo {
   std::span<const Check> explains = {};
   std::span<const FingerprintKind> fingerprints = {};  // that it looks at
   RestsOn rests_on = RestsOn::kNothing;
-  bool sets_apart = false;  // the ranks that it names come to have other gradients than the rest
   bool compares_ranks = false;  // it is not asked about one alone
   bool of_time = false;         // it changes no number of what is trained
   bool of_a_step = false;       // the samples and layers behind one step say more: presum blame
-  bool dates_itself = false;    // its title says when
+  // How its signals merge: docs/findings.md, "One cause, one finding".
+  bool sets_apart = false;            // its ranks come to have other gradients than the rest
+  bool outvotes = false;              // beside its ranks, which agree, the others seem turned away
+  bool may_be_design = false;         // of ranks that share data: explained by information too
+  bool info_explains = true;          // also where it is information
+  bool explains_single_ranks = true;  // also where it is so of all ranks
+  bool joins_itself = true;           // two of its signals may have one cause
+  bool dates_finding = true;          // a finding that absorbs it begins with it; no statistic does
+  bool ranks_add_up = false;  // one kind's signals name the ranks of all; any statistic's do
+  bool dates_itself = false;  // its sentence says when
   // What a finding may come from, the likeliest first, by all signals of its cause, its own first;
   // empty where nothing says so. Null: nothing ever does.
   std::string (*suspects)(std::span<const Signal* const> signals) = nullptr;

@@ -35,37 +35,39 @@ std::size_t pairs(std::size_t workers) { return workers * (workers - 1) / 2; }
 // Where some ranks have come to differ, those that are left look alike beside them. Only where
 // pairs of these are few among all pairs is one of them the most alike often enough to be named.
 bool leaves_alike(const Signal& cause, const Signal& effect) {
-  if (effect.check != &kPairTooSimilar || !cause.check->sets_apart) return false;
+  if (!cause.check->sets_apart || effect.check != &kPairTooSimilar) return false;
   if (cause.ranks.size() + 2 > effect.workers || intersect(cause.ranks, effect.ranks)) return false;
   return 3 * pairs(effect.workers - cause.ranks.size()) <= 2 * pairs(effect.workers);
 }
 
-// Beside workers that read the same data, and agree, the others seem to disagree.
 bool turns_away(const Signal& cause, const Signal& effect) {
-  return cause.check == &kDuplicateData && effect.turned_away &&
-         !intersect(cause.ranks, effect.ranks);
+  return cause.check->outvotes && effect.turned_away && !intersect(cause.ranks, effect.ranks);
+}
+
+// Information explains information, and what may be by design.
+bool grave_enough(const Signal& cause, const Signal& effect) {
+  if (cause.severity > Severity::kInfo) return true;
+  return cause.check->info_explains &&
+         (effect.severity == Severity::kInfo || effect.check->may_be_design);
+}
+
+// An effect may be seen up to 50 steps before its cause, whose hashes take turns, and up to 50
+// after the cause was last seen.
+bool at_its_time(const Signal& cause, const Signal& effect) {
+  return later(effect.first_step) >= cause.first_step &&
+         effect.first_step <= later(cause.last_step);
 }
 
 bool causes(const Signal& cause, const Signal& effect) {
-  // What is only worth knowing (a version that changes no number, uneven tokens of everyone, a
-  // margin that is met), or zero everywhere, is no cause of what one worker does.
-  const bool zero = cause.check == &kZeroGradient;
-  const bool harmless =
-      zero || cause.check == &kEnvironmentMismatch || cause.check == &kTokenImbalance;
-  if (harmless && cause.severity == Severity::kInfo && effect.check != cause.check) return false;
-  // Nor is a design, such as groups that share their data, but of gradients that are alike.
-  const bool alike = effect.check == &kPairTooSimilar || effect.check == &kTooConsistent;
-  if (cause.severity == Severity::kInfo && effect.severity > Severity::kInfo && !alike &&
-      effect.check != cause.check) {
-    return false;
+  if (!at_its_time(cause, effect)) return false;
+  if (cause.check == effect.check) {
+    return cause.check->joins_itself && intersect(cause.ranks, effect.ranks);
   }
-  if (zero && cause.everyone && !effect.everyone && is_statistic(effect.check)) return false;
-  // What a run does not go on with is one thing each.
-  if (cause.check == &kResumeMismatch && effect.check == cause.check) return false;
-  return later(effect.first_step) >= cause.first_step &&
-         effect.first_step <= later(cause.last_step) &&
-         ((explains(cause.check, effect.check) && intersect(cause.ranks, effect.ranks)) ||
-          leaves_alike(cause, effect) || turns_away(cause, effect));
+  if (!grave_enough(cause, effect)) return false;
+  const bool single = is_statistic(effect.check) && !effect.everyone;
+  if (cause.everyone && single && !cause.check->explains_single_ranks) return false;
+  return (explains(cause.check, effect.check) && intersect(cause.ranks, effect.ranks)) ||
+         leaves_alike(cause, effect) || turns_away(cause, effect);
 }
 
 // Of one check the gravest first, then those that name a minority. Of a statistic what was raised
@@ -99,10 +101,9 @@ void keep_earlier(std::optional<std::uint64_t>& step, std::optional<std::uint64_
   if (step && other) step = std::min(*step, *other);
 }
 
-// What the head's title says is true of these ranks too: the same statistic, or the same generator.
-// Of harder checks the head's ranks were first.
+// What the head's sentence says is true of these ranks too.
 bool ranks_add_up(const Signal& head, const Signal& other) {
-  return (head.check == &kSharedRng || is_statistic(head.check)) && other.key == head.key &&
+  return (is_statistic(head.check) || head.check->ranks_add_up) && other.key == head.key &&
          other.check == head.check && other.everyone == head.everyone;
 }
 
@@ -130,8 +131,7 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
   finding.severity = std::max(finding.severity, other.severity);
   finding.last_step = std::max(finding.last_step, other.last_step);
   if (other.check == head.check && other.severity < head.severity) return;
-  // A pass that leaves samples out is dated from its beginning.
-  if (!is_statistic(other.check) && other.check != &kDataCoverage) {
+  if (!is_statistic(other.check) && other.check->dates_finding) {
     finding.first_step = std::min(finding.first_step, other.first_step);
   }
   keep_earlier(finding.equal_until, other.equal_until);
@@ -155,10 +155,6 @@ bool asks_for_comparison(std::span<const Signal> signals, std::span<const std::s
          });
 }
 
-// Whether two signals have one cause: one check explains the other, their ranks overlap, and the
-// effect fits the cause in time; or ranks that the cause sets apart leave a pair of others that
-// look alike. An effect may be seen up to 50 steps before its cause, whose hashes take turns, and
-// up to 50 after the cause was last seen.
 bool same_cause(const Signal& a, const Signal& b) { return causes(a, b) || causes(b, a); }
 
 }  // namespace

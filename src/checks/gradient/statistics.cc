@@ -591,6 +591,7 @@ constinit const CheckInfo kTokenImbalance{
     .precedence = 300,
     .explains = kTokenImbalanceExplains,
     .compares_ranks = true,
+    .info_explains = false,
     .suspects = token_suspects,
     .make = make<Statistics>,
 };
@@ -636,6 +637,7 @@ constinit const CheckInfo kPairTooSimilar{
     .explains = kPairTooSimilarExplains,
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
+    .may_be_design = true,
     .suspects = alike_suspects,
     .make = make<Statistics>,
 };
@@ -656,6 +658,7 @@ constinit const CheckInfo kTooConsistent{
     .explains = kTooConsistentExplains,
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
+    .may_be_design = true,
     .suspects = alike_suspects,
     .make = make<Statistics>,
 };

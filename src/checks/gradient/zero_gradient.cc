@@ -271,6 +271,8 @@ constinit const CheckInfo kZeroGradient{
     .explains = kZeroGradientExplains,
     .fingerprints = kZeroGradientKinds,
     .of_a_step = true,
+    .info_explains = false,
+    .explains_single_ranks = false,
     .make = make<ZeroGradient>,
 };
 

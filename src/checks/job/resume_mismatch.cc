@@ -558,6 +558,7 @@ constinit const CheckInfo kResumeMismatch{
     .resembles = "NVIDIA/Megatron-LM#6858",
     .precedence = 230,
     .explains = kResumeMismatchExplains,
+    .joins_itself = false,
     .make = make<Resume>,
 };
 

@@ -473,8 +473,8 @@ constinit const CheckInfo kOptimizerMismatch{
     .precedence = 60,
     .explains = kOptimizerMismatchExplains,
     .fingerprints = kOptimizerMismatchKinds,
-    .sets_apart = true,
     .compares_ranks = true,
+    .sets_apart = true,
     .make = make<Settings>,
 };
 
@@ -498,8 +498,9 @@ constinit const CheckInfo kEnvironmentMismatch{
     .precedence = 70,
     .explains = kEnvironmentMismatchExplains,
     .fingerprints = kEnvironmentMismatchKinds,
-    .sets_apart = true,
     .compares_ranks = true,
+    .sets_apart = true,
+    .info_explains = false,
     .make = make<Settings>,
 };
 
@@ -524,8 +525,8 @@ constinit const CheckInfo kModeMismatch{
     .precedence = 80,
     .explains = kModeMismatchExplains,
     .fingerprints = kModeMismatchKinds,
-    .sets_apart = true,
     .compares_ranks = true,
+    .sets_apart = true,
     .make = make<Settings>,
 };
 

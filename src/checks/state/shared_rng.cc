@@ -151,6 +151,7 @@ constinit const CheckInfo kSharedRng{
     .precedence = 310,
     .fingerprints = kSharedRngKinds,
     .compares_ranks = true,
+    .ranks_add_up = true,
     .make = make<Rng>,
 };
 
