@@ -80,25 +80,24 @@ class BatchSizes final : public Rule {
     const bool rows_known = rows.known > 0;
     const bool equal_work = rows_known && !rows.differs();
     if (lasts(micro_batches_, equal_work ? Split{} : micro, record.step)) {
-      report(context, micro, UnequalSizes::Of::kMicroBatches, micro_batches_.first_step, rows_known,
-             log);
+      report(context, micro, UnequalSizes::Of::kMicroBatches, micro_batches_.same.first_step,
+             rows_known, log);
     }
     if (lasts(rows_, rows, record.step) && !micro.differs()) {
-      report(context, rows, UnequalSizes::Of::kSamples, rows_.first_step, true, log);
+      report(context, rows, UnequalSizes::Of::kSamples, rows_.same.first_step, true, log);
     }
   }
 
  private:
   struct Lasting {
     std::string held;  // which ranks hold what
-    std::uint64_t length = 0;
-    std::uint64_t first_step = 0;
+    Streak same;
   };
 
-  bool lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) const {
+  static bool lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) {
     const std::string held = sizes.differs() ? sizes.text() : "";
-    if (held.empty() || held != lasting.held) lasting = {held, 0, step};
-    return !held.empty() && ++lasting.length >= kSureOfSizes;
+    if (held != lasting.held) lasting = {held, {}};
+    return lasting.same.see(!held.empty(), step) >= kSureOfSizes;
   }
 
   Lasting micro_batches_;

@@ -13,6 +13,7 @@
 #include "checks/engine/batches.h"
 #include "checks/engine/roster.h"
 #include "checks/engine/signal_log.h"
+#include "checks/engine/streak.h"
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
 #include "presum/step_record.h"
@@ -59,17 +60,6 @@ inline Blame of_all(const StepRecord& record) {
   for (const WorkerRecord& w : record.workers) insert(out.ranks, w.rank);
   return out;
 }
-
-// Records in a row in which something was so.
-struct Streak {
-  std::uint64_t length = 0;
-  std::uint64_t first_step = 0;
-
-  std::uint64_t see(bool so, std::uint64_t step) {
-    if (so && length == 0) first_step = step;
-    return length = so ? length + 1 : 0;
-  }
-};
 
 inline constexpr const char* kOneWorker = "One worker: there is nothing to compare.";
 

@@ -133,13 +133,6 @@ class LostGradients final : public Rule {
   }
 
  private:
-  // Some way to lose them, as it was seen so far.
-  struct Habit {
-    std::uint64_t first_step = 0;
-    std::uint64_t looks = 0;  // since then
-    std::uint64_t seen = 0;
-  };
-
   Signal signal_of(std::size_t way, const StepContext& context, Blame who, Evidence seen) const {
     Signal signal = sighting(&kLostGradients, context, std::move(who), way == kCleared ? 0.95 : 0.9,
                              std::move(seen));
@@ -148,16 +141,8 @@ class LostGradients final : public Rule {
   }
 
   bool is_habit(std::size_t way, const StepContext& context, const Ranks& who) {
-    Habit& habit = habits_[way];
-    if (habit.looks == 0 && who.empty()) return false;
-    if (habit.looks == 0) habit.first_step = context.record.step;
-    ++habit.looks;
-    habit.seen += !who.empty();
-    if (kMost * habit.seen < habit.looks) {
-      habit = {};
-      return false;
-    }
-    return !who.empty() && habit.seen >= (way == kChanged ? kSampled : kSureSteps);
+    const std::uint64_t seen = habits_[way].see(!who.empty(), context.record.step);
+    return !who.empty() && seen >= (way == kChanged ? kSampled : kSureSteps);
   }
 
   void lost(const StepContext& context, SignalLog& log) {
@@ -203,7 +188,7 @@ class LostGradients final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  std::array<Habit, 4> habits_{};
+  std::array<Streak, 4> habits_{{{kMost}, {kMost}, {kMost}, {kMost}}};  // by way to lose them
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ constexpr std::uint64_t kScalerSearch = 16;
 struct NotFinite {
   enum class Step : std::uint8_t { kTaken, kLeftOut, kUnknown };
 
-  std::string what;  // "loss" or "gradient"
+  std::string what;   // "loss" or "gradient"
   Ranks first_ranks;  // at the episode's first step
   std::size_t ranks_not_finite = 0;
   std::optional<std::uint64_t> nonfinite_elements;
@@ -44,11 +44,11 @@ struct NotFinite {
     for (const std::uint32_t rank : first_ranks) key = mix64(key + rank + 1);
     return key;
   }
-  static constexpr std::tuple kFields{
-      field("what", &NotFinite::what), field("ranks_not_finite", &NotFinite::ranks_not_finite),
-      field("nonfinite_elements", &NotFinite::nonfinite_elements),
-      field("all_at_once", &NotFinite::all_at_once),
-      field("optimizer_step", &NotFinite::optimizer_step)};
+  static constexpr std::tuple kFields{field("what", &NotFinite::what),
+                                      field("ranks_not_finite", &NotFinite::ranks_not_finite),
+                                      field("nonfinite_elements", &NotFinite::nonfinite_elements),
+                                      field("all_at_once", &NotFinite::all_at_once),
+                                      field("optimizer_step", &NotFinite::optimizer_step)};
 };
 
 std::string sentence(const NotFinite& seen, const Who& who) {

@@ -46,6 +46,7 @@ constexpr const char* kStatic =
     "Nothing, where that is meant (one batch is overfitted, every rank has a shard of its own). "
     "Else deal the samples anew in every pass: a DistributedSampler with `set_epoch`.";
 constexpr std::size_t kRowsKnown = 65536;
+constexpr std::uint64_t kOwnAgain = 5;  // records of nothing but a rank's own samples of before
 constexpr std::uint64_t kShareSteps = 10;
 constexpr double kApart = 0.1823;  // log 1.2
 constexpr double kOfSteps = 0.8;
@@ -390,17 +391,16 @@ class StaticData {
         own_again = own_again && !fresh && at->second == w.replica;
       }
     }
-    quiet_ = own_again ? quiet_ + 1 : 0;
+    own_again_.see(own_again, context.record.step);
     lost_ = reader_.size() > kRowsKnown;
     if (lost_) reader_.clear();
   }
 
-  // Five records long nothing but one's own samples of before.
-  bool is_static() const { return !lost_ && quiet_ >= 5; }
+  bool is_static() const { return !lost_ && own_again_.length >= kOwnAgain; }
 
  private:
   std::unordered_map<std::uint64_t, std::uint32_t> reader_;  // replica by row
-  std::uint64_t quiet_ = 0;
+  Streak own_again_;
   bool lost_ = false;
 };
 
