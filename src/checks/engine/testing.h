@@ -370,6 +370,10 @@ inline nlohmann::json value_in(const Signal& signal, std::string_view name) {
   }
   return nullptr;
 }
+// What is said of it.
+inline std::string sentence_of(const Signal& signal) {
+  return signal.seen.sentence({signal.ranks, signal.everyone});
+}
 // NaN where there is no such number.
 inline double number_of(const auto& finding, std::string_view name) {
   const nlohmann::json value = value_in(finding, name);
