@@ -372,6 +372,7 @@ inline nlohmann::json value_in(const Signal& signal, std::string_view name) {
 }
 // What is said of it.
 inline std::string sentence_of(const Signal& signal) {
+  if (signal.seen.empty()) return signal.title;
   return signal.seen.sentence({signal.ranks, signal.everyone});
 }
 // NaN where there is no such number.
