@@ -162,7 +162,7 @@ struct Aggregator::State {
   Status watch_ends() {
     auto end = ends.first();
     if (end == end_told || analyses.empty()) return {};
-    const bool fresh = !end || !end_told || end->title != end_told->title;
+    const bool fresh = !end || !end_told || end->words() != end_told->words();
     end_told = std::move(end);
     analyses.begin()->second.tell().ended(end_told);
     if (!fresh) return {};  // more evidence, of which each rank brings some

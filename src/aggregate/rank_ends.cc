@@ -78,10 +78,6 @@ std::string without_digits(std::string_view text) {
   return out;
 }
 
-std::string after(std::optional<std::uint64_t> step) {
-  return step ? fmt::format("after step {}", *step) : "before its first step";
-}
-
 }  // namespace
 
 void RankEnds::hello(std::uint32_t rank) {
@@ -232,40 +228,24 @@ Severity RankEnds::severity_of(const Group& group, bool everyone) const {
   return counts ? Severity::kCritical : Severity::kInfo;
 }
 
-std::string RankEnds::title_of(const Group& group) const {
-  const Rank& first = ranks_.at(group.front());
-  std::string text = first.text;
-  if (group.size() > 1) {
-    constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kVerbs{
-        {{"was ", "were "}, {"is ", "are "}, {"does ", "do "}, {"has ", "have "}}};
-    for (const auto& [one, many] : kVerbs) {
-      if (text.starts_with(one)) text = std::string(many) + text.substr(one.size());
-    }
-  }
-  std::optional<std::uint64_t> last;
-  for (const std::uint32_t number : group) last = std::max(last, ranks_.at(number).step);
-  const bool clause = text.find_first_of(":,") != std::string::npos;
-  const char* early = first.how == How::kLeft ? ", before the others" : "";
-  return fmt::format("{{Ranks}} {}{} {}{}", text, clause ? "," : "", after(last), early);
-}
-
 std::optional<checks::RankEnd> RankEnds::first() const {
   if (ranks_.size() < 2) return std::nullopt;
   const Group group = culprits();
   if (group.empty()) return std::nullopt;
-  checks::RankEnd out{.ranks = group, .title = title_of(group)};
+  const Rank& model = ranks_.at(group.front());
+  checks::RankEnd out{.ranks = group, .how = model.text, .left_in_order = model.how == How::kLeft};
   out.everyone = group.size() == ranks_.size();
   out.severity = severity_of(group, out.everyone);
   std::size_t told = 0;
   for (const auto& [number, rank] : ranks_) {
     const bool named = std::ranges::find(group, number) != group.end();
-    if (named) out.step = std::max(out.step, rank.step.value_or(0));
+    if (named) out.last_step = std::max(out.last_step, rank.step);
     if (named && !rank.place.empty() && told++ < kOthersTold) {
-      out.evidence.emplace_back(fmt::format("rank_{}_last_seen", number), "in " + rank.place);
+      out.last_seen.emplace_back(fmt::format("rank {}", number), "in " + rank.place);
     }
     const bool in_order = rank.how == How::kRuns || rank.how == How::kLeft;
     if (named || in_order || told++ >= kOthersTold) continue;
-    out.evidence.emplace_back(fmt::format("then_rank_{}", number), rank.text);
+    out.then.emplace_back(fmt::format("rank {}", number), rank.text);
   }
   return out;
 }

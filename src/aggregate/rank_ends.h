@@ -62,7 +62,6 @@ class RankEnds {
   Group of(How how) const;
   Group culprits() const;
   Group alike(std::uint32_t first) const;
-  std::string title_of(const Group& group) const;
   Severity severity_of(const Group& group, bool everyone) const;
 
   std::uint64_t ends_ = 0;

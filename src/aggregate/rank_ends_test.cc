@@ -22,12 +22,12 @@ RankEnds job(std::uint32_t ranks, std::uint64_t steps = 40) {
 }
 
 void expect(const RankEnds& ends, const checks::Ranks& ranks, Severity severity,
-            const std::string& title) {
+            const std::string& words) {
   const auto end = ends.first();
   ASSERT_TRUE(end);
   EXPECT_EQ(end->ranks, ranks);
   EXPECT_EQ(end->severity, severity);
-  EXPECT_EQ(end->title, title);
+  EXPECT_EQ(end->words(), words);
 }
 
 TEST(RankEnds, NothingIsSaidOfRanksThatLeaveInOrder) {
@@ -46,24 +46,23 @@ TEST(RankEnds, TheExceptionThatCameFirstIsTheCauseOfTheOthers) {
   ends.left(1, "ended by ValueError: bad batch");
   ends.left(0, kGone);
   ends.left(2, kGone);
-  expect(ends, {1}, Severity::kCritical, "{Ranks} ended by ValueError: bad batch, after step 40");
-  EXPECT_EQ(ends.first()->evidence.size(), 2U);
+  expect(ends, {1}, Severity::kCritical, "ended by ValueError: bad batch, after step 40");
+  EXPECT_EQ(ends.first()->then.size(), 2U);
 }
 
 TEST(RankEnds, AKilledProcessIsTheCauseThoughOthersFailedBefore) {
   RankEnds ends = job(2);
   ends.left(0, kGone);
   ends.process_ended(1, {.signal = SIGKILL}, false);
-  expect(ends, {1}, Severity::kCritical, "{Ranks} was killed by SIGKILL after step 40");
+  expect(ends, {1}, Severity::kCritical, "was killed by SIGKILL after step 40");
 }
 
 TEST(RankEnds, OneExceptionOfAllRanksIsNoDisagreement) {
   RankEnds ends = job(2);
   ends.left(0, "ended by ValueError: bad batch 17");
-  expect(ends, {0}, Severity::kCritical,
-         "{Ranks} ended by ValueError: bad batch 17, after step 40");
+  expect(ends, {0}, Severity::kCritical, "ended by ValueError: bad batch 17, after step 40");
   ends.left(1, "ended by ValueError: bad batch 18");
-  expect(ends, {0, 1}, Severity::kInfo, "{Ranks} ended by ValueError: bad batch 17, after step 40");
+  expect(ends, {0, 1}, Severity::kInfo, "ended by ValueError: bad batch 17, after step 40");
   EXPECT_TRUE(ends.first()->everyone);
 }
 
@@ -73,8 +72,7 @@ TEST(RankEnds, WhoLeavesBeforeTheOthersIsNamedWhereTheyFail) {
   ends.step(0, 41);
   EXPECT_FALSE(ends.first());  // a shard may be shorter
   ends.left(0, kGone);
-  expect(ends, {1}, Severity::kCritical,
-         "{Ranks} left the training after step 40, before the others");
+  expect(ends, {1}, Severity::kCritical, "left the training after step 40, before the others");
 }
 
 TEST(RankEnds, HowAProcessEndsAfterItHasLeftCountsWhereOthersFailForIt) {
@@ -92,9 +90,9 @@ TEST(RankEnds, HowAProcessEndsAfterItHasLeftCountsWhereOthersFailForIt) {
 TEST(RankEnds, WhatALauncherSendsIsAWarningAtMostAndWhatAPersonDoesANote) {
   RankEnds ends = job(2);
   ends.process_ended(1, {.signal = SIGTERM}, false);
-  expect(ends, {1}, Severity::kInfo, "{Ranks} was killed by SIGTERM after step 40");
+  expect(ends, {1}, Severity::kInfo, "was killed by SIGTERM after step 40");
   ends.left(0, kGone);
-  expect(ends, {1}, Severity::kWarning, "{Ranks} was killed by SIGTERM after step 40");
+  expect(ends, {1}, Severity::kWarning, "was killed by SIGTERM after step 40");
   RankEnds interrupted = job(2);
   interrupted.left(1, "ended by KeyboardInterrupt");
   interrupted.left(0, kGone);
@@ -105,7 +103,7 @@ TEST(RankEnds, AProcessThatVanishedHasPerhapsOnlyEnded) {
   RankEnds ends = job(2);
   ends.process_ended(1, {.exit_code = ProcessEnd::kUnknown}, false);
   expect(ends, {1}, Severity::kInfo,
-         "{Ranks} is gone without a word: killed, crashed, or ended by os._exit(), after step 40");
+         "is gone without a word: killed, crashed, or ended by os._exit(), after step 40");
   ends.left(0, kGone);
   EXPECT_EQ(ends.first()->severity, Severity::kCritical);
   RankEnds missed = job(2);
@@ -144,7 +142,7 @@ TEST(RankEnds, OfAnotherHostOnlyThatNothingCameIsKnown) {
   ends.left(0, kGone);
   ends.left(2, kGone);
   ends.close();
-  expect(ends, {1}, Severity::kCritical, "{Ranks} has not said goodbye after step 40");
+  expect(ends, {1}, Severity::kCritical, "has not said goodbye after step 40");
   RankEnds silent = job(3);
   silent.silent(1, "evaluate() of train.py:88");
   silent.silent(2, "");

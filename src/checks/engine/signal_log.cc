@@ -81,7 +81,7 @@ void SignalLog::add(Signal now, std::uint64_t slack) {
 
 void SignalLog::replace(Check check, std::optional<Signal> now) {
   const auto old = std::ranges::find(signals_, check, &Signal::check);
-  if (old != signals_.end() && now && now->title == old->title) {
+  if (old != signals_.end() && now && now->title == old->title && now->key == old->key) {
     now->id = old->id;
     *old = std::move(*now);
     return;

@@ -8,7 +8,11 @@
 // run ended or memory ran out. Such a step is not compared, and more than five of them at the end,
 // or any before, make the verdict `insufficient-evidence`.
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "checks/engine/rules.h"
 
@@ -16,6 +20,29 @@ namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kTogether = 5;  // steps between losses of one cause
+
+struct Missing {
+  std::uint64_t steps_missing = 0;  // of the one that missed most
+  std::uint32_t ranks_expected = 0;
+  bool ever_reported = false;    // some of them
+  bool packets_dropped = false;  // by the ranks themselves, as they said later
+
+  static constexpr std::tuple kFields{field("steps_missing", &Missing::steps_missing),
+                                      field("ranks_expected", &Missing::ranks_expected),
+                                      field("ever_reported", &Missing::ever_reported),
+                                      field("packets_dropped", &Missing::packets_dropped)};
+};
+
+std::string sentence(const Missing& seen, const Who& who) {
+  if (seen.packets_dropped) {
+    return fmt::format(
+        "Packets of {} were dropped before they left, because they could not be sent in time",
+        who.within());
+  }
+  return who.words() + (seen.ever_reported
+                            ? " stopped reporting, or reported only some of the steps"
+                            : " never reported");
+}
 
 // A worker that comes back and says that it dropped its packets was not missing: presum was too
 // slow, which is information.
@@ -41,21 +68,15 @@ class MissingRank final : public Rule {
 
   void count_missing(const StepContext& context, SignalLog& log) {
     Blame blame;
-    std::uint64_t longest = 0;
-    bool seen = false;  // some of them
+    Missing seen{.ranks_expected = context.record.workers_expected};
     for (const std::uint32_t replica : context.record.missing_replicas) {
       const std::uint32_t rank = context.roster.rank_of(replica);
       Worker& worker = workers_[rank];
-      longest = std::max(longest, ++worker.missing);
-      seen = seen || worker.seen;
+      seen.steps_missing = std::max(seen.steps_missing, ++worker.missing);
+      seen.ever_reported = seen.ever_reported || worker.seen;
       insert(blame.ranks, rank);
     }
-    Signal now = sighting(&kMissingRank, context, std::move(blame), 1);
-    now.title = seen ? "{Ranks} stopped reporting, or reported only some of the steps"
-                     : "{Ranks} never reported";
-    now.evidence = {{"steps_missing", static_cast<std::int64_t>(longest)},
-                    {"workers_expected", std::int64_t{context.record.workers_expected}}};
-    log.add(std::move(now), kTogether);
+    log.add(sighting(&kMissingRank, context, std::move(blame), 1, seen), kTogether);
   }
 
   void welcome(const WorkerRecord& w, SignalLog& log) {
@@ -75,9 +96,9 @@ class MissingRank final : public Rule {
     });
     if (!all) return;
     signal.severity = Severity::kInfo;
-    signal.title =
-        "Packets of {ranks} were dropped before they left, because they could not be "
-        "sent in time";
+    Missing seen = *signal.seen.as<Missing>();
+    seen.packets_dropped = true;
+    signal.seen = seen;
   }
 
   PerWorker<Worker> workers_;  // by rank

@@ -13,13 +13,28 @@
 
 #include "checks/job/rank_ended.h"
 
+#include <fmt/format.h>
+
+#include <array>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "base/hash.h"
 #include "checks/engine/rules.h"
 
 namespace presum::checks {
 namespace {
+
+std::string plural(const std::string& verb) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kVerbs{
+      {{"was ", "were "}, {"is ", "are "}, {"does ", "do "}, {"has ", "have "}}};
+  for (const auto& [one, many] : kVerbs) {
+    if (verb.starts_with(one)) return std::string(many) + verb.substr(one.size());
+  }
+  return verb;
+}
 
 class RankEnded final : public Rule {
  public:
@@ -46,12 +61,24 @@ class RankEnded final : public Rule {
 
 }  // namespace
 
+std::string sentence(const RankEnd& seen, const Who& who) {
+  return fmt::format("{} {}", who.words(), seen.words());
+}
+
+std::string RankEnd::words() const {
+  const bool clause = how.find_first_of(":,") != std::string::npos;
+  return fmt::format("{}{} {}{}", ranks.size() > 1 ? plural(how) : how, clause ? "," : "",
+                     last_step ? fmt::format("after step {}", *last_step) : "before its first step",
+                     left_in_order ? ", before the others" : "");
+}
+
+std::uint64_t RankEnd::key() const { return name_hash(words()); }
+
 void report_end(const std::optional<RankEnd>& end, SignalLog& log) {
   if (!end) return log.replace(&kRankEnded, std::nullopt);
-  Signal signal = sighting(&kRankEnded, end->step, {end->ranks, end->everyone}, 1);
+  Signal signal =
+      sighting(&kRankEnded, end->last_step.value_or(0), {end->ranks, end->everyone}, 1, *end);
   signal.severity = end->severity;
-  signal.title = end->title;
-  signal.evidence = end->evidence;
   log.replace(&kRankEnded, std::move(signal));
 }
 

@@ -325,9 +325,107 @@ double largest_change(const std::vector<double>& rates) {
   return most;
 }
 
-std::string steps_text(double steps) {
-  if (std::isnan(steps)) return "some optimiser steps";
-  return fmt::format("{:.0f} optimiser step{}", steps, steps == 1 ? "" : "s");
+// None where an optimiser does not count its steps.
+using Steps = std::optional<std::uint64_t>;
+
+Steps counted(double steps) {
+  constexpr double kCountsBelow = 0x1p63;
+  if (!(steps >= 0 && steps < kCountsBelow)) return std::nullopt;
+  return static_cast<std::uint64_t>(std::round(steps));
+}
+
+std::string steps_text(Steps steps) {
+  if (!steps) return "some optimiser steps";
+  return fmt::format("{} optimiser step{}", *steps, *steps == 1 ? "" : "s");
+}
+
+struct OtherWeights {
+  Steps saved_optimizer_steps;
+  std::string layers;
+  std::uint64_t layers_of = 0;  // that could be compared
+  double apart_percent = kNaN;  // of the norm of those that differ
+  std::string as_saved_after;   // the weights, where they are others that were saved
+
+  static constexpr std::tuple kFields{
+      field("saved_optimizer_steps", &OtherWeights::saved_optimizer_steps),
+      field("layers", &OtherWeights::layers), field("layers_of", &OtherWeights::layers_of),
+      field("apart_percent", &OtherWeights::apart_percent),
+      field("as_saved_after", &OtherWeights::as_saved_after)};
+};
+
+struct OtherState {
+  Steps saved_optimizer_steps;
+  std::string layers;
+  std::uint64_t layers_of = 0;
+
+  static constexpr std::tuple kFields{
+      field("saved_optimizer_steps", &OtherState::saved_optimizer_steps),
+      field("layers", &OtherState::layers), field("layers_of", &OtherState::layers_of)};
+};
+
+struct OtherGenerators {
+  std::uint64_t ranks_as_saved = 0;
+  static constexpr std::tuple kFields{field("ranks_as_saved", &OtherGenerators::ranks_as_saved)};
+};
+
+struct OtherSettings {
+  std::string settings_changed;
+  static constexpr std::tuple kFields{field("settings_changed", &OtherSettings::settings_changed)};
+};
+
+// The weights are some that were saved, the optimiser is not.
+struct OtherOptimizer {
+  Steps saved_optimizer_steps;
+  Steps optimizer_steps;
+
+  static constexpr std::tuple kFields{
+      field("saved_optimizer_steps", &OtherOptimizer::saved_optimizer_steps),
+      field("optimizer_steps", &OtherOptimizer::optimizer_steps)};
+};
+
+struct OtherRate {
+  double saved_learning_rate = 0;
+  double learning_rate = 0;
+  std::uint64_t within_steps = 0;
+
+  static constexpr std::tuple kFields{field("saved_learning_rate", &OtherRate::saved_learning_rate),
+                                      field("learning_rate", &OtherRate::learning_rate),
+                                      field("within_steps", &OtherRate::within_steps)};
+};
+
+std::string sentence(const OtherWeights& seen, const Who& who) {
+  return fmt::format("{} went on with other weights than were saved after {}", who.words(),
+                     steps_text(seen.saved_optimizer_steps));
+}
+
+std::string sentence(const OtherState& seen, const Who& who) {
+  const std::string saved = seen.saved_optimizer_steps
+                                ? "after " + steps_text(seen.saved_optimizer_steps)
+                                : "with these weights";
+  return fmt::format("{} went on with another optimiser state than was saved {}", who.words(),
+                     saved);
+}
+
+std::string sentence(const OtherGenerators& /*seen*/, const Who& who) {
+  return who.words() + " went on with other random generators than were saved, unlike the others";
+}
+
+std::string sentence(const OtherSettings& /*seen*/, const Who& who) {
+  return who.words() + " went on with other settings than before the restart";
+}
+
+std::string sentence(const OtherOptimizer& seen, const Who& who) {
+  return fmt::format("{} went on with the weights that were saved after {}, and {}", who.words(),
+                     steps_text(seen.saved_optimizer_steps),
+                     seen.optimizer_steps.value_or(0) > 0
+                         ? "an optimiser that counts " + steps_text(seen.optimizer_steps)
+                         : "a new optimiser");
+}
+
+std::string sentence(const OtherRate& seen, const Who& who) {
+  return fmt::format(
+      "{} went on with the learning rate that was saved, {}, and had {} within {} recorded steps",
+      who.words(), number(seen.saved_learning_rate), number(seen.learning_rate), seen.within_steps);
 }
 
 }  // namespace
@@ -341,8 +439,10 @@ Blame Resume::blame_of(const std::set<std::uint32_t>& replicas) const {
   return out;
 }
 
-Signal Resume::signal_of(std::uint64_t key, Blame blame) const {
-  return resume_signal(key, std::move(blame), ranks_.size());
+Signal Resume::signal_of(Blame blame, Evidence seen) const {
+  Signal signal = sighting(&kResumeMismatch, 0, std::move(blame), 0.95, std::move(seen));
+  signal.workers = static_cast<std::uint32_t>(ranks_.size());
+  return signal;
 }
 
 void Resume::begins(const Identity& who, const Moment& moment, const Roster& roster,
@@ -401,12 +501,9 @@ void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
   if (one == nullptr || one->optimizer_steps == steps) {
     return log.cannot(&kResumeMismatch, one == nullptr ? why : kReplayed);
   }
-  Signal signal = signal_of(6, blame_of({}));
+  Signal signal =
+      signal_of(blame_of({}), OtherOptimizer{counted(one->optimizer_steps), counted(steps)});
   signal.severity = Severity::kInfo;
-  signal.title =
-      fmt::format("{{Ranks}} went on with the weights that were saved after {}, and {}",
-                  steps_text(one->optimizer_steps),
-                  steps > 0 ? "an optimiser that counts " + steps_text(steps) : "a new optimiser");
   signal.remedy =
       "Nothing for a warm start. To go on, load the optimiser's and the schedule's state as well.";
   log.add(std::move(signal));
@@ -436,21 +533,18 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
                            SignalLog& log) {
   const Model was = model_of(then);
   const Model is = model_of(now);
-  const double steps = then.begin()->second->optimizer_steps;
+  const Steps steps = counted(then.begin()->second->optimizer_steps);
   const Apart apart = parameters_apart(was, is);
   if (!apart.groups.empty()) {
-    Signal signal = signal_of(1, blame_of(replicas_apart(then, now)));
-    signal.title = fmt::format("{{Ranks}} went on with other weights than were saved after {}",
-                               steps_text(steps));
-    signal.evidence = {{"layers", names(apart.groups, roster)},
-                       {"layers_of", static_cast<std::int64_t>(apart.of)}};
+    OtherWeights seen{.saved_optimizer_steps = steps,
+                      .layers = names(apart.groups, roster),
+                      .layers_of = apart.of};
     if (apart.known && apart.all > 0) {
-      signal.evidence.emplace_back("percent_apart", 100 * std::sqrt(apart.squares / apart.all));
+      seen.apart_percent = 100 * std::sqrt(apart.squares / apart.all);
     }
     const MomentRecord* other = with_weights(*left_, is);
-    if (other != nullptr) {
-      signal.evidence.emplace_back("as_saved_after", steps_text(other->optimizer_steps));
-    }
+    if (other != nullptr) seen.as_saved_after = steps_text(counted(other->optimizer_steps));
+    Signal signal = signal_of(blame_of(replicas_apart(then, now)), std::move(seen));
     signal.remedy =
         "Load model and optimiser from one checkpoint, after the model is built and before it is "
         "wrapped, and look for keys that `strict=False` left out.";
@@ -459,14 +553,7 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
   }
   const std::vector<std::uint64_t> states = states_apart(was, is);
   if (states.empty()) return true;
-  Signal signal = signal_of(2, blame_of({}));
-  signal.title =
-      std::isnan(steps)
-          ? "{Ranks} went on with another optimiser state than was saved with these weights"
-          : fmt::format("{{Ranks}} went on with another optimiser state than was saved after {}",
-                        steps_text(steps));
-  signal.evidence = {{"layers", names(states, roster)},
-                     {"layers_of", static_cast<std::int64_t>(was.size())}};
+  Signal signal = signal_of(blame_of({}), OtherState{steps, names(states, roster), was.size()});
   signal.remedy =
       "Load the optimiser's state from the checkpoint of the weights, after it holds the model's "
       "parameters, in the order in which it was saved.";
@@ -480,9 +567,9 @@ void Resume::judge_generators(const Workers& then, const Workers& now, SignalLog
     insert(others.ranks, ranks_.at(replica));
   }
   if (others.ranks.empty()) return;
-  Signal signal = signal_of(3, std::move(others));
+  const std::uint64_t as_saved = now.size() - others.ranks.size();
+  Signal signal = signal_of(std::move(others), OtherGenerators{as_saved});
   signal.severity = Severity::kWarning;
-  signal.title = "{Ranks} went on with other random generators than were saved, unlike the others";
   signal.remedy = kOwnGenerators;
   log.add(std::move(signal));
 }
@@ -494,10 +581,8 @@ void Resume::judge_settings(const MomentRecord& one, const Workers& then, Signal
     changed += fmt::format("{}the parameters' dtype", changed.empty() ? "" : "; ");
   }
   if (changed.empty()) return;
-  Signal signal = signal_of(4, blame_of({}));
+  Signal signal = signal_of(blame_of({}), OtherSettings{std::move(changed)});
   signal.severity = Severity::kInfo;
-  signal.title = "{Ranks} went on with other settings than before the restart";
-  signal.evidence = {{"settings_changed", changed}};
   signal.remedy = "Nothing, where that was meant.";
   log.add(std::move(signal));
 }
@@ -520,13 +605,9 @@ void Resume::judge_rates(const StepContext& context, SignalLog& log) {
   const double before = largest_change(left_->rates);
   const double now = largest_change(rates_);
   if (!(now > kJump * before + kJumpOfRate * std::abs(rates_.front()))) return;
-  Signal signal = signal_of(8, blame_of({}));
+  Signal signal = signal_of(blame_of({}), OtherRate{rates_.front(), rates_.back(), kRates});
   signal.severity = Severity::kInfo;
   signal.last_step = context.record.step;
-  signal.title = fmt::format(
-      "{{Ranks}} went on with the learning rate that was saved, {}, and had {} within {} recorded "
-      "steps",
-      number(rates_.front()), number(rates_.back()), kRates);
   signal.remedy =
       "Nothing, where that was meant; else load the state of the learning-rate schedule.";
   log.add(std::move(signal));

@@ -64,7 +64,7 @@ class Resume final : public Rule {
   void judge_generators(const Workers& then, const Workers& now, SignalLog& log) const;
   void judge_settings(const MomentRecord& one, const Workers& then, SignalLog& log) const;
   void judge_rates(const StepContext& context, SignalLog& log);
-  Signal signal_of(std::uint64_t key, Blame blame) const;
+  Signal signal_of(Blame blame, Evidence seen) const;
   Blame blame_of(const std::set<std::uint32_t>& replicas) const;
 
   std::optional<Left> left_;

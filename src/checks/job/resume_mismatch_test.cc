@@ -111,10 +111,10 @@ TEST(Resume, OtherWeightsAreNamedWithTheirDistance) {
   run.begins(with_layer(1, group(2, 2.02F)));
   const Signal found = run.only();
   EXPECT_EQ(found.severity, Severity::kCritical);
-  EXPECT_NE(found.title.find("other weights than were saved after 50 optimiser steps"),
+  EXPECT_NE(sentence_of(found).find("other weights than were saved after 50 optimiser steps"),
             std::string::npos);
   EXPECT_TRUE(found.everyone);
-  EXPECT_NEAR(number_of(found, "percent_apart"), 1, 0.01);
+  EXPECT_NEAR(number_of(found, "apart_percent"), 1, 0.01);
   EXPECT_EQ(number_of(found, "layers_of"), 3);
 }
 
@@ -132,7 +132,7 @@ TEST(Resume, AnotherCheckpointIsRecognised) {
 TEST(Resume, AnotherOptimiserStateIsNamed) {
   Continued run;
   run.begins(with_layer(2, group(3, 3, 8)));
-  EXPECT_NE(run.only().title.find("another optimiser state"), std::string::npos);
+  EXPECT_NE(sentence_of(run.only()).find("another optimiser state"), std::string::npos);
 }
 
 TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
@@ -163,7 +163,7 @@ TEST(Resume, SavedWeightsWithANewOptimiserAreInformation) {
   Continued run;
   run.begins(kNothing, 0);
   EXPECT_EQ(run.only().severity, Severity::kInfo);
-  EXPECT_NE(run.only().title.find("saved after 50 optimiser steps, and a new optimiser"),
+  EXPECT_NE(sentence_of(run.only()).find("saved after 50 optimiser steps, and a new optimiser"),
             std::string::npos);
   Continued uncounted;  // as of momentum
   uncounted.left().saved = saved(kNaN);
@@ -269,7 +269,7 @@ TEST(Resume, AtAnotherStepNothingIsKnown) {
   Continued same;  // weights
   ASSERT_EQ(same.begins(kNothing, 1).found().size(), 1U);
   EXPECT_EQ(same.only().severity, Severity::kInfo);
-  EXPECT_NE(same.only().title.find("that counts 1 optimiser step"), std::string::npos);
+  EXPECT_NE(sentence_of(same.only()).find("that counts 1 optimiser step"), std::string::npos);
 }
 
 TEST(Resume, WithoutACountTheWeightsTell) {
@@ -442,7 +442,7 @@ Continued scheduled(std::vector<double> before, double after) {
 TEST(Resume, AScheduleThatWasNotRestoredIsInformation) {
   const Signal found = scheduled({0.097, 0.098, 0.099}, 0.002).only();
   EXPECT_EQ(found.severity, Severity::kInfo);
-  EXPECT_NE(found.title.find("saved, 0.1, and had 0.002"), std::string::npos);
+  EXPECT_NE(sentence_of(found).find("saved, 0.1, and had 0.002"), std::string::npos);
   EXPECT_TRUE(scheduled({0.097, 0.098, 0.099}, 0.101).found().empty());
   EXPECT_TRUE(scheduled({0.04, 0.06, 0.08}, 0.12).found().empty()) << "a steep warm-up goes on";
   EXPECT_TRUE(scheduled({}, 0.002).found().empty()) << "nothing is known";

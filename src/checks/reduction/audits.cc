@@ -7,6 +7,10 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <utility>
+
+#include "base/hash.h"
 #include "checks/engine/rules.h"
 #include "presum/audit.h"
 
@@ -16,28 +20,76 @@ namespace {
 constexpr const char* kNotAudited = "No reduction was audited (audit= was not set).";
 constexpr int kFp32Bits = 24;
 
-Signal shared(Check check, const StepContext& context, const WorkerRecord& w) {
-  Signal signal = sighting(check, context, of_all(context.record), 0.95);
-  signal.evidence = {{"audited_by_rank", static_cast<std::int64_t>(w.rank)},
-                     {"elements", static_cast<std::int64_t>(w.audit->elements)},
-                     {"elements_differing", static_cast<std::int64_t>(w.audit->differing)},
-                     {"relative_l2", w.audit->relative_l2},
-                     {"error_max", w.audit->error_max},
-                     {"accumulation", std::string(to_string(w.audit->accumulation))},
-                     {"order", std::string(to_string(w.audit->order))}};
-  return signal;
+// An element that differs is not the correctly rounded sum.
+struct Audited {
+  std::uint32_t audited_by_rank = 0;
+  std::uint64_t elements = 0;
+  std::uint64_t elements_differing = 0;
+  double relative_l2 = kNaN;
+  double error_max = kNaN;
+  std::string accumulation;
+  std::string order;
+
+  static constexpr std::tuple kFields{field("audited_by_rank", &Audited::audited_by_rank),
+                                      field("elements", &Audited::elements),
+                                      field("elements_differing", &Audited::elements_differing),
+                                      field("relative_l2", &Audited::relative_l2),
+                                      field("error_max", &Audited::error_max),
+                                      field("accumulation", &Audited::accumulation),
+                                      field("order", &Audited::order)};
+};
+
+struct WrongSum : Audited {
+  std::uint64_t elements_wrong = 0;
+  static constexpr auto kFields = std::tuple_cat(
+      Audited::kFields, std::tuple{field("elements_wrong", &WrongSum::elements_wrong)});
+};
+
+struct AddedInFormat : Audited {
+  std::string gradient_format;
+
+  std::uint64_t key() const { return name_hash(accumulation); }
+  static constexpr auto kFields = std::tuple_cat(
+      Audited::kFields, std::tuple{field("gradient_format", &AddedInFormat::gradient_format)});
+};
+
+struct OtherBits : Audited {};
+
+std::string sentence(const WrongSum& seen, const Who& who) {
+  return fmt::format(
+      "{} of {} elements that {} got from the reduction are further from the sum than rounding "
+      "explains",
+      seen.elements_wrong, seen.elements, who.within());
+}
+
+std::string sentence(const AddedInFormat& seen, const Who& who) {
+  return fmt::format("The gradients of {} were added in {}, and they are {}", who.within(),
+                     seen.accumulation, seen.gradient_format);
+}
+
+std::string sentence(const OtherBits& /*seen*/, const Who& who) {
+  return fmt::format("The same reduction of the same gradients gave {} other bits the second time",
+                     who.within());
+}
+
+Audited audited(const WorkerRecord& w) {
+  return {.audited_by_rank = w.rank,
+          .elements = w.audit->elements,
+          .elements_differing = w.audit->differing,
+          .relative_l2 = w.audit->relative_l2,
+          .error_max = w.audit->error_max,
+          .accumulation = to_string(w.audit->accumulation),
+          .order = to_string(w.audit->order)};
+}
+
+Signal shared(Check check, const StepContext& context, Evidence seen) {
+  return sighting(check, context, of_all(context.record), 0.95, std::move(seen));
 }
 
 void check_error(const StepContext& context, const WorkerRecord& w, SignalLog& log) {
   log.checked(&kReductionError);
   if (w.audit->wrong == 0) return;
-  Signal signal = shared(&kReductionError, context, w);
-  signal.title = fmt::format(
-      "{} of {} elements that {{ranks}} got from the reduction are further from the sum than "
-      "rounding explains",
-      w.audit->wrong, w.audit->elements);
-  signal.evidence.emplace_back("elements_wrong", static_cast<std::int64_t>(w.audit->wrong));
-  log.add(std::move(signal));
+  log.add(shared(&kReductionError, context, WrongSum{audited(w), w.audit->wrong}));
 }
 
 void check_dtype(const StepContext& context, const WorkerRecord& w, SignalLog& log) {
@@ -49,12 +101,10 @@ void check_dtype(const StepContext& context, const WorkerRecord& w, SignalLog& l
   log.checked(&kReductionDtype);
   const bool fewer = bits < significand_bits(w.audit->gradient);
   if (!fewer && bits >= kFp32Bits) return;
-  Signal signal = shared(&kReductionDtype, context, w);
-  signal.key = static_cast<std::uint64_t>(w.audit->accumulation);
+  Signal signal =
+      shared(&kReductionDtype, context, AddedInFormat{audited(w), to_string(w.audit->gradient)});
   // Sixteen-bit gradients that are added in their own format: nothing was promised.
   if (!fewer) signal.severity = Severity::kInfo;
-  signal.title = fmt::format("The gradients of {{ranks}} were added in {}, and they are {}",
-                             to_string(w.audit->accumulation), to_string(w.audit->gradient));
   log.add(std::move(signal));
 }
 
@@ -64,9 +114,7 @@ void check_repeat(const StepContext& context, const WorkerRecord& w, SignalLog& 
   }
   log.checked(&kReductionNondeterministic);
   if (w.audit->repeat == Repeat::kEqual) return;
-  Signal signal = shared(&kReductionNondeterministic, context, w);
-  signal.title = "The same reduction of the same gradients gave {ranks} other bits the second time";
-  log.add(std::move(signal));
+  log.add(shared(&kReductionNondeterministic, context, OtherBits{audited(w)}));
 }
 
 // An audit is of the sum that all workers share, whoever made it.

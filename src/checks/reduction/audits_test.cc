@@ -65,6 +65,7 @@ TEST(ReductionDtype, FewerBitsThanTheGradientsAreAWarning) {
   const Watched w = changed([](AuditRecord& a) { a.accumulation = Accumulation::kBF16; });
   expect(w, "reduction-dtype",
          {.severity = Severity::kWarning, .title = "were added in bf16, and they are fp32"});
+  EXPECT_EQ(text_of(w.first(), "gradient_format"), "fp32");
   const Watched own =
       changed([](AuditRecord& a) { a.gradient = a.accumulation = Accumulation::kF16; });
   expect(own, "reduction-dtype", {.severity = Severity::kInfo});

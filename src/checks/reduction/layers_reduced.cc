@@ -22,7 +22,6 @@ constexpr double kEqual = 0.02;    // two layers' factors
 constexpr double kExact = 1e-4;    // of the mean's size: rounding of sums in 32 bits
 constexpr std::size_t kNames = 8;  // of layers, and of sets
 constexpr double kNothing = 0.05;  // of the others' weight
-constexpr std::uint64_t kBase = 16;
 constexpr const char* kLookIntoHook =
     "Compare the process groups that these parameters are reduced over, and what a communication "
     "hook does to its bucket before it is reduced.";
@@ -56,18 +55,83 @@ std::string names(const Layers& layers, const StepContext& context) {
                      [&](const auto* layer) { return context.roster.group_name(layer->id); });
 }
 
-// "in some layers", or nothing where it is all of them.
-const char* where(const Layers& layers, const StepContext& context) {
-  if (layers.size() == context.record.layers.size()) return "";
-  return layers.size() == 1 ? " in one layer" : " in some layers";
+struct SomeLayers {
+  std::string layers;  // names of the first
+  std::uint64_t layers_affected = 0;
+  std::uint64_t layers_of = 0;
+
+  // " in some layers", or nothing where it is all of them.
+  const char* where() const {
+    if (layers_affected == layers_of) return "";
+    return layers_affected == 1 ? " in one layer" : " in some layers";
+  }
+  static constexpr std::tuple kFields{field("layers", &SomeLayers::layers),
+                                      field("layers_affected", &SomeLayers::layers_affected),
+                                      field("layers_of", &SomeLayers::layers_of)};
+};
+
+struct KeptOwn : SomeLayers {};
+
+struct OtherWeight : SomeLayers {
+  double weight = 0;  // 0: its part is not in it
+  static constexpr auto kFields =
+      std::tuple_cat(SomeLayers::kFields, std::tuple{field("weight", &OtherWeight::weight)});
+};
+
+struct MeansOfSome : SomeLayers {
+  std::string means_of;
+  static constexpr auto kFields =
+      std::tuple_cat(SomeLayers::kFields, std::tuple{field("means_of", &MeansOfSome::means_of)});
+};
+
+struct LayersScaled : SomeLayers {
+  double factor = 0;
+  std::string factor_is;
+  static constexpr auto kFields =
+      std::tuple_cat(SomeLayers::kFields, std::tuple{field("factor", &LayersScaled::factor),
+                                                     field("factor_is", &LayersScaled::factor_is)});
+};
+
+struct NotTheMean : SomeLayers {
+  double distance_from_mean = 0;  // over its norm
+  static constexpr auto kFields =
+      std::tuple_cat(SomeLayers::kFields,
+                     std::tuple{field("distance_from_mean", &NotTheMean::distance_from_mean)});
+};
+
+std::string sentence(const KeptOwn& seen, const Who& who) {
+  return fmt::format("{} kept their own gradients{}: these were not reduced", who.words(),
+                     seen.where());
 }
 
-Signal signal_of(Check check, std::uint64_t key, const Layers& layers, Blame blame,
-                 const StepContext& context) {
-  Signal signal = sighting({check, kBase + key}, context, std::move(blame), 0.95);
-  signal.evidence = {{"layers", names(layers, context)},
-                     {"layers_of", static_cast<std::int64_t>(context.record.layers.size())}};
-  return signal;
+std::string sentence(const OtherWeight& seen, const Who& who) {
+  const std::string held =
+      seen.weight == 0 ? "nothing" : fmt::format("{} times the part", number(seen.weight));
+  return fmt::format("The reduced gradient held {} of {}{}", held, who.within(), seen.where());
+}
+
+std::string sentence(const MeansOfSome& seen, const Who& who) {
+  return fmt::format("{} were not reduced with all the others{}", who.words(), seen.where());
+}
+
+std::string sentence(const LayersScaled& seen, const Who& who) {
+  return fmt::format(
+      "The reduced gradient of {} was {} times the mean of the workers' gradients{}{}{}",
+      who.within(), number(seen.factor), seen.where(), seen.factor_is.empty() ? "" : ": ",
+      seen.factor_is);
+}
+
+std::string sentence(const NotTheMean& seen, const Who& who) {
+  return fmt::format("The reduced gradient of {} was not the mean of the workers' gradients{}",
+                     who.within(), seen.where());
+}
+
+SomeLayers some(const Layers& layers, const StepContext& context) {
+  return {names(layers, context), layers.size(), context.record.layers.size()};
+}
+
+Signal signal_of(Check check, Blame blame, const StepContext& context, Evidence seen) {
+  return sighting(check, context, std::move(blame), 0.95, std::move(seen));
 }
 
 Ranks ranks_of(const LayerReduction& layer) {
@@ -104,9 +168,7 @@ class LayersReduced final : public Rule {
     for (const LayerReduction* layer : layers) ranks = unite(ranks, layer->kept_own);
     const bool everyone = ranks.size() == context.workers();
     const Check check = everyone ? &kNoReduction : &kReducedGradientMismatch;
-    Signal signal = signal_of(check, 1, layers, {ranks, everyone}, context);
-    signal.title = fmt::format("{{Ranks}} kept their own gradients{}: these were not reduced",
-                               where(layers, context));
+    Signal signal = signal_of(check, {ranks, everyone}, context, KeptOwn{some(layers, context)});
     signal.remedy =
         "Look for parameters that came after the model was wrapped, that are left out of the "
         "reduction (ignored, `set_requires_all_reduce`), or whose gradient is written after it.";
@@ -125,12 +187,8 @@ class LayersReduced final : public Rule {
     if (std::abs(weight) < kNothing) weight = 0;
     // Of all layers it is perhaps meant: weights by tokens, in a communication hook.
     if (weight > 0 && layers.size() == context.record.layers.size()) return;
-    Signal signal = signal_of(&kReducedGradientMismatch, 4, layers, {ranks, false}, context);
-    signal.title =
-        fmt::format("The reduced gradient held {} of {{ranks}}{}",
-                    weight == 0 ? "nothing" : fmt::format("{} times the part", number(weight)),
-                    where(layers, context));
-    signal.evidence.emplace_back("weight", weight);
+    Signal signal = signal_of(&kReducedGradientMismatch, {ranks, false}, context,
+                              OtherWeight{some(layers, context), weight});
     signal.remedy = kLookIntoHook;
     log.add(std::move(signal), 1);
   }
@@ -145,15 +203,12 @@ class LayersReduced final : public Rule {
       return layer->means_of == all.front()->means_of;
     });
     const auto& sets = layers.front()->means_of;
-    Signal signal =
-        signal_of(&kReducedGradientMismatch, 2, layers, of_all(context.record), context);
-    signal.title =
-        std::string("{Ranks} were not reduced with all the others") + where(layers, context);
     std::string among;
     for (std::size_t i = 0; i < sets.size() && i < kNames; ++i) {
       among += fmt::format("{}{}", i == 0 ? "" : "; ", rank_ranges(sets[i]));
     }
-    signal.evidence.emplace_back("means_of", among);
+    Signal signal = signal_of(&kReducedGradientMismatch, of_all(context.record), context,
+                              MeansOfSome{some(layers, context), std::move(among)});
     signal.remedy = kLookIntoHook;
     log.add(std::move(signal), 1);
   }
@@ -170,13 +225,10 @@ class LayersReduced final : public Rule {
     });
     if (layers.size() == context.record.layers.size()) return;
     const double factor = layers.front()->factor;
-    const std::string name = factor_name(factor, static_cast<double>(context.workers()));
-    Signal signal = signal_of(&kReductionScale, 1, layers, of_all(context.record), context);
-    signal.title = fmt::format(
-        "The reduced gradient of {{ranks}} was {} times the mean of the workers' gradients{}{}{}",
-        number(factor), where(layers, context), name.empty() ? "" : ": ", name);
-    signal.evidence.emplace_back("factor", factor);
-    log.add(std::move(signal), 1);
+    log.add(signal_of(&kReductionScale, of_all(context.record), context,
+                      LayersScaled{some(layers, context), factor,
+                                   factor_name(factor, static_cast<double>(context.workers()))}),
+            1);
   }
 
   // A compression of gradients is such a thing too, but of most layers.
@@ -190,8 +242,9 @@ class LayersReduced final : public Rule {
     const bool others_exact = 2 * layers.size() <= all && exact(context) + layers.size() == all;
     strange_ = !layers.empty() && (few || others_exact) ? strange_ + 1 : 0;
     if (strange_ < (others_exact ? 1U : 2U)) return;
-    Signal signal =
-        signal_of(&kReducedGradientMismatch, 3, layers, of_all(context.record), context);
+    const double off = (*std::ranges::max_element(layers, {}, &LayerReduction::off))->off;
+    Signal signal = signal_of(&kReducedGradientMismatch, of_all(context.record), context,
+                              NotTheMean{some(layers, context), off});
     signal.severity = others_exact ? Severity::kWarning : Severity::kInfo;
     signal.confidence = 0.8;
     signal.remedy =
@@ -199,13 +252,6 @@ class LayersReduced final : public Rule {
         "scales or overwrites in part, a parameter that is left out. A communication hook that "
         "compresses some layers does that. Without one, audit the "
         "reduction: `attach(audit=25)`.";
-    signal.title = fmt::format(
-        "The reduced gradient of {{ranks}} was not the mean of the workers' gradients{}",
-        where(layers, context));
-    signal.evidence.emplace_back(
-        "distance_from_mean", (*std::ranges::max_element(layers, {}, [](const LayerReduction* l) {
-                                return l->off;
-                              }))->off);
     log.add(std::move(signal), 1);
   }
 

@@ -39,6 +39,7 @@ TEST(LayersReduced, NamesTheLayerThatIsAMultipleAndTheFactor) {
   });
   expect(w, "reduction-scale", {.count = 4, .first_step = 25, .title = "4 times"});
   EXPECT_NE(w.first().title.find("the sum instead of the mean"), std::string::npos);
+  EXPECT_EQ(number_of(w.first(), "layers_affected"), 1);
   EXPECT_EQ(number_of(w.first(), "layers_of"), 10);
   EXPECT_FALSE(text_of(w.first(), "layers").empty());
 }

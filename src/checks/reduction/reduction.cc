@@ -24,6 +24,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -69,6 +70,82 @@ Ranks kept_everything(const StepRecord& record) {
   return ranks;
 }
 
+struct NeverDue {
+  std::uint64_t unreduced_steps = 0;
+  static constexpr std::tuple kFields{field("unreduced_steps", &NeverDue::unreduced_steps)};
+};
+
+struct NothingReduced {
+  std::uint64_t ranks_with_own_gradient = 0;
+  std::optional<std::uint64_t> distinct_reduced_gradients;  // shards of own ones are none
+  Ranks ranks_around_wrapper;
+
+  static constexpr std::tuple kFields{
+      field("ranks_with_own_gradient", &NothingReduced::ranks_with_own_gradient),
+      field("distinct_reduced_gradients", &NothingReduced::distinct_reduced_gradients),
+      field("ranks_around_wrapper", &NothingReduced::ranks_around_wrapper)};
+};
+
+struct OtherReduced {
+  bool most_agree = true;
+  std::uint64_t distinct_reduced_gradients = 0;
+  std::string layers;
+
+  static constexpr std::tuple kFields{
+      field("most_agree", &OtherReduced::most_agree),
+      field("distinct_reduced_gradients", &OtherReduced::distinct_reduced_gradients),
+      field("layers", &OtherReduced::layers)};
+};
+
+struct MadeNonfinite {
+  std::uint64_t ranks_with_nonfinite_result = 0;
+  static constexpr std::tuple kFields{
+      field("ranks_with_nonfinite_result", &MadeNonfinite::ranks_with_nonfinite_result)};
+};
+
+struct Scaled {
+  double factor = 0;
+  double factor_error = 0;
+  std::string factor_is;
+  double reduced_norm = 0;
+  double mean_norm = 0;
+
+  static constexpr std::tuple kFields{
+      field("factor", &Scaled::factor), field("factor_error", &Scaled::factor_error),
+      field("factor_is", &Scaled::factor_is), field("reduced_norm", &Scaled::reduced_norm),
+      field("mean_norm", &Scaled::mean_norm)};
+};
+
+std::string sentence(const NeverDue& /*seen*/, const Who& who) {
+  return who.words() + " ran the optimiser on gradients that were never due to be reduced";
+}
+
+std::string sentence(const NothingReduced& seen, const Who& who) {
+  const bool all = seen.ranks_with_own_gradient >= who.ranks.size();
+  const std::string kept =
+      all ? who.words() : fmt::format("{} of {}", seen.ranks_with_own_gradient, who.within());
+  const char* around = "the forward pass went around the data-parallel wrapper, so ";
+  return fmt::format("{} kept their own gradients: {}{} reduced", kept,
+                     seen.ranks_around_wrapper.empty() ? "" : around,
+                     all ? "nothing was" : "these were not");
+}
+
+std::string sentence(const OtherReduced& seen, const Who& who) {
+  return who.words() + (seen.most_agree ? " held another reduced gradient than the others"
+                                        : " held different reduced gradients");
+}
+
+std::string sentence(const MadeNonfinite& /*seen*/, const Who& who) {
+  return who.words() +
+         " put in finite gradients, and the reduced gradient was not finite: the reduction made it";
+}
+
+std::string sentence(const Scaled& seen, const Who& who) {
+  return fmt::format(
+      "The reduced gradient of {} was {} times the mean of the workers' gradients{}{}",
+      who.within(), number(seen.factor), seen.factor_is.empty() ? "" : ": ", seen.factor_is);
+}
+
 class Reduction final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -96,10 +173,7 @@ class Reduction final : public Rule {
       return steps > std::exchange(unreduced_[w.replica], steps);
     });
     if (blame.ranks.empty()) return;
-    Signal signal = sighting({&kNoReduction, 1}, context, blame, 0.99);
-    signal.title = "{Ranks} ran the optimiser on gradients that were never due to be reduced";
-    signal.evidence = {{"unreduced_steps", static_cast<std::int64_t>(most)}};
-    log.add(std::move(signal), 1);
+    log.add(sighting(&kNoReduction, context, blame, 0.99, NeverDue{most}), 1);
   }
 
   void compare(const StepContext& context, SignalLog& log) {
@@ -130,30 +204,18 @@ class Reduction final : public Rule {
     const auto bypasses = [](const WorkerRecord& w) {
       return value_of(w, FingerprintKind::kWrapperForward, 1) == 0;
     };
-    const Ranks bypass = blame_where(context, bypasses).ranks;
-    Signal signal = sighting(&kNoReduction, context, of_all(context.record), 0.99);
-    signal.title = bypass.empty()
-                       ? "{Ranks} kept their own gradients: nothing was reduced"
-                       : "{Ranks} kept their own gradients: the forward pass went around the "
-                         "data-parallel wrapper, so nothing was reduced";
-    signal.evidence = {{"workers_with_own_gradient", static_cast<std::int64_t>(own)}};
-    if (held.differs()) {  // shards of own ones are no other gradients
-      signal.evidence.emplace_back("distinct_reduced_gradients",
-                                   static_cast<std::int64_t>(held.groups.size()));
-    }
-    if (!bypass.empty()) signal.evidence.emplace_back("ranks_around_wrapper", rank_ranges(bypass));
-    log.add(std::move(signal));
+    NothingReduced seen{.ranks_with_own_gradient = own,
+                        .ranks_around_wrapper = blame_where(context, bypasses).ranks};
+    if (held.differs()) seen.distinct_reduced_gradients = held.groups.size();
+    log.add(sighting(&kNoReduction, context, of_all(context.record), 0.99, std::move(seen)));
   }
 
   void mismatch(const StepContext& context, const Split& held, SignalLog& log) const {
-    Signal signal = sighting(&kReducedGradientMismatch, context, held.blame(), 0.99);
-    signal.title = "{Ranks} held another reduced gradient than the others";
-    if (signal.everyone) signal.title = "{Ranks} held different reduced gradients";
-    signal.evidence = {
-        {"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
-    const std::string layers = layers_apart(context);
-    if (!layers.empty()) signal.evidence.emplace_back("layers", layers);
-    log.add(std::move(signal), 1);
+    const Blame blame = held.blame();
+    OtherReduced seen{.most_agree = !blame.everyone,
+                      .distinct_reduced_gradients = held.groups.size(),
+                      .layers = layers_apart(context)};
+    log.add(sighting(&kReducedGradientMismatch, context, blame, 0.99, std::move(seen)), 1);
   }
 
   void check_finite(const StepContext& context, SignalLog& log) const {
@@ -162,12 +224,8 @@ class Reduction final : public Rule {
         context.record.workers.begin(), context.record.workers.end(),
         [](const WorkerRecord& w) { return has_reduced(w) && !std::isfinite(w.reduced_norm); });
     if (made == 0) return;
-    Signal signal = sighting({&kReducedGradientMismatch, 1}, context, of_all(context.record), 0.95);
-    signal.title =
-        "{Ranks} put in finite gradients, and the reduced gradient was not finite: the reduction "
-        "made it";
-    signal.evidence = {{"workers_with_nonfinite_result", static_cast<std::int64_t>(made)}};
-    log.add(std::move(signal));
+    log.add(sighting(&kReducedGradientMismatch, context, of_all(context.record), 0.95,
+                     MadeNonfinite{static_cast<std::uint64_t>(made)}));
   }
 
   void check_scale(const StepContext& context, SignalLog& log) {
@@ -190,17 +248,15 @@ class Reduction final : public Rule {
       log.needs(&kReductionScale, 1, "The norm was off once, as by chance.");
     }
     if (!off || (name.empty() && !again)) return;
-    Signal signal = sighting(&kReductionScale, context, of_all(r), name.empty() ? 0.6 : 0.9);
+    Scaled seen{.factor = ratio,
+                .factor_error = ratio * error,
+                .factor_is = name,
+                .reduced_norm = reduced,
+                .mean_norm = r.mean_norm};
+    Signal signal =
+        sighting(&kReductionScale, context, of_all(r), name.empty() ? 0.6 : 0.9, std::move(seen));
     // Compression of gradients loses norm on purpose.
     if (name.empty()) signal.severity = Severity::kWarning;
-    signal.title = fmt::format(
-        "The reduced gradient of {{ranks}} was {} times the mean of the "
-        "workers' gradients{}{}",
-        number(ratio), name.empty() ? "" : ": ", name);
-    signal.evidence = {{"factor", ratio},
-                       {"factor_error", ratio * error},
-                       {"reduced_norm", reduced},
-                       {"mean_norm", r.mean_norm}};
     log.add(std::move(signal));
   }
 

@@ -26,6 +26,17 @@ TEST(NoReduction, WorkersThatKeepTheirOwnGradients) {
   }
 }
 
+TEST(NoReduction, OfMostRanksItIsSaidHowMany) {
+  const Watched w = played(0, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      if (x.rank < 5) x.reduced_fingerprint = x.fingerprint;
+    }
+  });
+  expect(
+      w, "no-reduction",
+      {.count = 8, .title = "5 of all 8 ranks kept their own gradients: these were not reduced"});
+}
+
 TEST(NoReduction, SaysThatTheWrapperWasGoneAround) {
   Watched w = played(40, [](StepRecord& r) {
     if (r.step < 10) return;
@@ -33,8 +44,11 @@ TEST(NoReduction, SaysThatTheWrapperWasGoneAround) {
     for (WorkerRecord& x : r.workers) set(x, Kind::kWrapperForward, 0);
   });
   // where the reduced gradient is next read
-  expect(w, "no-reduction", {.first_step = 25, .title = "wrapper"});
-  EXPECT_EQ(text_of(w.first(), "ranks_around_wrapper"), "0-7");
+  expect(w, "no-reduction",
+         {.first_step = 25,
+          .title = "All 8 ranks kept their own gradients: the forward pass went around the "
+                   "data-parallel wrapper, so nothing was reduced"});
+  EXPECT_EQ(value_in(w.first(), "ranks_around_wrapper"), (RankList{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
 TEST(NoReduction, AWrapperThatIsGoneAroundButReducesIsFine) {
