@@ -15,7 +15,6 @@ class Resume;
 
 // Parts of other rules.
 std::unique_ptr<Rule> make_layers_reduced();    // of what is made of whole gradients
-std::unique_ptr<Rule> make_batch_sizes();       // says it as a token-imbalance
 std::unique_ptr<Rule> make_repeated_batches();  // as overlapping-data
 
 // A stall that has begun, or is over.

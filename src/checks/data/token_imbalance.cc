@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// **token-imbalance.** For a worker that stands out in anything: where its target tokens are 1.2
+// times the others' or more (or as much fewer) and on that side in four of five steps, the tokens
+// are named as the cause. For all workers: the mean coefficient of variation of token counts is
+// above 0.2 while weights do not follow the counts. `loss_gap` is the mean distance between the
+// mean of means and the mean over tokens. Exchangeable workers cannot show it otherwise. Numbers of
+// micro-batches, or else of samples, that differ between ranks in the same way in 5 records in a
+// row are told as they are; samples are information where the program's weights follow them.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "checks/data/token_shares.h"
+#include "checks/engine/rules.h"
+#include "checks/engine/split.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::uint64_t kTokenSteps = 20;
+constexpr double kTokenVariation = 0.2;
+constexpr std::uint64_t kSureOfSizes = 5;  // records in a row
+constexpr const char* kEqual =
+    "Give every rank the same batch size and number of micro-batches, or weight each loss by what "
+    "it is the mean of: the reduction counts all ranks alike.";
+
+struct UnequalSizes {
+  enum class Of : std::uint8_t { kMicroBatches, kSamples };
+
+  Of of = Of::kMicroBatches;
+  std::string by_rank;
+
+  std::string what() const { return of == Of::kMicroBatches ? "micro-batches" : "samples"; }
+  std::uint64_t key() const { return static_cast<std::uint64_t>(of); }
+  static constexpr std::tuple kFields{field("what", &UnequalSizes::what),
+                                      field("by_rank", &UnequalSizes::by_rank)};
+};
+
+std::string sentence(const UnequalSizes& seen, const Who& who) {
+  if (who.everyone) {
+    return fmt::format("{} had different numbers of {} in every step", who.words(), seen.what());
+  }
+  return fmt::format("{} had another number of {} in every step than the others", who.words(),
+                     seen.what());
+}
+
+template <typename SizeOf>
+Split sizes(const StepRecord& record, const SizeOf& size_of) {
+  std::vector<RankValue> held;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t size = size_of(w);
+    if (size == 0) return {};
+    held.push_back({size, w.rank});
+  }
+  return split(std::move(held));
+}
+
+bool weighted_by_rows(const StepRecord& record) {
+  const auto each = [](const WorkerRecord& w) {
+    return w.weight / static_cast<double>(w.samples.rows);
+  };
+  const double first = each(record.workers.front());
+  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
+    return std::abs(each(w) - first) <= 1e-3 * first;
+  });
+}
+
+void report(const StepContext& context, const Split& sizes, UnequalSizes::Of of,
+            std::uint64_t first_step, bool rows_known, SignalLog& log) {
+  Signal signal = sighting(&kTokenImbalance, context, sizes.blame(), 0.9,
+                           UnequalSizes{.of = of, .by_rank = sizes.text()});
+  signal.first_step = first_step;
+  if (rows_known && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
+  signal.remedy = kEqual;
+  log.add(std::move(signal), kAllSteps);
+}
+
+// Micro-batches of a step, and rows, that are others on some ranks, step after step.
+class BatchSizes {
+ public:
+  void update(const StepContext& context, SignalLog& log) {
+    if (!context.complete()) return;
+    const StepRecord& record = context.record;
+    const Split micro = sizes(record, [](const WorkerRecord& w) { return w.micro_batches; });
+    const Split rows = sizes(record, [](const WorkerRecord& w) { return w.samples.rows; });
+    const bool rows_known = rows.known > 0;
+    const bool equal_work = rows_known && !rows.differs();
+    if (lasts(micro_batches_, equal_work ? Split{} : micro, record.step)) {
+      report(context, micro, UnequalSizes::Of::kMicroBatches, micro_batches_.same.first_step,
+             rows_known, log);
+    }
+    if (lasts(rows_, rows, record.step) && !micro.differs()) {
+      report(context, rows, UnequalSizes::Of::kSamples, rows_.same.first_step, true, log);
+    }
+  }
+
+ private:
+  struct Lasting {
+    std::string held;  // which ranks hold what
+    Streak same;
+  };
+
+  static bool lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) {
+    const std::string held = sizes.differs() ? sizes.text() : "";
+    if (held != lasting.held) lasting = {held, {}};
+    return lasting.same.see(!held.empty(), step) >= kSureOfSizes;
+  }
+
+  Lasting micro_batches_;
+  Lasting rows_;
+};
+
+struct UnweightedTokens {
+  double tokens_cv = kNaN;  // mean over steps of the counts' coefficient of variation
+  double loss_gap = kNaN;   // mean distance between the mean of means and the mean over tokens
+
+  static constexpr std::tuple kFields{field("tokens_cv", &UnweightedTokens::tokens_cv),
+                                      field("loss_gap", &UnweightedTokens::loss_gap)};
+};
+
+std::string sentence(const UnweightedTokens& /*seen*/, const Who& who) {
+  return who.words() +
+         " had token counts that differ while every rank's mean counts alike: the mean of means is "
+         "not the mean over tokens";
+}
+
+std::string token_suspects(std::span<const Signal* const> signals) {
+  const bool known = std::ranges::any_of(
+      signals, [](const Signal* s) { return s->seen.as<OtherTokens>() != nullptr; });
+  return known ? "prompts or padding that are not masked as on the others, or other lengths" : "";
+}
+
+// The mean over all target tokens; NaN where a loss or a count is unknown.
+double token_weighted_loss(const StepRecord& record) {
+  double sum = 0;
+  double tokens = 0;
+  for (const WorkerRecord& w : record.workers) {
+    if (w.tokens == 0) return kNaN;
+    sum += w.loss * static_cast<double>(w.tokens);
+    tokens += static_cast<double>(w.tokens);
+  }
+  return sum / tokens;
+}
+
+bool weights_follow_tokens(const StepRecord& record) {
+  const WorkerRecord& first = record.workers.front();
+  const double each = first.weight / static_cast<double>(first.tokens);
+  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
+    return std::abs(w.weight / static_cast<double>(w.tokens) - each) <= 1e-3 * each;
+  });
+}
+
+class TokenImbalance final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    watch_tokens(context, log);
+    sizes_.update(context, log);
+  }
+
+ private:
+  void watch_tokens(const StepContext& context, SignalLog& log) {
+    const StepRecord& r = context.record;
+    if (std::isnan(r.tokens_cv)) {
+      return log.cannot(&kTokenImbalance, "Token counts are not known.");
+    }
+    if (std::ranges::any_of(r.workers, [](const auto& w) { return w.tokens == 0; })) return;
+    log.waits(&kTokenImbalance, "Fewer than 20 steps with token counts so far.");
+    const bool weighted = weights_follow_tokens(r);
+    cv_sum_ += weighted ? 0 : r.tokens_cv;
+    const double gap = std::abs(r.loss_mean - token_weighted_loss(r));
+    if (std::isfinite(gap)) {
+      gap_sum_ += gap;
+      ++gap_steps_;
+    }
+    if (++token_steps_ < kTokenSteps) return;
+    log.checked(&kTokenImbalance);
+    const double cv = cv_sum_ / static_cast<double>(token_steps_);
+    if (!(cv > kTokenVariation) || weighted) return;
+    UnweightedTokens seen{.tokens_cv = cv};
+    if (gap_steps_ > 0) seen.loss_gap = gap_sum_ / static_cast<double>(gap_steps_);
+    Signal signal = sighting(&kTokenImbalance, context, of_all(r), 0.8, seen);
+    signal.first_step = r.step - std::min(r.step, kTokenSteps - 1);
+    signal.severity = Severity::kInfo;
+    log.add(std::move(signal));
+  }
+
+  std::uint64_t token_steps_ = 0;
+  double cv_sum_ = 0;
+  double gap_sum_ = 0;  // |mean of the workers' losses - mean over tokens|
+  std::uint64_t gap_steps_ = 0;
+  BatchSizes sizes_;
+};
+
+}  // namespace
+
+constexpr Check kTokenImbalanceExplains[] = {&kRankOutlier, &kLossEvent};
+constinit const CheckInfo kTokenImbalance{
+    .id = "token-imbalance",
+    .severity = Severity::kWarning,
+    .compares = "target tokens of every worker's batch",
+    .fires =
+        "after 20 steps; numbers of micro-batches or samples after 5; counts of all ranks that do "
+        "not fit their weights are information",
+    .consequence = "A token in a short batch counts more than one in a long batch.",
+    .cannot_see = "Batches whose target tokens are not known.",
+    .mistake =
+        "loss = F.cross_entropy(logits, labels, ignore_index=-100)  # a mean over other counts\n"
+        "labels = input_ids.clone()  # the prompt is not masked on this rank",
+    .fix =
+        "Weight each worker's loss by its target tokens: divide the summed loss by the global "
+        "token count, or batch by length on all ranks alike.",
+    .resembles = "huggingface/transformers#34242",
+    .precedence = 300,
+    .explains = kTokenImbalanceExplains,
+    .compares_ranks = true,
+    .info_explains = false,
+    .suspects = token_suspects,
+    .make = make<TokenImbalance>,
+};
+
+}  // namespace presum::checks

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/gradient/deviation.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "checks/engine/text.h"
+
+namespace presum::checks {
+namespace {
+
+using detect::Alarm;
+using detect::Statistic;
+
+constexpr double kSmallest = 0.05;    // an effect that is worth a word, in standard deviations
+constexpr double kLargest = 100;      // above, the number says nothing more
+constexpr double kNearInteger = 0.3;  // over the integer: 0.15 for 2, 0.03 for 10
+
+struct Words {
+  Statistic statistic;
+  const char* name;  // in evidence
+  const char* of;    // in a sentence
+};
+
+constexpr Words kStatisticWords[] = {
+    {Statistic::kLoss, "loss", "loss"},
+    {Statistic::kNorm, "norm", "gradient norm"},
+    {Statistic::kDirection, "direction", "cosine with the other ranks' gradients"},
+    {Statistic::kPeak, "peak", "largest gradient element relative to the norm"},
+    {Statistic::kResidual, "residual", "gradient norm for its loss"},
+    {Statistic::kTokens, "tokens", "token count"},
+    {Statistic::kGroupNorm, "group_norm", "gradient norm in one layer"},
+    {Statistic::kPair, "direction", "gradient direction"},
+    {Statistic::kMicroBatch, "micro_batch_loss", "spread of micro-batch losses"},
+    {Statistic::kOwnTime, "time", "own time"},
+    {Statistic::kQueuedTime, "time", "own time"},
+};
+
+static_assert(std::size(kStatisticWords) == static_cast<std::size_t>(Statistic::kQueuedTime) + 1);
+
+const Words& words_of(Statistic statistic) {
+  return *std::ranges::find(kStatisticWords, statistic, &Words::statistic);
+}
+
+std::string deviations(double effect) {
+  const double size = std::abs(effect);
+  return size > kLargest ? fmt::format("over {} standard deviations", kLargest)
+                         : fmt::format("{} standard deviations", number(size));
+}
+
+// How far, from ": " on; empty where it is not known or too small for a word.
+std::string how_far(const Deviation& seen) {
+  const bool far = std::abs(seen.effect_sd) >= kSmallest;
+  if (std::isnan(seen.ratio)) return far ? ": " + deviations(seen.effect_sd) : "";
+  const std::string brackets = far ? fmt::format(" ({})", deviations(seen.effect_sd)) : "";
+  if (!seen.of_rank) return fmt::format(": {} times theirs{}", number(seen.ratio), brackets);
+  return fmt::format(": rank {}'s is {} times rank {}'s{}", *seen.of_rank, number(seen.ratio),
+                     *seen.beside_rank, brackets);
+}
+
+std::string outlier_sentence(const Deviation& seen, const Who& who) {
+  const bool in_layer = seen.of == Statistic::kGroupNorm && !seen.layer.empty();
+  const std::string of = in_layer ? "gradient norm in " + seen.layer : words_of(seen.of).of;
+  const std::string most =
+      in_layer || seen.layer.empty() ? "" : "; the gradient differs most in " + seen.layer;
+  if (seen.of_rank) {
+    return fmt::format("{} persistently differed in their {}{}{}", who.words(), of, how_far(seen),
+                       most);
+  }
+  return fmt::format("{} had a {} persistently {} than the other ranks'{}{}", who.words(), of,
+                     seen.high ? "higher" : "lower", how_far(seen), most);
+}
+
+// ---- what it may come from
+
+using Texts = std::vector<std::string>;
+using Signals = std::span<const Signal* const>;
+
+// k >= 2 where the ratio is that whole number, or its inverse; else 0.
+int whole_factor(double ratio) {
+  if (!(ratio > 0) || !std::isfinite(ratio)) return 0;
+  const double factor = std::max(ratio, 1 / ratio);
+  const double nearest = std::round(factor);
+  return nearest >= 2 && nearest <= 64 && std::abs(factor / nearest - 1) <= kNearInteger / nearest
+             ? static_cast<int>(nearest)
+             : 0;
+}
+
+// Of two ranks nobody knows which is at fault.
+void suspect_either(const Deviation* loss, const Deviation* norm, Texts& out) {
+  const int factor = norm == nullptr ? 0 : whole_factor(norm->ratio);
+  if (factor > 0) {
+    out.push_back(fmt::format(
+        "on one of them, a loss that is divided by {} once more or not divided", factor));
+  }
+  if (norm != nullptr && (norm->ratio < 0.5 || norm->ratio > 2)) {
+    out.emplace_back("on one of them, a gradient that is clipped before the reduction");
+  }
+  if (loss != nullptr) {
+    out.emplace_back(
+        "other labels or inputs on one of them (mixed up, another normalisation, tokeniser or "
+        "mask), or a loss that is reduced otherwise");
+  }
+}
+
+void suspect_norm(const Deviation& norm, Texts& out) {
+  const int factor = whole_factor(norm.ratio);
+  if (factor > 0 && norm.ratio > 1) {
+    out.push_back(fmt::format("a loss that is not divided by {}, as it is on the others", factor));
+  } else if (factor > 0) {
+    out.push_back(fmt::format("a loss that is divided by {} once more", factor));
+  }
+  if (norm.ratio < 0.5) out.emplace_back("a gradient that is clipped before the reduction");
+}
+
+void suspect_loss(const Deviation* loss, bool turned, Texts& out) {
+  const bool loses = loss != nullptr && loss->effect_sd > 0;
+  if (turned && !loses) {
+    out.emplace_back("a gradient whose sign is turned, or that is of another step or other data");
+  }
+  if (loses) {
+    out.emplace_back(
+        "other labels or inputs (mixed up, another normalisation, tokeniser or mask), or a loss "
+        "that is reduced otherwise");
+  } else if (loss != nullptr) {
+    out.emplace_back("easier or repeated data, or a regularisation that is switched off");
+  }
+  if (turned && loses) out.emplace_back("labels that do not belong to their inputs");
+}
+
+// What the finding's own ranks show.
+const Deviation* of(Signals signals, Statistic statistic) {
+  for (const Signal* signal : signals) {
+    const auto* seen = signal->seen.as<Deviation>();
+    if (seen == nullptr || signal->ranks != signals.front()->ranks) continue;
+    if (seen->of == statistic && !seen->of_static_data) return seen;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string Deviation::statistic() const { return words_of(of).name; }
+
+std::string sentence(const Deviation& seen, const Who& who) {
+  using enum Alarm::Kind;
+  if (seen.of_static_data) {
+    const bool alike = seen.kind == kPairSimilar || seen.kind == kTooConsistent;
+    return fmt::format("{} {}, as may be where each rank reads the same samples again and again",
+                       who.words(), alike ? "were lastingly alike" : "differed lastingly");
+  }
+  switch (seen.kind) {
+    case kPairSimilar:
+      return who.words() + " had gradients more alike than chance allows" + how_far(seen);
+    case kPairOpposed:
+      return who.words() + " had gradients less alike than chance allows" + how_far(seen);
+    case kTooConsistent:
+      return who.words() + " differed less than their micro-batches allow";
+    case kTooInconsistent:
+      return who.words() + " had micro-batches more alike than chance allows";
+    case kEvent:
+      return fmt::format("{} had a {} far outside everything seen before{}", who.words(),
+                         words_of(seen.of).of, how_far(seen));
+    case kOutlier:
+      break;
+  }
+  return outlier_sentence(seen, who);
+}
+
+std::string outlier_suspects(Signals signals) {
+  Texts out;
+  const Deviation* loss = of(signals, Statistic::kLoss);
+  const Deviation* norm = of(signals, Statistic::kNorm);
+  const auto* head = signals.front()->seen.as<Deviation>();
+  if (head != nullptr && head->of_rank) {
+    suspect_either(loss, norm, out);
+    return fmt::format("{}", fmt::join(out, "; "));
+  }
+  const Deviation* direction = of(signals, Statistic::kDirection);
+  const Deviation* peak = of(signals, Statistic::kPeak);
+  const bool turned = direction != nullptr && direction->effect_sd < 0;
+  // A scale does not turn it.
+  if (norm != nullptr && std::isfinite(norm->ratio) && !turned) suspect_norm(*norm, out);
+  suspect_loss(loss, turned, out);
+  if (direction != nullptr && !turned) {
+    out.emplace_back("a larger batch, or samples that others read too");
+  }
+  if (peak != nullptr && peak->effect_sd > 0) out.emplace_back("single elements that were damaged");
+  if (peak != nullptr && peak->effect_sd < 0)
+    out.emplace_back("noise that is added to the gradient");
+  if (of(signals, Statistic::kGroupNorm) != nullptr) {
+    out.emplace_back("a layer that is frozen, scaled or dropped on these ranks alone");
+  }
+  return fmt::format("{}", fmt::join(out, "; "));
+}
+
+}  // namespace presum::checks

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+
+#include "checks/engine/evidence.h"
+#include "checks/engine/signal_log.h"
+#include "detect/detector.h"
+
+namespace presum::checks {
+
+// An alarm as people read it.
+struct Deviation {
+  detect::Alarm::Kind kind = detect::Alarm::Kind::kOutlier;
+  detect::Statistic of = detect::Statistic::kLoss;
+  bool high = false;
+  bool of_all = false;          // no minority was named
+  bool of_static_data = false;  // every rank reads its own samples again and again
+  std::string layer;            // in which the gradient differs most
+  double log10_evidence = kNaN;
+  double effect_sd = kNaN;
+  double ratio = kNaN;  // to the others' mean, or of two ranks the first's to the second's
+  std::optional<std::uint32_t> of_rank;
+  std::optional<std::uint32_t> beside_rank;
+
+  std::string statistic() const;
+  // What everyone shows is not what the named ranks show.
+  std::uint64_t key() const {
+    if (of_static_data) return 0;
+    return 16 + static_cast<std::uint64_t>(kind) * 64 + static_cast<std::uint64_t>(of) * 4 +
+           (of_all ? 2 : 0) + (high ? 1 : 0);
+  }
+  static constexpr std::tuple kFields{field("statistic", &Deviation::statistic),
+                                      field("effect_sd", &Deviation::effect_sd),
+                                      field("ratio", &Deviation::ratio),
+                                      field("of_rank", &Deviation::of_rank),
+                                      field("beside_rank", &Deviation::beside_rank),
+                                      field("layer", &Deviation::layer),
+                                      field("log10_evidence", &Deviation::log10_evidence)};
+};
+
+std::string sentence(const Deviation& seen, const Who& who);
+
+// What ranks that deviate may come from.
+std::string outlier_suspects(std::span<const Signal* const> signals);
+
+}  // namespace presum::checks
