@@ -6,6 +6,7 @@
 #include <cmath>
 #include <deque>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "checks/engine/rules.h"
@@ -26,6 +27,7 @@ constexpr std::uint64_t kLeastPeriod = 5;  // recorded steps
 constexpr std::uint64_t kInARow = 4;       // steps that are no exception any more
 constexpr double kTolerance = 0.1;         // of the period
 constexpr double kMostOfIt = 0.5;          // a share that names the cause
+constexpr const char* kProcessor = "processor";
 
 constexpr std::size_t kBlock = 50;  // steps
 constexpr std::size_t kBlocks = 8;
@@ -41,6 +43,47 @@ double unqueued(const WorkerRecord& w) {
   const double computes =
       w.times.of(Phase::kForward) + w.times.of(Phase::kBackward) + w.times.of(Phase::kOptimizer);
   return computes - std::min(computes, queued_of(w));
+}
+
+struct StallsAgain {
+  std::uint64_t period_steps = 0;
+  double longer_s = 0;
+  std::string phase;       // in which most of it passes, or "processor": what it waits for
+  double phase_share = 0;  // of what is longer
+  double job_share = 0;
+
+  static constexpr std::tuple kFields{
+      field("period_steps", &StallsAgain::period_steps), field("longer_s", &StallsAgain::longer_s),
+      field("phase", &StallsAgain::phase), field("phase_share", &StallsAgain::phase_share),
+      field("job_share", &StallsAgain::job_share)};
+};
+
+struct SlowsDown {
+  double times_as_long = 1;
+  double own_ms = 0;  // of the fastest: its passes and its optimizer's step
+  double own_then_ms = 0;
+  std::uint64_t then_step = 0;
+
+  static constexpr std::tuple kFields{
+      field("times_as_long", &SlowsDown::times_as_long), field("own_ms", &SlowsDown::own_ms),
+      field("own_then_ms", &SlowsDown::own_then_ms), field("then_step", &SlowsDown::then_step)};
+};
+
+std::string sentence(const StallsAgain& seen, const Who& who) {
+  const std::string where =
+      seen.phase == kProcessor
+          ? "waiting for a processor"
+          : fmt::format("{} in the phase \"{}\"",
+                        seen.phase_share >= kMostOfIt ? "mostly" : "the most of it", seen.phase);
+  return fmt::format("{} took {:.3g} s longer every {} steps or so, {}: {:.0f}% of the job",
+                     who.words(), seen.longer_s, seen.period_steps, where, 100 * seen.job_share);
+}
+
+std::string sentence(const SlowsDown& seen, const Who& who) {
+  return fmt::format(
+      "{} became slower and slower: the fastest took {:.3g} ms a step for its passes and its "
+      "optimizer's step, {:.3g} ms at step {}",
+      who.words(), seen.own_ms, seen.own_then_ms, seen.then_step);
 }
 
 // Steps that take far longer than usual, at equal distances.
@@ -126,29 +169,24 @@ class PeriodicStalls {
       for (std::size_t p = 0; p < kPhaseCount; ++p) phases[p] += weight * stall.phases[p];
       ranks = unite(ranks, stall.ranks);
     }
+    const double waits = queued / longer;
     const auto most = std::ranges::max_element(phases);
-    const char* phase = to_string(static_cast<Phase>(most - phases.begin()));
+    const bool queues = waits >= kMostOfIt;
+    const StallsAgain seen{
+        .period_steps = period,
+        .longer_s = longer,
+        .phase = queues ? kProcessor : to_string(static_cast<Phase>(most - phases.begin())),
+        .phase_share = queues ? waits : *most / longer,
+        .job_share =
+            longer / (longer + static_cast<double>(period) * std::max(1e-9, total_.value()))};
     const bool everyone = ranks.size() == record.workers.size();
-    Signal signal = sighting(&kPeriodicStall, record.step, {ranks, everyone}, 0.8);
+    Signal signal = sighting(&kPeriodicStall, record.step, {ranks, everyone}, 0.8, seen);
     signal.first_step = stalls_.front().step;
-    const double share =
-        longer / (longer + static_cast<double>(period) * std::max(1e-9, total_.value()));
-    const bool waits = queued >= kMostOfIt * longer;
-    signal.title = fmt::format(
-        "{{Ranks}} took {:.3g} s longer every {} steps or so, {}: {:.0f}% of the job", longer,
-        period,
-        waits ? "waiting for a processor"
-              : fmt::format("{} in the phase \"{}\"",
-                            *most >= kMostOfIt * longer ? "mostly" : "the most of it", phase),
-        100 * share);
-    if (waits) {
+    if (queues) {
       signal.remedy =
           "Look at what else runs on these processors at such times, or which quota holds the "
           "ranks back.";
     }
-    signal.evidence = {{"period_steps", static_cast<std::int64_t>(period)},
-                       {"longer_s", std::round(longer * 1e4) / 1e4},
-                       {"phase", waits ? "processor" : phase}};
     log.add(std::move(signal), period * kStallsKept);
   }
 
@@ -182,15 +220,12 @@ class GradualSlowing {
     if (!slows()) return;
     const Block& first = blocks_.front();
     const Block& last = blocks_.back();
-    Signal signal = sighting(&kGradualSlowing, record.step, of_all(record), 0.7);
+    Signal signal = sighting(&kGradualSlowing, record.step, of_all(record), 0.7,
+                             SlowsDown{.times_as_long = last.seconds / first.seconds,
+                                       .own_ms = 1e3 * last.seconds,
+                                       .own_then_ms = 1e3 * first.seconds,
+                                       .then_step = first.first_step});
     signal.first_step = first.first_step;
-    signal.title = fmt::format(
-        "{{Ranks}} became slower and slower: the fastest took {:.3g} ms a step for its passes and "
-        "its optimizer's step, {:.3g} ms at step {}",
-        1e3 * last.seconds, 1e3 * first.seconds, first.first_step);
-    signal.evidence = {{"times_as_long", last.seconds / first.seconds},
-                       {"own_ms", 1e3 * last.seconds},
-                       {"own_ms_then", 1e3 * first.seconds}};
     log.add(std::move(signal), kBlock * kBlocks);
   }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checks/engine/rules.h"
+#include "checks/engine/testing.h"
 
 namespace presum::checks {
 namespace {
@@ -47,8 +48,8 @@ TEST(PeriodicStalls, AreNamedWithPeriodRankAndPhase) {
   EXPECT_EQ(s.check, &kPeriodicStall);
   EXPECT_EQ(s.ranks, (Ranks{0}));
   EXPECT_FALSE(s.everyone);
-  EXPECT_EQ(std::get<std::int64_t>(s.evidence.front().second), 50);
-  EXPECT_NE(s.title.find("rest"), std::string::npos);
+  EXPECT_EQ(number_of(s, "period_steps"), 50);
+  EXPECT_NE(sentence_of(s).find("rest"), std::string::npos);
   EXPECT_EQ(s.severity, Severity::kInfo);
 }
 
@@ -67,8 +68,8 @@ TEST(PeriodicStalls, InAQueueForAProcessorAreSaidToBe) {
   });
   ASSERT_EQ(found.size(), 1U);
   const Signal& s = found.front();
-  EXPECT_NE(s.title.find("waiting for a processor"), std::string::npos) << s.title;
-  EXPECT_EQ(s.title.find("phase"), std::string::npos) << s.title;
+  EXPECT_NE(sentence_of(s).find("waiting for a processor"), std::string::npos) << sentence_of(s);
+  EXPECT_EQ(sentence_of(s).find("phase"), std::string::npos) << sentence_of(s);
   EXPECT_FALSE(s.remedy.empty());
 }
 
@@ -96,6 +97,9 @@ TEST(GradualSlowing, IsNamed) {
   });
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found.front().check, &kGradualSlowing);
+  EXPECT_EQ(sentence_of(found.front()).find("All 4 ranks became slower and slower: the fastest"),
+            0U);
+  EXPECT_GT(number_of(found.front(), "times_as_long"), 1.3);
   EXPECT_TRUE(found.front().everyone);
 }
 

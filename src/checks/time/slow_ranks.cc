@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "checks/engine/rules.h"
@@ -40,8 +41,6 @@ constexpr const char* kNotTimed =
     "The times of a step were not known on two ranks so far: the first step's never are, nor "
     "where FSDP trains on a device.";
 
-double milliseconds(double seconds) { return std::round(seconds * 1e5) / 100; }
-
 std::string in_phase(Phase phase) {
   switch (phase) {
     case Phase::kData:
@@ -66,15 +65,6 @@ Phase slowest_phase(const BesideOthers& times) {
     if (own && times.phases[p] > times.phases[most]) most = p;
   }
   return static_cast<Phase>(most);
-}
-
-std::string in_phases(const BesideOthers& times) {
-  const Phase phase = slowest_phase(times);
-  const double share = times.phases[static_cast<std::size_t>(phase)] / times.own;
-  const char* much = share >= kNearlyAll  ? ""
-                     : share >= kMostOfIt ? "mostly "
-                                          : "in several phases, the most ";
-  return much + in_phase(phase);
 }
 
 // Which kinds of time make a worker's own time longer than the others', each by half of it or more,
@@ -106,27 +96,177 @@ double queued_longer(const BesideOthers& times) {
   return times.thread.queued - times.others_thread.queued;
 }
 
-// What the thread did for longer than the others'.
-std::string doing(const BesideOthers& times, const Causes& causes) {
-  if (causes.blocked) return ": its thread slept, or waited for something";
-  if (!causes.computes) return "";
-  std::string out = fmt::format(": it computed {:.3g} times as long",
-                                times.thread.processor / times.others_thread.processor);
-  if (causes.queued && queued_longer(times) >= kLeastQueued) {
-    out += fmt::format(" and waited {:.3g} ms longer for a processor", queued_longer(times) * 1e3);
+struct Slower {
+  // As far as its thread's clocks and its tokens tell.
+  enum class By : std::uint8_t {
+    kTokens,
+    kQueue,  // alone
+    kUnknown,
+    kComputing,
+    kComputingAndQueue,
+    kSleep,
+  };
+
+  By by = By::kUnknown;
+  double log10_evidence = 0;
+  Phase slowest = Phase::kRest;
+  std::string phase;       // it, or "processor": what is waited for
+  double phase_share = 0;  // of what is longer
+  double longer_ms = 0;
+  double others_own_ms = 0;
+  double times_the_others = 1;
+  double others_wait_ms = 0;
+  double step_ms = 0;
+  double job_share = 0;
+  // Of its thread.
+  double on_processor_share = kNaN;
+  double processor_times_the_others = kNaN;
+  double queued_longer_ms = kNaN;
+  // Where it is by tokens.
+  double longer_by_tokens_ms = kNaN;
+  double correlation = kNaN;
+
+  std::string because() const {
+    constexpr std::array kNames = {"longer batches",      "queue",        "", "computing",
+                                   "computing and queue", "sleep or wait"};
+    return kNames[static_cast<std::size_t>(by)];
   }
-  return out;
+  static constexpr std::tuple kFields{
+      field("time_log10_evidence", &Slower::log10_evidence),
+      field("because", &Slower::because),
+      field("phase", &Slower::phase),
+      field("phase_share", &Slower::phase_share),
+      field("longer_ms", &Slower::longer_ms),
+      field("others_own_ms", &Slower::others_own_ms),
+      field("times_the_others", &Slower::times_the_others),
+      field("others_wait_ms", &Slower::others_wait_ms),
+      field("step_ms", &Slower::step_ms),
+      field("job_share", &Slower::job_share),
+      field("on_processor_share", &Slower::on_processor_share),
+      field("processor_times_the_others", &Slower::processor_times_the_others),
+      field("queued_longer_ms", &Slower::queued_longer_ms),
+      field("longer_by_tokens_ms", &Slower::longer_by_tokens_ms),
+      field("correlation", &Slower::correlation)};
+};
+
+struct SlowHost {
+  std::string host;
+  double longer_ms = 0;
+
+  static constexpr std::tuple kFields{field("host", &SlowHost::host),
+                                      field("longer_ms", &SlowHost::longer_ms)};
+};
+
+struct AllStarved {
+  double data_ms = 0;
+  double step_ms = 0;
+  double job_share = 0;
+
+  std::string phase() const { return to_string(Phase::kData); }
+  static constexpr std::tuple kFields{
+      field("phase", &AllStarved::phase), field("data_ms", &AllStarved::data_ms),
+      field("step_ms", &AllStarved::step_ms), field("job_share", &AllStarved::job_share)};
+};
+
+struct LongestBatch {
+  double correlation = 0;    // of times with tokens
+  double tokens_spread = 0;  // standard deviation of the logarithm
+  double waiting_ms = 0;
+  double step_ms = 0;
+  double job_share = 0;
+
+  static constexpr std::tuple kFields{field("correlation", &LongestBatch::correlation),
+                                      field("tokens_spread", &LongestBatch::tokens_spread),
+                                      field("waiting_ms", &LongestBatch::waiting_ms),
+                                      field("step_ms", &LongestBatch::step_ms),
+                                      field("job_share", &LongestBatch::job_share)};
+};
+
+std::string in_phases(const Slower& seen) {
+  const char* much = seen.phase_share >= kNearlyAll  ? ""
+                     : seen.phase_share >= kMostOfIt ? "mostly "
+                                                     : "in several phases, the most ";
+  return much + in_phase(seen.slowest);
 }
 
-void add_thread_times(Values& evidence, const BesideOthers& times) {
-  if (times.on_processor > 0) evidence.emplace_back("share_on_processor", times.on_processor);
+std::string where(const Slower& seen) {
+  using By = Slower::By;
+  switch (seen.by) {
+    case By::kTokens:
+      return "for longer batches: its time follows its tokens";
+    case By::kQueue:
+      return "waiting for a processor";
+    case By::kUnknown:
+      break;
+    case By::kComputing:
+      return fmt::format("{}: it computed {:.3g} times as long", in_phases(seen),
+                         seen.processor_times_the_others);
+    case By::kComputingAndQueue:
+      return fmt::format(
+          "{}: it computed {:.3g} times as long and waited {:.3g} ms longer for a processor",
+          in_phases(seen), seen.processor_times_the_others, seen.queued_longer_ms);
+    case By::kSleep:
+      return in_phases(seen) + ": its thread slept, or waited for something";
+  }
+  return in_phases(seen);
+}
+
+std::string sentence(const Slower& seen, const Who& who) {
+  return fmt::format(
+      "{} took {:.3g} ms longer than the others in each step, {}; the others wait {:.3g} ms of "
+      "{:.3g} ms a step: {:.0f}% of the job",
+      who.words(), seen.longer_ms, where(seen), seen.others_wait_ms, seen.step_ms,
+      100 * seen.job_share);
+}
+
+std::string sentence(const SlowHost& seen, const Who& who) {
+  return fmt::format(
+      "All ranks of host {} ({}) took about {:.3g} ms longer than the others in each step",
+      seen.host, who.within(), seen.longer_ms);
+}
+
+std::string sentence(const AllStarved& seen, const Who& who) {
+  return fmt::format(
+      "{} spent {:.3g} ms of {:.3g} ms a step before the first forward pass, for data or what the "
+      "loop does there: {:.0f}% of the job",
+      who.words(), seen.data_ms, seen.step_ms, 100 * seen.job_share);
+}
+
+std::string sentence(const LongestBatch& seen, const Who& who) {
+  return fmt::format(
+      "{} waited {:.3g} ms of {:.3g} ms a step for whoever had the longest batch: {:.0f}% of the "
+      "job; long batches, not a slow machine",
+      who.words(), seen.waiting_ms, seen.step_ms, 100 * seen.job_share);
+}
+
+Slower::By reason(const Causes& causes, double queued_seconds) {
+  using By = Slower::By;
+  if (causes.only_queued()) return By::kQueue;
+  if (causes.blocked) return By::kSleep;
+  if (!causes.computes) return By::kUnknown;
+  return causes.queued && queued_seconds >= kLeastQueued ? By::kComputingAndQueue : By::kComputing;
+}
+
+Slower slower(const BesideOthers& times, const Causes& causes, double log10_evidence) {
+  const Phase phase = slowest_phase(times);
+  const double share = times.phases[static_cast<std::size_t>(phase)] / times.own;
+  Slower out{.by = reason(causes, queued_longer(times)),
+             .log10_evidence = log10_evidence,
+             .slowest = phase,
+             .phase = causes.only_queued() ? "processor" : to_string(phase),
+             .phase_share = causes.only_queued() ? kNaN : share,
+             .longer_ms = 1e3 * times.own,
+             .others_own_ms = 1e3 * times.others_own,
+             .times_the_others = (times.others_own + times.own) / times.others_own,
+             .others_wait_ms = -1e3 * times.waits,
+             .step_ms = 1e3 * times.step,
+             .job_share = -times.waits / times.step};
+  if (times.on_processor > 0) out.on_processor_share = times.on_processor;
   if (times.others_thread.processor > 0) {
-    evidence.emplace_back("processor_times_the_others",
-                          times.thread.processor / times.others_thread.processor);
+    out.processor_times_the_others = times.thread.processor / times.others_thread.processor;
   }
-  if (queued_longer(times) > 0) {
-    evidence.emplace_back("queued_longer_ms", milliseconds(queued_longer(times)));
-  }
+  if (queued_longer(times) > 0) out.queued_longer_ms = 1e3 * queued_longer(times);
+  return out;
 }
 
 // Of slow-rank; empty: that of the catalogue.
@@ -148,8 +288,8 @@ std::string remedy_of(const Causes& causes) {
 }
 
 // Of how the job as a whole spends its time, seen over that many steps.
-Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps) {
-  Signal signal = sighting({check, 1}, record.step, of_all(record), kConfidence);
+Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps, Evidence seen) {
+  Signal signal = sighting(check, record.step, of_all(record), kConfidence, std::move(seen));
   signal.first_step -= std::min(signal.first_step, steps);
   signal.severity = Severity::kInfo;
   return signal;
@@ -260,8 +400,9 @@ class SlowRanks final : public Rule {
       const std::uint32_t rank = context.roster.rank_of(alarm.replicas.front());
       const auto said = said_.find(rank);
       if (said == said_.end()) continue;
-      log.prolong(said->second, 0, {rank}, record.step);
-      if (said->second != &kUnevenBatches) log.prolong(&kSlowNode, 0, {rank}, record.step);
+      log.prolong(said->second, key_of(Slower{}), {rank}, record.step);
+      if (said->second == &kUnevenBatches) continue;
+      log.prolong(&kSlowNode, key_of(SlowHost{}), {rank}, record.step);
     }
     if (!timed) return;
     watch_data(context, log);
@@ -286,39 +427,23 @@ class SlowRanks final : public Rule {
     if (queued && alarm.statistic == detect::Statistic::kOwnTime) return;
     if (queued && longer < kLeastQueued) return;
     const bool tokens = tokens_.explained(replica) >= kMostOfIt * longer;
-    const Phase phase = slowest_phase(times);
-    const Check check = tokens                            ? &kUnevenBatches
-                        : queued || phase != Phase::kData ? &kSlowRank
-                                                          : &kDataStarved;
+    const Check check = tokens                                           ? &kUnevenBatches
+                        : queued || slowest_phase(times) != Phase::kData ? &kSlowRank
+                                                                         : &kDataStarved;
     const std::uint32_t rank = context.roster.rank_of(replica);
-    Signal signal = sighting(check, alarm.step, {{rank}, false}, kConfidence);
+    Slower seen = slower(times, causes, alarm.evidence);
+    if (tokens) {
+      seen.by = Slower::By::kTokens;
+      seen.longer_by_tokens_ms = 1e3 * tokens_.explained(replica);
+      seen.correlation = tokens_.correlation();
+    }
+    Signal signal = sighting(check, alarm.step, {{rank}, false}, kConfidence, std::move(seen));
     signal.first_step = std::min(alarm.first_step, alarm.step);
     signal.workers = context.record.workers_expected;
-    const double step = times.step;
-    const double others = times.others_own;
-    const std::string where = tokens   ? "for longer batches: its time follows its tokens"
-                              : queued ? "waiting for a processor"
-                                       : in_phases(times) + doing(times, causes);
-    signal.title = fmt::format(
-        "{{Ranks}} took {:.3g} ms longer than the others in each step, {}; the others wait "
-        "{:.3g} ms of {:.3g} ms a step: {:.0f}% of the job",
-        longer * 1e3, where, waited * 1e3, step * 1e3, 100 * waited / step);
     signal.certain_step = alarm.step;
-    signal.evidence = {{"time_log10_evidence", alarm.evidence},
-                       {"phase", queued ? "processor" : to_string(phase)},
-                       {"longer_ms", milliseconds(longer)},
-                       {"others_own_ms", milliseconds(others)},
-                       {"times_the_others", (others + longer) / others},
-                       {"others_wait_ms", milliseconds(waited)},
-                       {"step_ms", milliseconds(step)}};
-    add_thread_times(signal.evidence, times);
     if (check == &kSlowRank) signal.remedy = remedy_of(causes);
-    if (queued) signal.severity = Severity::kInfo;  // that is not the program's
-    if (tokens) {
-      signal.severity = Severity::kInfo;
-      signal.evidence.emplace_back("longer_by_tokens_ms", milliseconds(tokens_.explained(replica)));
-      signal.evidence.emplace_back("correlation", tokens_.correlation());
-    }
+    // A queue is not the program's.
+    if (queued || tokens) signal.severity = Severity::kInfo;
     said_[rank] = check;
     log.add(signal);
     if (!tokens) report_node(context, signal, log);
@@ -338,20 +463,16 @@ class SlowRanks final : public Rule {
       return said != said_.end() && said->second != &kUnevenBatches;
     });
     if (!all_slow || here.size() < 2) return;
-    Signal node = sighting(&kSlowNode, slow.last_step, {here, false}, kConfidence);
-    node.first_step = slow.first_step;
     double longer = 0;
     for (const WorkerRecord& w : context.record.workers) {
       if (std::ranges::binary_search(here, w.rank) && means_.knows(w.replica)) {
         longer += means_.since(w.replica, slow.first_step).own / static_cast<double>(here.size());
       }
     }
-    node.title = fmt::format(
-        "All ranks of host {} ({{ranks}}) took about {:.3g} ms longer than the others in each step",
-        host.front(), 1e3 * longer);
+    Signal node = sighting(&kSlowNode, slow.last_step, {here, false}, kConfidence,
+                           SlowHost{host.front(), 1e3 * longer});
+    node.first_step = slow.first_step;
     node.certain_step = slow.last_step;
-    node.evidence = {{"host", host.front()},
-                     {"longer_ms", milliseconds(longer)}};
     log.add(std::move(node));
   }
 
@@ -363,15 +484,9 @@ class SlowRanks final : public Rule {
     const bool one =
         std::ranges::any_of(said_, [](const auto& s) { return s.second == &kDataStarved; });
     if (one) return;  // the others wait for it, not for data
-    Signal signal = of_everyone(&kDataStarved, context.record, kLongEnough);
-    signal.title = fmt::format(
-        "{{Ranks}} spent {:.3g} ms of {:.3g} ms a step before the first forward pass, for data "
-        "or what the loop does there: {:.0f}% of the job",
-        data * 1e3, step * 1e3, 100 * data / step);
-    signal.evidence = {{"phase", to_string(Phase::kData)},
-                       {"data_ms", milliseconds(data)},
-                       {"step_ms", milliseconds(step)}};
-    log.add(std::move(signal));
+    log.add(of_everyone(
+        &kDataStarved, context.record, kLongEnough,
+        AllStarved{.data_ms = 1e3 * data, .step_ms = 1e3 * step, .job_share = data / step}));
   }
 
   void watch_batches(const StepContext& context, SignalLog& log) const {
@@ -379,16 +494,12 @@ class SlowRanks final : public Rule {
     const double step = means_.step_seconds();
     if (tokens_.steps() < kUnevenSteps || tokens_.spread() < kUnevenSpread) return;
     if (tokens_.correlation() < kUnevenCorrelation || waiting < kUnevenShare * step) return;
-    Signal signal = of_everyone(&kUnevenBatches, context.record, kUnevenSteps);
-    signal.title = fmt::format(
-        "{{Ranks}} waited {:.3g} ms of {:.3g} ms a step for whoever had the longest batch: {:.0f}% "
-        "of the job; long batches, not a slow machine",
-        waiting * 1e3, step * 1e3, 100 * waiting / step);
-    signal.evidence = {{"correlation", tokens_.correlation()},
-                       {"tokens_spread", tokens_.spread()},
-                       {"waiting_ms", milliseconds(waiting)},
-                       {"step_ms", milliseconds(step)}};
-    log.add(std::move(signal));
+    log.add(of_everyone(&kUnevenBatches, context.record, kUnevenSteps,
+                        LongestBatch{.correlation = tokens_.correlation(),
+                                     .tokens_spread = tokens_.spread(),
+                                     .waiting_ms = 1e3 * waiting,
+                                     .step_ms = 1e3 * step,
+                                     .job_share = waiting / step}));
   }
 
   PhaseMeans means_;

@@ -105,6 +105,9 @@ TEST_P(SlowPhase, IsNamedWithItsCost) {
   EXPECT_EQ(f.last_step, 79U);
   EXPECT_NE(f.title.find("40 ms longer"), std::string::npos) << f.title;
   EXPECT_NE(f.title.find("of the job"), std::string::npos) << f.title;
+  EXPECT_NEAR(number_of(f, "longer_ms"), 40, 1);
+  EXPECT_NEAR(number_of(f, "job_share"), number_of(f, "others_wait_ms") / number_of(f, "step_ms"),
+              1e-9);
 }
 INSTANTIATE_TEST_SUITE_P(Phases, SlowPhase,
                          ::testing::Values(Phase::kData, Phase::kForward, Phase::kBackward,
@@ -170,6 +173,8 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedBesidesDoesBoth) {
                          "ms longer for a processor"),
             std::string::npos)
       << f.title;
+  EXPECT_EQ(text_of(f, "because"), "computing and queue");
+  EXPECT_NEAR(number_of(f, "queued_longer_ms"), 200, 1);
   EXPECT_EQ(f.severity, Severity::kWarning);
 }
 
@@ -181,6 +186,7 @@ TEST(SlowWorkers, AThreadThatDoesNeitherSleepsOrWaits) {
   EXPECT_NE(f.title.find("in its forward pass and loss: its thread slept, or waited"),
             std::string::npos)
       << f.title;
+  EXPECT_EQ(text_of(f, "because"), "sleep or wait");
   EXPECT_NE(f.remedy.find("waits for in the named phase"), std::string::npos);
 }
 
@@ -207,6 +213,7 @@ TEST(SlowWorkers, AQueueNamesNoPhase) {
   });
   EXPECT_EQ(f.check, "slow-rank");
   EXPECT_EQ(text_of(f, "phase"), "processor");
+  EXPECT_EQ(text_of(f, "because"), "queue");
   EXPECT_NE(f.title.find("waiting for a processor;"), std::string::npos) << f.title;
   EXPECT_EQ(f.remedy.find("phase"), std::string::npos) << f.remedy;
   EXPECT_EQ(f.severity, Severity::kInfo);

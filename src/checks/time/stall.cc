@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "checks/engine/rules.h"
 #include "presum/stall.h"
@@ -14,10 +16,27 @@ namespace {
 constexpr std::size_t kStacks = 4;
 constexpr std::size_t kFrames = 30;  // of each, the innermost
 
-std::string title_of(const Stall& stall) {
-  const char* end = stall.over ? ", and went on" : "";
-  return fmt::format("The job stood still for {:.0f} s at step {}{}: {}", stall.seconds, stall.step,
-                     end, stall.sentence);
+struct StoodStill {
+  using ByRank = std::vector<std::pair<std::string, std::string>>;  // "rank 3" and what
+
+  std::uint32_t number = 0;  // of the job's stalls
+  double seconds = 0;
+  std::uint64_t step = 0;
+  bool went_on = false;
+  std::string where;   // who is where, a sentence
+  ByRank stacks;       // of those that keep the others waiting; of all where they are not known
+  ByRank collectives;  // their last ones, likewise
+
+  std::uint64_t key() const { return number; }
+  static constexpr std::tuple kFields{
+      field("seconds", &StoodStill::seconds), field("step", &StoodStill::step),
+      field("went_on", &StoodStill::went_on), field("where", &StoodStill::where),
+      field("stacks", &StoodStill::stacks),   field("collectives", &StoodStill::collectives)};
+};
+
+std::string sentence(const StoodStill& seen, const Who& /*who*/) {
+  return fmt::format("The job stood still for {:.0f} s at step {}{}: {}", seen.seconds, seen.step,
+                     seen.went_on ? ", and went on" : "", seen.where);
 }
 
 std::string on_one_line(std::string_view stack) {
@@ -35,19 +54,23 @@ std::string on_one_line(std::string_view stack) {
   return out;
 }
 
-// Of those that keep the others waiting; of all where they are not known.
-Values evidence_of(const Stall& stall) {
-  Values out{{"seconds", stall.seconds}};
-  std::size_t told = 0;
+StoodStill seen_of(const Stall& stall) {
+  return {.number = stall.number,
+          .seconds = stall.seconds,
+          .step = stall.step,
+          .went_on = stall.over,
+          .where = stall.sentence};
+}
+
+void add_stacks(StoodStill& seen, const Stall& stall) {
   for (const StalledRank& r : stall.all) {
     const bool named = std::ranges::find(stall.ranks, r.rank) != stall.ranks.end();
-    if ((!stall.ranks.empty() && !named) || r.last.stack.empty() || told++ >= kStacks) continue;
-    out.emplace_back(fmt::format("rank_{}_stack", r.rank), on_one_line(r.last.stack));
-    if (!r.last.recorder.empty()) {
-      out.emplace_back(fmt::format("rank_{}_collectives", r.rank), r.last.recorder);
-    }
+    if ((!stall.ranks.empty() && !named) || r.last.stack.empty()) continue;
+    if (seen.stacks.size() == kStacks) return;
+    const std::string rank = fmt::format("rank {}", r.rank);
+    seen.stacks.emplace_back(rank, on_one_line(r.last.stack));
+    if (!r.last.recorder.empty()) seen.collectives.emplace_back(rank, r.last.recorder);
   }
-  return out;
 }
 
 class Stalls final : public Rule {
@@ -73,18 +96,20 @@ void report_stall(const Stall& stall, SignalLog& log) {
     for (const StalledRank& r : stall.all) insert(ranks, r.rank);
   }
   if (ranks.empty()) return;
+  StoodStill seen = seen_of(stall);
   if (stall.over) {
     Signal* begun = log.find(&kStall, ranks.front());
-    if (begun == nullptr || begun->key != stall.number) return;
+    const StoodStill* before = begun == nullptr ? nullptr : begun->seen.as<StoodStill>();
+    if (before == nullptr || before->number != stall.number) return;
+    seen.stacks = before->stacks;
+    seen.collectives = before->collectives;
     begun->severity = Severity::kWarning;
-    begun->title = title_of(stall);
-    begun->evidence.front().second = stall.seconds;
+    begun->seen = std::move(seen);
     return;
   }
-  Signal signal = sighting({&kStall, stall.number}, stall.step, {ranks, everyone}, 0.9);
+  add_stacks(seen, stall);
+  Signal signal = sighting(&kStall, stall.step, {ranks, everyone}, 0.9, std::move(seen));
   if (stall.busy) signal.severity = Severity::kWarning;
-  signal.title = title_of(stall);
-  signal.evidence = evidence_of(stall);
   log.add(std::move(signal));
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "checks/engine/rules.h"
+#include "checks/engine/testing.h"
 
 namespace presum::checks {
 namespace {
@@ -31,12 +32,12 @@ TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
   EXPECT_EQ(s.check, &kStall);
   EXPECT_EQ(s.severity, Severity::kCritical);
   EXPECT_EQ(s.ranks, (Ranks{2}));
-  EXPECT_EQ(s.title,
+  EXPECT_EQ(sentence_of(s),
             "The job stood still for 62 s at step 12: Rank 2 is in evaluate() of train.py:88 while "
             "ranks 0-1 wait");
-  ASSERT_EQ(s.evidence.size(), 2U);
-  EXPECT_EQ(s.evidence[1].first, "rank_2_stack");
-  EXPECT_EQ(std::get<std::string>(s.evidence[1].second), "train.py:88 evaluate < train.py:9 main");
+  EXPECT_EQ(number_of(s, "seconds"), 61.7);
+  EXPECT_EQ(value_in(s, "stacks"),
+            (nlohmann::json{{"rank 2", "train.py:88 evaluate < train.py:9 main"}}));
 }
 
 TEST(Stalls, OneThatWentOnIsAWarning) {
@@ -45,7 +46,9 @@ TEST(Stalls, OneThatWentOnIsAWarning) {
   over.seconds = 93;
   const Signal s = said({stall(), over});
   EXPECT_EQ(s.severity, Severity::kWarning);
-  EXPECT_NE(s.title.find("93 s at step 12, and went on"), std::string::npos);
+  EXPECT_NE(sentence_of(s).find("93 s at step 12, and went on"), std::string::npos);
+  EXPECT_EQ(number_of(s, "seconds"), 93);
+  EXPECT_EQ(value_in(s, "stacks").size(), 1U);
 }
 
 TEST(Stalls, WhoWorksIsAWarningAndWhatMayBeMeantIsNothing) {
