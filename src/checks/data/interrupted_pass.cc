@@ -66,12 +66,6 @@ Signal resume_signal(Blame blame, std::size_t workers, Evidence seen) {
   return signal;
 }
 
-Signal resume_signal(std::uint64_t key, Blame blame, std::size_t workers) {
-  Signal signal = sighting({&kResumeMismatch, key}, 0, std::move(blame), 0.95);
-  signal.workers = static_cast<std::uint32_t>(workers);
-  return signal;
-}
-
 void InterruptedPass::goes_on_from(PassDraws before, std::uint64_t step, Ranks ranks,
                                    SignalLog& log) {
   before_ = std::move(before);

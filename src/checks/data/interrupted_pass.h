@@ -13,8 +13,6 @@ namespace presum::checks {
 
 // What resume-mismatch says of a run that went on, at its first step.
 Signal resume_signal(Blame blame, std::size_t workers, Evidence seen);
-// In words of its own. `key`: which statement.
-Signal resume_signal(std::uint64_t key, Blame blame, std::size_t workers);
 
 // Holds the first pass of a run that goes on against what was drawn of it before. Nothing is said
 // before `goes_on_from`, nor after `forget`.

@@ -130,7 +130,7 @@ std::string sentence(const UnweightedTokens& /*seen*/, const Who& who) {
 
 std::string token_suspects(std::span<const Signal* const> signals) {
   const bool known = std::ranges::any_of(
-      signals, [](const Signal* s) { return s->seen.as<OtherTokens>() != nullptr; });
+      signals, [](const Signal* s) { return s->evidence.as<OtherTokens>() != nullptr; });
   return known ? "prompts or padding that are not masked as on the others, or other lengths" : "";
 }
 

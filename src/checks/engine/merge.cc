@@ -9,10 +9,8 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <variant>
 
 #include "checks/engine/check.h"
-#include "checks/engine/text.h"
 
 namespace presum::checks {
 namespace {
@@ -80,21 +78,10 @@ bool before(const Signal& a, const Signal& b) {
   return place(a) < place(b);
 }
 
-// Of signals that say it in words of their own.
-std::string object_of(const Values& values) {
-  JsonObject out;
-  for (const auto& [name, value] : values) {
-    std::visit([&, n = std::string_view(name)](const auto& v) { out.add(n, v); }, value);
-  }
-  return out.text();
-}
-
 Finding::Evidence evidence_of(const Signal& signal, const Ranks& ranks) {
   const Who who{ranks, signal.everyone && ranks == signal.ranks};
-  const bool typed = !signal.seen.empty();
-  return {std::string(signal.check->id), ranks,
-          typed ? signal.seen.sentence(who) : with_ranks(signal.title, who.ranks, who.everyone),
-          typed ? signal.seen.json() : object_of(signal.evidence)};
+  return {std::string(signal.check->id), ranks, signal.evidence.sentence(who),
+          signal.evidence.json()};
 }
 
 void keep_earlier(std::optional<std::uint64_t>& step, std::optional<std::uint64_t> other) {

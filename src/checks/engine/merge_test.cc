@@ -6,18 +6,14 @@
 #include <random>
 #include <string>
 
-#include "detect/detector.h"
+#include "checks/engine/testing.h"
 
 namespace presum::checks {
 namespace {
 
-using Ids = std::vector<std::string>;
-
-Signal signal(Check check, Ranks ranks, std::uint64_t first, std::uint64_t last) {
-  Signal s = sighting(check, first, {std::move(ranks), false});
+Signal signal(Check check, Ranks ranks, std::uint64_t first, std::uint64_t last, Text seen = {}) {
+  Signal s = sighting(check, first, {std::move(ranks), false}, 0.5, std::move(seen));
   s.last_step = last;
-  s.title = "{Ranks}";
-  s.confidence = 0.5;
   return s;
 }
 
@@ -82,7 +78,6 @@ TEST(Merge, WhatIsLesserOfTheSameCheckAddsNoEvidence) {
   Signal grave = signal(&kZeroGradient, {0, 1, 2}, 20, 80);
   Signal lesser = signal(&kZeroGradient, {1}, 10, 90);
   lesser.severity = Severity::kInfo;
-  lesser.evidence = {{"workers_zero", std::int64_t{1}}};
   const auto found = findings({grave, lesser});
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].evidence.size(), 1U);
@@ -123,20 +118,18 @@ TEST(Merge, AnEffectMayBeSeen50StepsBeforeAndAfterItsCause) {
 }
 
 TEST(Merge, TakesTheGravestSeverityAndKeepsWhatWasSeenOfEach) {
-  Signal sampler = signal(&kBufferDesync, {3}, 0, 9);
-  sampler.evidence = {{"groups", std::string("bn")}};
-  Signal overlap = signal(&kParameterDesync, {3, 4}, 5, 9);
-  overlap.evidence = {{"groups", std::string("fc")}, {"distinct_copies", std::int64_t{2}}};
-  const auto found = findings({sampler, overlap});
+  const auto found = findings({signal(&kBufferDesync, {3}, 0, 9, {" of bn"}),
+                               signal(&kParameterDesync, {3, 4}, 5, 9, {" of fc"})});
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].check, "buffer-desync");
   EXPECT_EQ(found[0].severity, Severity::kCritical);
   ASSERT_EQ(found[0].evidence.size(), 2U);
-  EXPECT_EQ(found[0].evidence[0].values, R"({"groups":"bn"})");
+  EXPECT_EQ(found[0].evidence[0].values, R"({"text":" of bn"})");
   const Finding::Evidence& effect = found[0].evidence[1];
   EXPECT_EQ(effect.check, "parameter-desync");
   EXPECT_EQ(effect.ranks, (Ranks{3, 4}));
-  EXPECT_EQ(effect.values, R"({"groups":"fc","distinct_copies":2})");
+  EXPECT_EQ(effect.sentence, "Ranks 3-4 of fc");
+  EXPECT_EQ(effect.values, R"({"text":" of fc"})");
   EXPECT_EQ(found[0].ranks, Ranks{3}) << "the head's";
 }
 
@@ -220,10 +213,9 @@ TEST(Merge, NamesNoRanksButThoseOfWhatTheTitleSays) {
       }
       if (ranks.empty()) ranks = {0};
       const std::uint64_t first = random() % 100;
-      all.push_back(signal(catalogue()[random() % kChecks], ranks, first, first + 40));
-      all.back().key = random() % 3;
+      all.push_back(
+          signal(catalogue()[random() % kChecks], ranks, first, first + 40, {"", random() % 3}));
       all.back().everyone = random() % 4 == 0;
-      all.back().title = "{Ranks} " + std::to_string(all.back().key);
       all.back().workers = 6;
     }
     for (std::size_t i = 0; i < all.size(); ++i) all[i].id = i + 1;

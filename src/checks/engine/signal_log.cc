@@ -25,10 +25,8 @@ void extend(Signal& signal, const Signal& now) {
   signal.severity = std::max(signal.severity, now.severity);
   signal.confidence = std::max(signal.confidence, now.confidence);
   signal.effect = std::abs(now.effect) > std::abs(signal.effect) ? now.effect : signal.effect;
-  signal.title = now.title;
   signal.remedy = now.remedy;
   signal.evidence = now.evidence;
-  signal.seen = now.seen;
   signal.turned_away = now.turned_away;
   signal.equal_until = earlier(signal.equal_until, now.equal_until);
   signal.certain_step = earlier(signal.certain_step, now.certain_step);
@@ -40,21 +38,17 @@ std::string steps_text(std::uint64_t steps) {
 
 }  // namespace
 
-Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence) {
+Signal sighting(Check check, std::uint64_t step, Blame blame, double confidence,
+                Evidence evidence) {
   Signal out;
-  out.check = what.check;
-  out.key = what.key;
+  out.check = check;
+  out.key = evidence.key();
   out.ranks = std::move(blame.ranks);
   out.everyone = blame.everyone;
   out.first_step = out.last_step = step;
-  out.severity = what.check->severity;
+  out.severity = check->severity;
   out.confidence = confidence;
-  return out;
-}
-
-Signal sighting(Check check, std::uint64_t step, Blame blame, double confidence, Evidence seen) {
-  Signal out = sighting({check, seen.key()}, step, std::move(blame), confidence);
-  out.seen = std::move(seen);
+  out.evidence = std::move(evidence);
   return out;
 }
 
@@ -81,7 +75,7 @@ void SignalLog::add(Signal now, std::uint64_t slack) {
 
 void SignalLog::replace(Check check, std::optional<Signal> now) {
   const auto old = std::ranges::find(signals_, check, &Signal::check);
-  if (old != signals_.end() && now && now->title == old->title && now->key == old->key) {
+  if (old != signals_.end() && now && now->key == old->key) {
     now->id = old->id;
     *old = std::move(*now);
     return;

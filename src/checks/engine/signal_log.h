@@ -18,26 +18,21 @@
 
 namespace presum::checks {
 
-using Value = std::variant<double, std::int64_t, std::string>;
-using Values = std::vector<std::pair<std::string, Value>>;
-
 // One check seen broken on one set of ranks, from its first to its last step.
 struct Signal {
   Check check = nullptr;
-  std::uint64_t key = 0;  // tells causes apart that one check can see
+  std::uint64_t key = 0;  // of the evidence: tells apart what one check can see
   Ranks ranks;
   bool everyone = false;  // there is no minority: the ranks are all workers
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
   Severity severity = Severity::kWarning;
   double confidence = 0;
-  std::string title;  // with "{Ranks}" in the place of the ranks
-  Values evidence;
+  Evidence evidence;
   std::string remedy;         // empty: the check's
   std::uint32_t workers = 0;  // in the run at that time; 0: unknown
   double effect = 0;          // of a statistic: distance from the others, in their deviations
   std::uint64_t lasted = 0;   // steps since its alarm in which it was still so
-  Evidence seen{};            // in the place of `title` and `evidence`
   bool turned_away = false;   // its ranks' gradients pointed away from the others'
   // The last step at which what differs now was seen to be equal; none where it never was.
   std::optional<std::uint64_t> equal_until{};
@@ -48,24 +43,15 @@ struct Signal {
 // A slack within which all ranks of a check and key are one signal.
 inline constexpr std::uint64_t kAllSteps = UINT64_MAX / 2;
 
-// What a check says: its key tells apart what else it can say.
-struct Statement {
-  Statement(Check of, std::uint64_t which = 0) : check(of), key(which) {}
-  Check check;
-  std::uint64_t key;
-};
-
 // A sighting at one step with the check's own severity.
-Signal sighting(Statement what, std::uint64_t step, Blame blame, double confidence = 0);
-// With what was seen, whose key it has.
-Signal sighting(Check check, std::uint64_t step, Blame blame, double confidence, Evidence seen);
+Signal sighting(Check check, std::uint64_t step, Blame blame, double confidence, Evidence evidence);
 
 // Thread-safety: not synchronised. At most 64 signals a check; what is beyond joins the last one.
 class SignalLog {
  public:
   // Ranks that a signal of the same check and key has already are added to it. The others make a
-  // new signal, or join the newest if that began at most `slack` steps ago. The latest title and
-  // evidence stay, but the earliest `alarm_step`.
+  // new signal, or join the newest if that began at most `slack` steps ago. The latest evidence
+  // stays, whole.
   void add(Signal now, std::uint64_t slack = 0);
   // The one signal of the check, or none, in the place of those there are. It keeps its id while
   // its title and key stay.

@@ -5,15 +5,16 @@
 
 #include <string>
 
+#include "checks/engine/testing.h"
+
 namespace presum::checks {
 namespace {
 
 using State = CheckRecord::State;
 
-Signal at(std::uint64_t step, Ranks ranks, std::string title = "") {
-  Signal s = sighting(&kParameterDesync, step, {std::move(ranks), false});
-  s.title = std::move(title);
-  return s;
+Signal at(std::uint64_t step, Ranks ranks, std::string text = "", std::uint64_t which = 0) {
+  return sighting(&kParameterDesync, step, {std::move(ranks), false}, 0,
+                  Text{std::move(text), which});
 }
 
 TEST(SignalLog, ASignalGrowsWithItsSightings) {
@@ -24,7 +25,7 @@ TEST(SignalLog, ASignalGrowsWithItsSightings) {
   const Signal& s = log.signals()[0];
   EXPECT_EQ(s.first_step, 3U);
   EXPECT_EQ(s.last_step, 9U);
-  EXPECT_EQ(s.title, "second");
+  EXPECT_EQ(text_of(s, "text"), "second");
 }
 
 TEST(SignalLog, RanksThatComeLaterAreASignalOfTheirOwn) {
@@ -44,10 +45,8 @@ TEST(SignalLog, RanksThatComeLaterAreASignalOfTheirOwn) {
 TEST(SignalLog, KeepsKeysAndChecksApart) {
   SignalLog log;
   log.add(at(3, {1}), 50);
-  Signal other = at(3, {1});
-  other.key = 7;
-  log.add(other, 50);
-  log.add(sighting(&kBufferDesync, 3, {{1}, false}), 50);
+  log.add(at(3, {1}, "", 7), 50);
+  log.add(sighting(&kBufferDesync, 3, {{1}, false}, 0, Text{}), 50);
   EXPECT_EQ(log.signals().size(), 3U);
 }
 
@@ -75,7 +74,7 @@ TEST(SignalLog, TellsTheStateOfACheckByWhatItKnowsBest) {
   EXPECT_EQ(log.record(&kEpochNotSet).state, State::kNotTriggered);
   log.checked(&kEpochNotSet);
   EXPECT_EQ(log.record(&kEpochNotSet).state, State::kPassed);
-  log.add(sighting(&kEpochNotSet, 12, {{0}, false}));
+  log.add(sighting(&kEpochNotSet, 12, {{0}, false}, 0, Text{}));
   EXPECT_EQ(log.record(&kEpochNotSet).state, State::kFound);
   EXPECT_EQ(log.record(&kEpochNotSet).reason, "Seen first at step 12.");
 }

@@ -44,14 +44,9 @@ Blame blame_where(const StepContext& context, const IsSo& is_so) {
   return out;
 }
 
-inline Signal sighting(Statement what, const StepContext& context, Blame blame,
-                       double confidence = 0) {
-  return sighting(what, context.record.step, std::move(blame), confidence);
-}
-
 inline Signal sighting(Check check, const StepContext& context, Blame blame, double confidence,
-                       Evidence seen) {
-  return sighting(check, context.record.step, std::move(blame), confidence, std::move(seen));
+                       Evidence evidence) {
+  return sighting(check, context.record.step, std::move(blame), confidence, std::move(evidence));
 }
 
 // All of them, as one.

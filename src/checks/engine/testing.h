@@ -257,6 +257,17 @@ class Break {
 
 inline void nothing(StepRecord& /*record*/) {}
 
+// Evidence of any check, for what does not ask what was seen.
+struct Text {
+  std::string text;
+  std::uint64_t which = 0;
+
+  std::uint64_t key() const { return which; }
+  static constexpr std::tuple kFields{field("text", &Text::text)};
+};
+
+inline std::string sentence(const Text& seen, const Who& who) { return who.words() + seen.text; }
+
 using RankList = std::vector<std::uint32_t>;
 using Ids = std::vector<std::string>;
 
@@ -404,18 +415,12 @@ inline nlohmann::json value_in(const Finding& finding, std::string_view name) {
   return nullptr;
 }
 inline nlohmann::json value_in(const Signal& signal, std::string_view name) {
-  if (!signal.seen.empty()) {
-    const auto values = nlohmann::json::parse(signal.seen.json());
-    return values.contains(name) ? values[std::string(name)] : nullptr;
-  }
-  for (const auto& [key, value] : signal.evidence) {
-    if (key == name) return std::visit([](const auto& v) { return nlohmann::json(v); }, value);
-  }
-  return nullptr;
+  const auto values = nlohmann::json::parse(signal.evidence.json());
+  return values.contains(name) ? values[std::string(name)] : nullptr;
 }
 // What is said of it.
 inline std::string sentence_of(const Signal& signal) {
-  return signal.seen.sentence({signal.ranks, signal.everyone});
+  return signal.evidence.sentence({signal.ranks, signal.everyone});
 }
 // NaN where there is no such number.
 inline double number_of(const auto& finding, std::string_view name) {

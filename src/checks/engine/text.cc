@@ -12,16 +12,6 @@ namespace {
 constexpr std::size_t kPieces = 16;
 constexpr std::uint64_t kLargestCount = std::uint64_t{1} << 48;  // above, a value is a hash
 
-void replace_first(std::string& text, std::string_view what, const std::string& with) {
-  const std::size_t at = text.find(what);
-  if (at != std::string::npos) text.replace(at, what.size(), with);
-}
-
-std::string lower_first(std::string text) {
-  if (!text.empty() && text[0] >= 'A' && text[0] <= 'Z') text[0] = static_cast<char>(text[0] + 32);
-  return text;
-}
-
 }  // namespace
 
 std::string rank_ranges(std::span<const std::uint32_t> ranks) {
@@ -52,15 +42,6 @@ std::string number(double value) {
 std::string value_text(const FingerprintInfo& kind, std::uint64_t value) {
   if (kind.real) return fmt::format("{:.6g}", std::bit_cast<double>(value));
   return value < kLargestCount ? fmt::format("{}", value) : fmt::format("{:#018x}", value);
-}
-
-std::string with_ranks(std::string_view template_text, std::span<const std::uint32_t> ranks,
-                       bool everyone) {
-  std::string out(template_text);
-  const std::string words = rank_words(ranks, everyone);
-  replace_first(out, "{Ranks}", words);
-  replace_first(out, "{ranks}", lower_first(words));
-  return out;
 }
 
 std::string shortened(std::string_view text, std::size_t bytes) {

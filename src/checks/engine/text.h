@@ -19,10 +19,6 @@ std::string rank_words(std::span<const std::uint32_t> ranks, bool everyone);
 std::string number(double value);
 // A fingerprint's value: a real number, a count, or the hexadecimal digits of a hash.
 std::string value_text(const FingerprintInfo& kind, std::uint64_t value);
-// `template_text` with "{Ranks}" and "{ranks}" (in mid-sentence) put in. Words of a run that hold
-// braces stay as they are.
-std::string with_ranks(std::string_view template_text, std::span<const std::uint32_t> ranks,
-                       bool everyone);
 // At most `bytes` bytes of a text from a run, without cutting a UTF-8 character.
 std::string shortened(std::string_view text, std::size_t bytes);
 // "a, b, ...": the texts of at most `most` items.

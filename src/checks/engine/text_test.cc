@@ -32,9 +32,6 @@ TEST(Text, NamesOneSomeAndAllRanks) {
   EXPECT_EQ(rank_words(one, true), "Rank 3");
   EXPECT_EQ(rank_words(two, false), "Ranks 0,5");
   EXPECT_EQ(rank_words(two, true), "Both ranks");
-  EXPECT_EQ(with_ranks("{Ranks} slept", two, false), "Ranks 0,5 slept");
-  EXPECT_EQ(with_ranks("Sleep of {ranks}", two, true), "Sleep of both ranks");
-  EXPECT_EQ(with_ranks("No place", two, true), "No place");
 }
 
 TEST(Text, WritesNumbersCountsAndHashes) {

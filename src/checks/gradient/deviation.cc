@@ -135,7 +135,7 @@ void suspect_loss(const Deviation* loss, bool turned, Texts& out) {
 // What the finding's own ranks show.
 const Deviation* of(Signals signals, Statistic statistic) {
   for (const Signal* signal : signals) {
-    const auto* seen = signal->seen.as<Deviation>();
+    const auto* seen = signal->evidence.as<Deviation>();
     if (seen == nullptr || signal->ranks != signals.front()->ranks) continue;
     if (seen->of == statistic && !seen->of_static_data) return seen;
   }
@@ -175,7 +175,7 @@ std::string outlier_suspects(Signals signals) {
   Texts out;
   const Deviation* loss = of(signals, Statistic::kLoss);
   const Deviation* norm = of(signals, Statistic::kNorm);
-  const auto* head = signals.front()->seen.as<Deviation>();
+  const auto* head = signals.front()->evidence.as<Deviation>();
   if (head != nullptr && head->of_rank) {
     suspect_either(loss, norm, out);
     return fmt::format("{}", fmt::join(out, "; "));

@@ -96,9 +96,9 @@ class MissingRank final : public Rule {
     });
     if (!all) return;
     signal.severity = Severity::kInfo;
-    Missing seen = *signal.seen.as<Missing>();
+    Missing seen = *signal.evidence.as<Missing>();
     seen.packets_dropped = true;
-    signal.seen = seen;
+    signal.evidence = seen;
   }
 
   PerWorker<Worker> workers_;  // by rank

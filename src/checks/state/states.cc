@@ -127,7 +127,7 @@ std::string sentence(const UnlikeParameters& /*seen*/, const Who& who) {
 
 std::string suspects_of_one_layer(std::span<const Signal* const> signals) {
   const Signal& own = *signals.front();
-  const auto* seen = own.seen.as<OtherCopies>();
+  const auto* seen = own.evidence.as<OtherCopies>();
   if (seen == nullptr || seen->groups_different != 1 || own.ranks.size() != 1) return "";
   return "a write to that layer on this rank alone, or memory that changed by itself";
 }

@@ -99,12 +99,12 @@ void report_stall(const Stall& stall, SignalLog& log) {
   StoodStill seen = seen_of(stall);
   if (stall.over) {
     Signal* begun = log.find(&kStall, ranks.front());
-    const StoodStill* before = begun == nullptr ? nullptr : begun->seen.as<StoodStill>();
+    const StoodStill* before = begun == nullptr ? nullptr : begun->evidence.as<StoodStill>();
     if (before == nullptr || before->number != stall.number) return;
     seen.stacks = before->stacks;
     seen.collectives = before->collectives;
     begun->severity = Severity::kWarning;
-    begun->seen = std::move(seen);
+    begun->evidence = std::move(seen);
     return;
   }
   add_stacks(seen, stall);
