@@ -103,7 +103,7 @@ def test_samples_that_come_again_and_never_are_counted(runs: dict[str, Any]) -> 
 
 def test_the_distance_of_other_weights_is_told(runs: dict[str, Any]) -> None:
     (finding,) = of_resume(runs["other-weights"])
-    assert 0.5 < finding.values["percent_apart"] <= 1.0
+    assert 0.5 < finding.values["apart_percent"] <= 1.0
     assert "2" in finding.values["layers"]
 
 

@@ -108,7 +108,8 @@ struct RoundedAway {
 
 std::string sentence(const RoundedAway& seen, const Who& who) {
   return fmt::format(
-      "{} took optimizer steps that left {:.0f} % of the sampled parameters as before: in fp16 or bf16 "
+      "{} took optimizer steps that left {:.0f} % of the sampled parameters as before: in fp16 or "
+      "bf16 "
       "updates so small round to nothing",
       who.words(), 100 * seen.unchanged_share);
 }
