@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "aggregate/left.h"
-#include "detect/detector.h"
 #include "checks/job/resume_mismatch.h"
+#include "detect/detector.h"
 #include "presum/run_log.h"
 #include "presum/step_record.h"
 #include "runlog/writer.h"

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "aggregate/left.h"
+#include "checks/engine/diagnoser.h"
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
-#include "checks/engine/diagnoser.h"
 #include "judge/coverage.h"
 #include "metrics/step_metrics.h"
 #include "presum/finding.h"

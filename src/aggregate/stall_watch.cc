@@ -188,10 +188,9 @@ void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::u
     return;
   }
   stall.ranks = unheard;
-  stall.sentence =
-      fmt::format("{} {} {} not been heard from while {}", unheard.size() == 1 ? "Rank" : "Ranks",
-                  checks::rank_ranges(unheard), unheard.size() == 1 ? "has" : "have",
-                  clauses(waiting, false));
+  stall.sentence = fmt::format("{} {} {} not been heard from while {}",
+                               unheard.size() == 1 ? "Rank" : "Ranks", checks::rank_ranges(unheard),
+                               unheard.size() == 1 ? "has" : "have", clauses(waiting, false));
 }
 
 // All wait. Where it is not for the same, the smaller groups keep the larger one waiting.

@@ -191,7 +191,8 @@ inline RunExtras two_findings() {
   full.confidence = 0.999;
   full.title = "Ranks 0, 1 and 5 read the same samples";
   full.evidence = {
-      {full.check, full.ranks, full.title, R"({"shared_samples":9007199254740993,"share":0.123456})"},
+      {full.check, full.ranks, full.title,
+       R"({"shared_samples":9007199254740993,"share":0.123456})"},
       {"too-consistent", {0, 1}, "Ranks 0-1 differed less than their micro-batches allow", "{}"}};
   full.suspects = "one seed";
   full.remedy = "Give each rank its own shard.";

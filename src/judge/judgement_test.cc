@@ -174,8 +174,7 @@ TEST(FindingsJson, WhatIsNoNumberIsNull) {
   EXPECT_TRUE(json[0]["confidence"].is_null());
   EXPECT_TRUE(json[0]["equal_until"].is_null());
   EXPECT_EQ(json[0]["evidence"][0]["values"].dump(), R"({"most":9223372036854775807,"a":0.1})");
-  EXPECT_EQ(json[0]["evidence"][1].dump(),
-            R"({"check":"","ranks":[],"sentence":"","values":{}})");
+  EXPECT_EQ(json[0]["evidence"][1].dump(), R"({"check":"","ranks":[],"sentence":"","values":{}})");
   EXPECT_EQ(findings_json({}).dump(), "[]");
 }
 
