@@ -13,7 +13,6 @@
 namespace presum::checks {
 namespace {
 
-using detect::Alarm;
 using detect::Statistic;
 
 constexpr double kSmallest = 0.05;    // an effect that is worth a word, in standard deviations
@@ -147,7 +146,7 @@ const Deviation* of(Signals signals, Statistic statistic) {
 std::string Deviation::statistic() const { return words_of(of).name; }
 
 std::string sentence(const Deviation& seen, const Who& who) {
-  using enum Alarm::Kind;
+  using enum detect::Alarm::Kind;
   if (seen.of_static_data) {
     const bool alike = seen.kind == kPairSimilar || seen.kind == kTooConsistent;
     return fmt::format("{} {}, as may be where each rank reads the same samples again and again",
