@@ -41,6 +41,9 @@ def evidence() -> dict[str, list[str]]:
     for path in sorted((ROOT / "src" / "checks").glob("*/*.cc")):
         source = path.read_text(encoding="utf-8")
         check = re.search(r'\.id = "([a-z-]+)"', source)
+        headers = re.findall(r'#include "(checks/(?!engine/)[\w/]+\.h)"', source)
+        for header in headers:
+            source += (ROOT / "src" / header).read_text(encoding="utf-8")
         names = list(dict.fromkeys(re.findall(r'\bfield\("(\w+)"', source)))
         if check and names:
             out[check[1]] = names

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 # Not those of names such as bf16, layers.3 or KEY_2.
-NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"(?<![\w.])(over )?(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 ROUNDED = 0.006  # three digits
 
 
@@ -22,24 +22,31 @@ def numbers(value: Any) -> Iterator[float]:
         for item in value:
             yield from numbers(item)
     elif isinstance(value, str):
-        yield from map(float, NUMBER.findall(value))
+        yield from (float(number) for _, number in NUMBER.findall(value))
     elif not isinstance(value, bool) and value is not None:
         yield abs(float(value))
 
 
-def supported(number: float, known: Iterable[float]) -> bool:
-    """As it is, rounded, or as a percentage."""
-    return any(
-        abs(value - number) <= ROUNDED * value or abs(100 * value - number) <= 0.51
-        for value in known
-    )
+def shares(value: Any) -> Iterator[float]:
+    """Those that a sentence may give in percent."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from numbers(item) if name.endswith("_share") else shares(item)
+
+
+def holds(seen: dict[str, Any], over: str, claimed: float) -> bool:
+    """Whether ranks or values hold a number: as it is, rounded, in percent, or a larger one."""
+    known = [len(seen["ranks"]), *numbers(seen["ranks"]), *numbers(seen["values"])]
+    if over:
+        return any(value > claimed for value in known)
+    rounded = any(abs(value - claimed) <= ROUNDED * value for value in known)
+    return rounded or any(abs(100 * share - claimed) <= 0.51 for share in shares(seen["values"]))
 
 
 def unsupported(finding: dict[str, Any]) -> list[str]:
     """The sentences of a finding with a number that neither its ranks nor its values hold."""
-    out = []
-    for seen in finding["evidence"]:
-        known = [len(seen["ranks"]), *numbers(seen["ranks"]), *numbers(seen["values"])]
-        if not all(supported(number, known) for number in numbers(seen["sentence"])):
-            out.append(seen["sentence"])
-    return out
+    return [
+        seen["sentence"]
+        for seen in finding["evidence"]
+        if not all(holds(seen, over, float(n)) for over, n in NUMBER.findall(seen["sentence"]))
+    ]

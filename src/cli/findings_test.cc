@@ -29,6 +29,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "    do         Give each rank its own shard.\n"
             "    also seen  Ranks 0-1 differed less than their micro-batches allow "
             "(too-consistent)\n"
+            "    also seen  pair-too-similar\n"
             "    resembles  pytorch/pytorch#31771\n"
             "    more       presum explain duplicate-data\n"
             "\n"

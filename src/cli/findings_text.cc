@@ -64,6 +64,12 @@ std::string also_seen(const Finding& finding) {
     const Finding::Evidence& e = finding.evidence[i];
     out += line("also seen", printable(fmt::format("{} ({})", e.sentence, e.check)));
   }
+  std::vector<std::string> others = finding.also;
+  std::erase_if(others, [&](const std::string& check) {
+    return std::ranges::find(finding.evidence, check, &Finding::Evidence::check) !=
+           finding.evidence.end();
+  });
+  out += line("also seen", joined(others));
   return out;
 }
 

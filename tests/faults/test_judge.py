@@ -105,13 +105,16 @@ def test_a_clean_twin_may_say_only_unrelated_information(said: dict[str, Any], a
         ("Rank 5 had 12 elements that were not finite, 0.346 of them in layers.7", True),
         ("Rank 5 lost 34.6% of the 12 elements in bf16", True),
         ("Rank 5 had 13 elements that were not finite", False),
+        ("Rank 5 had over 11 elements that were not finite", True),
+        ("Rank 5 had over 12 elements that were not finite", False),
+        ("Rank 5 lost 100 % of its elements", False),
         ("Ranks 5 and 6 had elements that were not finite", False),
     ],
 )
 def test_a_sentence_claims_no_number_that_its_evidence_does_not_hold(
     sentence: str, holds: bool
 ) -> None:
-    values = {"elements": 12, "layers": ["layers.7"], "share": 0.34567}
+    values = {"elements": 12, "layers": ["layers.7"], "lost_share": 0.34567}
     seen = {"check": "a", "ranks": [5], "sentence": sentence, "values": values}
     claims = finding("nonfinite-gradient", "critical", [5], evidence=[seen])
     outcome = judged("nan-gradient", claims)

@@ -45,6 +45,7 @@ struct CheckInfo {
   bool of_a_step = false;       // the samples and layers behind one step say more: presum blame
   // How its signals merge: docs/findings.md, "One cause, one finding".
   bool sets_apart = false;            // its ranks come to have other gradients than the rest
+  bool left_alike = false;            // shows of ranks that are left beside those set apart
   bool outvotes = false;              // beside its ranks, which agree, the others seem turned away
   bool may_be_design = false;         // of ranks that share data: explained by information too
   bool info_explains = true;          // also where it is information

@@ -25,6 +25,15 @@ TEST(Catalogue, TellsWhatEveryCheckComparesAndWhatToDo) {
   EXPECT_EQ(find_check("no-such-check"), nullptr);
 }
 
+TEST(Catalogue, ChecksOfOneRuleAgreeOnWhetherTheyCompareRanks) {
+  for (const Check a : catalogue()) {
+    for (const Check b : catalogue()) {
+      EXPECT_TRUE(a->make != b->make || a->compares_ranks == b->compares_ranks)
+          << a->id << ", " << b->id;
+    }
+  }
+}
+
 TEST(Explains, WhatTheDeclarationSays) {
   EXPECT_TRUE(explains(&kNoReduction, &kParameterDesync));
   EXPECT_FALSE(explains(&kParameterDesync, &kNoReduction));

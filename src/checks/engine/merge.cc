@@ -33,7 +33,7 @@ std::size_t pairs(std::size_t workers) { return workers * (workers - 1) / 2; }
 // Where some ranks have come to differ, those that are left look alike beside them. Only where
 // pairs of these are few among all pairs is one of them the most alike often enough to be named.
 bool leaves_alike(const Signal& cause, const Signal& effect) {
-  if (!cause.check->sets_apart || effect.check != &kPairTooSimilar) return false;
+  if (!cause.check->sets_apart || !effect.check->left_alike) return false;
   if (cause.ranks.size() + 2 > effect.workers || intersect(cause.ranks, effect.ranks)) return false;
   return 3 * pairs(effect.workers - cause.ranks.size()) <= 2 * pairs(effect.workers);
 }
@@ -125,7 +125,6 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
   keep_earlier(finding.certain_step, other.certain_step);
   if (ranks_add_up(head, other)) {
     finding.ranks = unite(finding.ranks, other.ranks);
-    return;
   }
   if (finding.evidence.size() < kEvidence) {
     finding.evidence.push_back(evidence_of(other, other.ranks));

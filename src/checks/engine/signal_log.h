@@ -54,7 +54,7 @@ class SignalLog {
   // stays, whole.
   void add(Signal now, std::uint64_t slack = 0);
   // The one signal of the check, or none, in the place of those there are. It keeps its id while
-  // its title and key stay.
+  // its key stays.
   void replace(Check check, std::optional<Signal> now);
   // Signals of the check and key on these ranks are still so at the step.
   void prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step);

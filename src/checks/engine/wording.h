@@ -11,7 +11,7 @@ namespace presum::checks {
 struct Wording {
   std::string sentence;     // who, what, since when; without a full stop
   std::string consequence;  // a sentence; empty of what is information only
-  std::string evidence;     // values by name that the sentence leaves out; may be empty
+  std::string evidence;     // values by name, but of statistics; may be empty
   std::string more;         // a command that says more of its check
 };
 

@@ -119,7 +119,8 @@ struct SomeClipped {
 
 std::string sentence(const SomeClipped& seen, const Who& who) {
   if (who.everyone) {
-    return fmt::format("Some of {} clipped their gradients, and the others did not", who.within());
+    return Who{seen.ranks_that_clipped, false}.words() +
+           " clipped the gradients, and the others did not";
   }
   return who.words() + (intersect(seen.ranks_that_clipped, who.ranks)
                             ? " clipped the gradients, and the others did not"

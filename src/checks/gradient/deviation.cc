@@ -51,11 +51,18 @@ std::string deviations(double effect) {
                          : fmt::format("{} standard deviations", number(size));
 }
 
+const char* side_of(const Deviation& seen) { return seen.effect_sd < 0 ? "below" : "above"; }
+
 // How far, from ": " on; empty where it is not known or too small for a word.
 std::string how_far(const Deviation& seen) {
   const bool far = std::abs(seen.effect_sd) >= kSmallest;
-  if (std::isnan(seen.ratio)) return far ? ": " + deviations(seen.effect_sd) : "";
-  const std::string brackets = far ? fmt::format(" ({})", deviations(seen.effect_sd)) : "";
+  const auto sd = deviations(seen.effect_sd);
+  if (!std::isfinite(seen.ratio) && seen.of_rank && far) {
+    return fmt::format(": rank {}'s is {} {} rank {}'s", *seen.of_rank, sd, side_of(seen),
+                       *seen.beside_rank);
+  }
+  if (!std::isfinite(seen.ratio)) return far ? ": " + sd : "";
+  const std::string brackets = far ? fmt::format(" ({})", sd) : "";
   if (!seen.of_rank) return fmt::format(": {} times theirs{}", number(seen.ratio), brackets);
   return fmt::format(": rank {}'s is {} times rank {}'s{}", *seen.of_rank, number(seen.ratio),
                      *seen.beside_rank, brackets);
@@ -145,6 +152,12 @@ const Deviation* of(Signals signals, Statistic statistic) {
 
 std::string Deviation::statistic() const { return words_of(of).name; }
 
+std::string Deviation::kind_name() const {
+  constexpr const char* kNames[] = {"outlier",        "pair more alike",  "pair less alike",
+                                    "too consistent", "too inconsistent", "event"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
 std::string sentence(const Deviation& seen, const Who& who) {
   using enum detect::Alarm::Kind;
   if (seen.of_static_data) {
@@ -154,16 +167,16 @@ std::string sentence(const Deviation& seen, const Who& who) {
   }
   switch (seen.kind) {
     case kPairSimilar:
-      return who.words() + " had gradients more alike than chance allows" + how_far(seen);
+      return who.words() + " had gradients more alike than chance allows";
     case kPairOpposed:
-      return who.words() + " had gradients less alike than chance allows" + how_far(seen);
+      return who.words() + " had gradients less alike than chance allows";
     case kTooConsistent:
       return who.words() + " differed less than their micro-batches allow";
     case kTooInconsistent:
       return who.words() + " had micro-batches more alike than chance allows";
     case kEvent:
-      return fmt::format("{} had a {} far outside everything seen before{}", who.words(),
-                         words_of(seen.of).of, how_far(seen));
+      return fmt::format("{} had a {} far {} everything seen before: {}", who.words(),
+                         words_of(seen.of).of, side_of(seen), deviations(seen.effect_sd));
     case kOutlier:
       break;
   }

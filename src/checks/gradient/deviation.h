@@ -28,18 +28,22 @@ struct Deviation {
   std::optional<std::uint32_t> beside_rank;
 
   std::string statistic() const;
+  std::string kind_name() const;
   // What everyone shows is not what the named ranks show.
   std::uint64_t key() const {
     if (of_static_data) return 0;
     return 16 + static_cast<std::uint64_t>(kind) * 64 + static_cast<std::uint64_t>(of) * 4 +
            (of_all ? 2 : 0) + (high ? 1 : 0);
   }
-  static constexpr std::tuple kFields{field("statistic", &Deviation::statistic),
+  static constexpr std::tuple kFields{field("kind", &Deviation::kind_name),
+                                      field("statistic", &Deviation::statistic),
+                                      field("high", &Deviation::high),
                                       field("effect_sd", &Deviation::effect_sd),
                                       field("ratio", &Deviation::ratio),
                                       field("of_rank", &Deviation::of_rank),
                                       field("beside_rank", &Deviation::beside_rank),
                                       field("layer", &Deviation::layer),
+                                      field("of_static_data", &Deviation::of_static_data),
                                       field("log10_evidence", &Deviation::log10_evidence)};
 };
 

@@ -46,20 +46,23 @@ enum Way : std::size_t { kCleared, kDetached, kChanged, kAgain };
 bool is_factor(double factor, double of) { return std::abs(factor - of) <= 1e-3 * std::abs(of); }
 
 struct LostPasses {
-  bool cleared = false;  // else no backward pass went through them
+  std::uint32_t of_rank = 0;  // whose micro-batches these are
+  bool cleared = false;       // else no backward pass went through them
   std::uint64_t micro_batches_lost = 0;
   std::uint64_t micro_batches = 0;
 
   std::string lost() const { return cleared ? "cleared" : "detached"; }
   std::uint64_t key() const { return cleared ? 1 : 0; }
-  static constexpr std::tuple kFields{field("lost", &LostPasses::lost),
+  static constexpr std::tuple kFields{field("of_rank", &LostPasses::of_rank),
+                                      field("lost", &LostPasses::lost),
                                       field("micro_batches_lost", &LostPasses::micro_batches_lost),
                                       field("micro_batches", &LostPasses::micro_batches)};
 };
 
 std::string sentence(const LostPasses& seen, const Who& who) {
-  return fmt::format("{} lost the gradients of {} of {} micro-batches of a step: {}", who.words(),
-                     seen.micro_batches_lost, seen.micro_batches,
+  const auto whose = who.ranks.size() > 1 ? fmt::format(" (rank {})", seen.of_rank) : "";
+  return fmt::format("{} lost the gradients of {} of {} micro-batches of a step{}: {}", who.words(),
+                     seen.micro_batches_lost, seen.micro_batches, whose,
                      seen.cleared ? "they were cleared before the optimiser's step"
                                   : "no backward pass went through them");
 }
@@ -74,14 +77,13 @@ struct ChangedSum {
 
 std::string sentence(const ChangedSum& seen, const Who& who) {
   if (std::isnan(seen.factor_between_passes)) {
-    return who.words() +
-           " overwrote the gradient that they accumulate, between two micro-batches of a step";
+    return who.words() + " overwrote the accumulated gradient between two micro-batches of a step";
   }
   if (seen.factor_between_passes == 0) {
-    return who.words() + " cleared the gradient that they accumulate, within a step";
+    return who.words() + " cleared the accumulated gradient within a step";
   }
   return fmt::format(
-      "{} multiplied the gradient that they accumulate by {} between two micro-batches of a step: "
+      "{} multiplied the accumulated gradient by {} between two micro-batches of a step: usually "
       "{} before the sum was whole",
       who.words(), number(seen.factor_between_passes), seen.usual_cause);
 }
@@ -157,7 +159,8 @@ class LostGradients final : public Rule {
       const bool nothing_left = way == kCleared && factor_of(one) == 0;
       const std::uint64_t all = missing + (nothing_left ? 0 : one.micro_batches);
       log.add(signal_of(way, context, who,
-                        LostPasses{.cleared = way == kCleared,
+                        LostPasses{.of_rank = one.rank,
+                                   .cleared = way == kCleared,
                                    .micro_batches_lost = missing,
                                    .micro_batches = all}),
               kAllSteps);

@@ -53,7 +53,6 @@ Blame blame_of(const StepContext& context, const Alarm& alarm) {
   return blame;
 }
 
-// Of an event the evidence is its distance.
 Deviation deviation(const StepContext& context, const Alarm& alarm) {
   const bool event = alarm.kind == Alarm::Kind::kEvent;
   Deviation out{.kind = alarm.kind,
@@ -61,7 +60,7 @@ Deviation deviation(const StepContext& context, const Alarm& alarm) {
                 .high = alarm.high,
                 .of_all = alarm.replicas.empty(),
                 .log10_evidence = event ? kNaN : alarm.evidence,
-                .effect_sd = event ? alarm.evidence : alarm.effect,
+                .effect_sd = alarm.effect,
                 .ratio = alarm.ratio};
   if (alarm.group != 0) out.layer = context.roster.group_name(alarm.group);
   if (alarm.kind == Alarm::Kind::kOutlier && alarm.replicas.size() == 2) {
@@ -197,6 +196,7 @@ class Statistics final : public Rule {
     Signal signal =
         sighting(&kTokenImbalance, alarm.step, {outlier.ranks, false}, kFromTokens, seen);
     signal.first_step = outlier.first_step;
+    signal.certain_step = outlier.certain_step;
     signal.remedy = kOtherTokens;
     log.add(std::move(signal));
   }
@@ -256,6 +256,7 @@ constinit const CheckInfo kPairTooSimilar{
     .explains = kPairTooSimilarExplains,
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
+    .left_alike = true,
     .may_be_design = true,
     .suspects = alike_suspects,
     .make = make<Statistics>,

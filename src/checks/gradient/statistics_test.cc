@@ -149,6 +149,7 @@ TEST(Statistics, EachSaysHowFarItIs) {
   far.effect = 1234.5;
   far.high = true;
   Alarm small = alarm(Alarm::Kind::kEvent, Statistic::kNorm, {5});
+  small.effect = 6.2;
   w.feed(w.run.step(24), {far, small});
   const auto found = w.findings();
   ASSERT_EQ(found.size(), 2U);
@@ -156,7 +157,7 @@ TEST(Statistics, EachSaysHowFarItIs) {
             "Rank 3 had a loss persistently higher than the other ranks': over 100 standard "
             "deviations");
   EXPECT_EQ(found[1].title,
-            "Rank 5 had a gradient norm far outside everything seen before: 6.2 standard "
+            "Rank 5 had a gradient norm far above everything seen before: 6.2 standard "
             "deviations");
 }
 

@@ -78,13 +78,14 @@ std::string sentence(const ExactlyZero& /*seen*/, const Who& who) {
 }
 
 struct BelowFp16 {
-  double below_fp16_share = 0;
+  double below_fp16_share = 0;  // the least of all ranks
   static constexpr std::tuple kFields{field("below_fp16_share", &BelowFp16::below_fp16_share)};
 };
 
 std::string sentence(const BelowFp16& seen, const Who& who) {
   return fmt::format(
-      "{} had gradients too small for fp16: {:.0f} % of their sampled elements are zero or a few "
+      "{} had gradients too small for fp16: at least {:.0f} % of their sampled elements are zero "
+      "or a few "
       "times its smallest number",
       who.words(), 100 * seen.below_fp16_share);
 }
@@ -216,7 +217,7 @@ class ZeroGradient final : public Rule {
         std::ranges::all_of(workers, [&](const auto& w) { return share(w) > kMostBelow; });
     if (below_.see(below && !learned, context.record.step) < kBelowSamples) return;
     Signal signal = sighting(&kZeroGradient, context, of_all(context.record), 0.9,
-                             BelowFp16{share(workers.front())});
+                             BelowFp16{share(*std::ranges::min_element(workers, {}, share))});
     signal.first_step = below_.first_step;
     signal.severity = Severity::kWarning;
     signal.remedy = kScaleTheLoss;

@@ -77,11 +77,13 @@ struct NeverDue {
 
 struct NothingReduced {
   std::uint64_t ranks_with_own_gradient = 0;
+  std::uint64_t of_ranks = 0;
   std::optional<std::uint64_t> distinct_reduced_gradients;  // shards of own ones are none
   Ranks ranks_around_wrapper;
 
   static constexpr std::tuple kFields{
       field("ranks_with_own_gradient", &NothingReduced::ranks_with_own_gradient),
+      field("of_ranks", &NothingReduced::of_ranks),
       field("distinct_reduced_gradients", &NothingReduced::distinct_reduced_gradients),
       field("ranks_around_wrapper", &NothingReduced::ranks_around_wrapper)};
 };
@@ -120,13 +122,21 @@ std::string sentence(const NeverDue& /*seen*/, const Who& who) {
   return who.words() + " ran the optimiser on gradients that were never due to be reduced";
 }
 
+// Which forward passes went around the wrapper, from "the" to "so "; empty for none.
+std::string around_wrapper(const NothingReduced& seen) {
+  const Ranks& ranks = seen.ranks_around_wrapper;
+  if (ranks.empty()) return "";
+  const bool all = ranks.size() >= seen.of_ranks;
+  return fmt::format("the forward pass{} went around the data-parallel wrapper, so ",
+                     all ? "" : " of " + Who{ranks, false}.within());
+}
+
 std::string sentence(const NothingReduced& seen, const Who& who) {
-  const bool all = seen.ranks_with_own_gradient >= who.ranks.size();
-  const std::string kept =
-      all ? who.words() : fmt::format("{} of {}", seen.ranks_with_own_gradient, who.within());
-  const char* around = "the forward pass went around the data-parallel wrapper, so ";
-  return fmt::format("{} kept their own gradients: {}{} reduced", kept,
-                     seen.ranks_around_wrapper.empty() ? "" : around,
+  const bool all = seen.ranks_with_own_gradient >= seen.of_ranks;
+  const auto kept =
+      all ? who.words()
+          : fmt::format("{} of {} ranks", seen.ranks_with_own_gradient, seen.of_ranks);
+  return fmt::format("{} kept their own gradients: {}{} reduced", kept, around_wrapper(seen),
                      all ? "nothing was" : "these were not");
 }
 
@@ -205,6 +215,7 @@ class Reduction final : public Rule {
       return value_of(w, FingerprintKind::kWrapperForward, 1) == 0;
     };
     NothingReduced seen{.ranks_with_own_gradient = own,
+                        .of_ranks = held.known,
                         .ranks_around_wrapper = blame_where(context, bypasses).ranks};
     if (held.differs()) seen.distinct_reduced_gradients = held.groups.size();
     log.add(sighting(&kNoReduction, context, of_all(context.record), 0.99, std::move(seen)));

@@ -32,9 +32,8 @@ TEST(NoReduction, OfMostRanksItIsSaidHowMany) {
       if (x.rank < 5) x.reduced_fingerprint = x.fingerprint;
     }
   });
-  expect(
-      w, "no-reduction",
-      {.count = 8, .title = "5 of all 8 ranks kept their own gradients: these were not reduced"});
+  expect(w, "no-reduction",
+         {.count = 8, .title = "5 of 8 ranks kept their own gradients: these were not reduced"});
 }
 
 TEST(NoReduction, SaysThatTheWrapperWasGoneAround) {

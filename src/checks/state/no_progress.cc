@@ -102,16 +102,17 @@ std::string sentence(const LayersUnchanged& seen, const Who& who) {
 struct RoundedAway {
   double unchanged_share = 0;
   double learning_rate = 0;
-  static constexpr std::tuple kFields{field("unchanged_share", &RoundedAway::unchanged_share),
+  std::uint32_t of_rank = 0;  // whose share and rate these are
+  static constexpr std::tuple kFields{field("of_rank", &RoundedAway::of_rank),
+                                      field("unchanged_share", &RoundedAway::unchanged_share),
                                       field("learning_rate", &RoundedAway::learning_rate)};
 };
 
 std::string sentence(const RoundedAway& seen, const Who& who) {
   return fmt::format(
-      "{} took optimizer steps that left {:.0f} % of the sampled parameters as before: in fp16 or "
-      "bf16 "
-      "updates so small round to nothing",
-      who.words(), 100 * seen.unchanged_share);
+      "{} took optimizer steps that left most of the sampled parameters as before (rank {}: {:.0f} "
+      "%): in fp16 or bf16 updates so small round to nothing",
+      who.words(), seen.of_rank, 100 * seen.unchanged_share);
 }
 
 // Some layers, by name, and since when.
@@ -311,7 +312,7 @@ class NoProgress final : public Rule {
     if (rises) return;  // a warm-up: updates grow yet
     if (rounded_.see(share > kMost && rate > 0, context.record.step) < kSureSamples) return;
     Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.9,
-                             RoundedAway{.unchanged_share = share, .learning_rate = rate});
+                             RoundedAway{share, rate, worker.rank});
     signal.first_step = rounded_.first_step;
     signal.severity = Severity::kWarning;
     log.add(std::move(signal), kAllSteps);

@@ -27,7 +27,7 @@ struct Mismatch {
   bool looked = false;   // two workers had a value of some kind
 };
 
-// Compares every kind that fingerprint_kinds() lists as must-match for the check and that `counts`
+// Compares every kind of the check that must match and that `counts`
 // accepts.
 Mismatch compare_kinds(
     const StepContext& context, Check check,

@@ -122,7 +122,7 @@ struct UnlikeParameters {
 };
 
 std::string sentence(const UnlikeParameters& /*seen*/, const Who& who) {
-  return who.words() + " hold copies of their parameters that are not equal to them";
+  return who.words() + " held copies of parameters that are not equal to them";
 }
 
 std::string suspects_of_one_layer(std::span<const Signal* const> signals) {
