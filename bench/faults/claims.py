@@ -31,7 +31,7 @@ def shares(value: Any) -> Iterator[float]:
     """Those that a sentence may give in percent."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from numbers(item) if name.endswith("_share") else shares(item)
+            yield from numbers(item) if name.endswith("share") else shares(item)
 
 
 def holds(seen: dict[str, Any], over: str, claimed: float) -> bool:
