@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +24,31 @@ def declared() -> list[dict[str, Any]]:
     return json.loads(told.stdout)  # type: ignore[no-any-return]
 
 
-def notes() -> dict[str, str]:
-    """The comments, each by the first check that its file declares."""
-    out = {}
+def declaring() -> Iterator[tuple[str, str]]:
+    """Files that declare checks: the first one's id, and the source."""
     for path in sorted((ROOT / "src" / "checks").glob("*/*.cc")):
         source = path.read_text(encoding="utf-8")
-        comment = re.match(r"// SPDX.*\n((?://.*\n)+)", source)
-        check = re.search(r'\.id = "([a-z-]+)"', source)
-        if comment and check:
-            out[check[1]] = re.sub(r"^// ?", "", comment[1], flags=re.MULTILINE).strip()
-    return out
+        if check := re.search(r'\.id = "([a-z-]+)"', source):
+            yield check[1], source
+
+
+def notes() -> dict[str, str]:
+    """The comments that files begin with, by check."""
+    comments = {c: re.match(r"// SPDX.*\n((?://.*\n)+)", source) for c, source in declaring()}
+    return {
+        check: re.sub(r"^// ?", "", comment[1], flags=re.MULTILINE).strip()
+        for check, comment in comments.items()
+        if comment
+    }
 
 
 def evidence() -> dict[str, list[str]]:
-    """The names of the values that a file's evidence has, by the first check that it declares."""
+    """The names of the values in evidence, of files and the headers they include, by check."""
     out = {}
-    for path in sorted((ROOT / "src" / "checks").glob("*/*.cc")):
-        source = path.read_text(encoding="utf-8")
-        check = re.search(r'\.id = "([a-z-]+)"', source)
+    for check, source in declaring():
         headers = re.findall(r'#include "(checks/(?!engine/)[\w/]+\.h)"', source)
-        for header in headers:
-            source += (ROOT / "src" / header).read_text(encoding="utf-8")
-        names = list(dict.fromkeys(re.findall(r'\bfield\("(\w+)"', source)))
-        if check and names:
-            out[check[1]] = names
+        texts = [source, *((ROOT / "src" / h).read_text(encoding="utf-8") for h in headers)]
+        out[check] = list(dict.fromkeys(re.findall(r'\bfield\("(\w+)"', "".join(texts))))
     return out
 
 
@@ -83,7 +85,7 @@ def generated() -> str:
         parts.append(section(check))
         if check["check"] in told:
             parts.append(told[check["check"]])
-        if check["check"] in values:
+        if values.get(check["check"]):
             names = ", ".join(f"`{name}`" for name in values[check["check"]])
             parts.append(f"Values in evidence: {names}.")
     return "\n\n".join(parts)

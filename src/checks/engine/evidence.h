@@ -80,12 +80,6 @@ class JsonObject {
   void add(std::string_view name, const std::optional<T>& value) {
     if (value) add(name, *value);
   }
-  template <HasFields T>
-  void add(std::string_view name, const std::vector<T>& value) {
-    std::string list;
-    for (const T& each : value) list += (list.empty() ? "" : ",") + of(each);
-    if (!list.empty()) put(name, "[" + list + "]");
-  }
 
   template <HasFields E>
   static std::string of(const E& evidence) {
@@ -95,10 +89,8 @@ class JsonObject {
           (out.add(fields.name, std::invoke(fields.member, evidence)), ...);
         },
         E::kFields);
-    return out.text();
+    return "{" + out.text_ + "}";
   }
-
-  std::string text() const { return "{" + text_ + "}"; }
 
  private:
   void put(std::string_view name, const std::string& json);
@@ -113,7 +105,7 @@ class Evidence {
   template <HasFields E>
   Evidence(E seen) : seen_(std::make_shared<const Seen<E>>(std::move(seen))) {}
 
-  // REQUIRES of these three: it is not empty.
+  // REQUIRES of these three: it was not made by the constructor without arguments.
   std::string sentence(const Who& who) const { return seen_->sentence(who); }
   std::string json() const { return seen_->json(); }
   std::uint64_t key() const { return seen_->key(); }
@@ -123,7 +115,6 @@ class Evidence {
     const auto* seen = dynamic_cast<const Seen<E>*>(seen_.get());
     return seen == nullptr ? nullptr : &seen->evidence;
   }
-  bool empty() const { return seen_ == nullptr; }
 
  private:
   struct Any {

@@ -69,7 +69,7 @@ bool causes(const Signal& cause, const Signal& effect) {
 }
 
 // Of one check the gravest first, then those that name a minority. Of a statistic what was raised
-// first: its title stays when another follows, though that may have begun earlier.
+// first: its sentence stays when another follows, though that may have begun earlier.
 bool before(const Signal& a, const Signal& b) {
   const auto place = [](const Signal& s) {
     return std::tuple(s.check->precedence, -static_cast<int>(s.severity), s.everyone,
@@ -123,9 +123,7 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
   }
   keep_earlier(finding.equal_until, other.equal_until);
   keep_earlier(finding.certain_step, other.certain_step);
-  if (ranks_add_up(head, other)) {
-    finding.ranks = unite(finding.ranks, other.ranks);
-  }
+  if (ranks_add_up(head, other)) finding.ranks = unite(finding.ranks, other.ranks);
   if (finding.evidence.size() < kEvidence) {
     finding.evidence.push_back(evidence_of(other, other.ranks));
   }
