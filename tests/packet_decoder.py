@@ -52,7 +52,7 @@ HEADER_FIELDS = [
     *("magic", "version", "kind", "length", "checksum"),
     *("run", "segment", "module", "replica", "shard", "rank", "replicas", "step"),
 ]
-KINDS = {1: "hello", 2: "step", 3: "note", 4: "moment", 5: "beat"}
+KINDS = {1: "hello", 2: "step", 3: "note", 4: "snapshot", 5: "beat"}
 
 
 def decode(packet: bytes) -> Decoded:

@@ -16,7 +16,7 @@ from observers import DTYPES, audit_of, end_step, make_observer, report
 from packet_decoder import HEADER, HEADER_FIELDS, decode, mix64, name_hash, splitmix64
 from presum._core import (
     FingerprintKind,
-    Moments,
+    Snapshots,
     StateKind,
     Watchdog,
     canonical_name,
@@ -176,12 +176,12 @@ def test_every_section_the_library_writes_is_documented() -> None:
     observer.audit(audit_of([values], values)["record"])
     for reduced in (False, True):
         report(observer, 0, struct.pack("<f", 1), "f32", reduced=reduced)
-    moments = Moments(observer)
-    moments.begin(saved=True, optimizer_steps=3.0, learning_rate=0.5)
-    moments.generator(1, 11)
-    moments.parameter(0, values.ctypes.data, 1, DTYPES["f32"], first=0, shard=0, in_order=True)
+    snapshots = Snapshots(observer)
+    snapshots.begin(saved=True, optimizer_steps=3.0, learning_rate=0.5)
+    snapshots.generator(1, 11)
+    snapshots.parameter(0, values.ctypes.data, 1, DTYPES["f32"], first=0, shard=0, in_order=True)
     packets = [observer.hello(), end_step(observer), observer.goodbye(0)]
-    packets.append(moments.packet())
+    packets.append(snapshots.packet())
     watchdog = Watchdog(rank=0, host="h", period=1.0, stall_seconds=60.0, thread=0)
     packets += [timed_step(), watchdog.beat("", "", "", "")]
     written = {kind for packet in packets for kind in decode(packet).sections}

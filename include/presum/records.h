@@ -111,8 +111,8 @@ struct WorkerFacts {
   std::vector<GroupName> groups;  // in the order of the parameters; those without gradients last
 };
 
-// One group of a model at a moment, as far as a worker holds it.
-struct MomentGroup {
+// One group of a model at a snapshot, as far as a worker holds it.
+struct SnapshotGroup {
   std::uint64_t id = 0;
   std::uint64_t elements = 0;    // of its parameters
   double squares = 0;            // the sum of theirs
@@ -124,7 +124,7 @@ struct MomentGroup {
 };
 
 // Where a training stood: what a run that continues is held against.
-struct Moment {
+struct TrainingSnapshot {
   enum class Kind : std::uint32_t {
     kUnknown = 0,
     kBegun = 1,  // before its first forward pass
@@ -135,7 +135,7 @@ struct Moment {
   double optimizer_steps = kNaN;  // as the optimiser itself counts them; NaN: it does not
   double learning_rate = kNaN;
   std::vector<FingerprintValue> generators;
-  std::vector<MomentGroup> groups;  // none where another worker tells the same
+  std::vector<SnapshotGroup> groups;  // none where another worker tells the same
 };
 
 // A worker's parameters and buffers after its last step. States of equal counts can be compared.

@@ -212,7 +212,7 @@ class RunLog {
   // By segment, module, shard and replica.
   Result<std::vector<FinalStateRecord>> final_states() const;
   // By segment, module, shard, replica, kind and step.
-  Result<std::vector<MomentRecord>> moments() const;
+  Result<std::vector<SnapshotRecord>> snapshots() const;
   // By segment, module, shard, step and replica.
   Result<std::vector<AuditedStep>> audits() const;
   // When the job stood still, by segment and number, with what each rank said.

@@ -50,7 +50,7 @@ struct GroupRecord {
   std::vector<std::uint32_t> fingerprints;
 };
 
-struct MomentRecord : Moment {
+struct SnapshotRecord : TrainingSnapshot {
   ModelKey model;
   std::uint32_t replica = 0;
   std::uint32_t number = 0;  // of those of its kind and step: a program may save several

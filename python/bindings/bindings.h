@@ -20,7 +20,7 @@ namespace presum::python {
 
 void bind_enums(nanobind::module_& m);  // before all others
 void bind_observer(nanobind::module_& m);
-void bind_moments(nanobind::module_& m);  // after bind_observer
+void bind_snapshots(nanobind::module_& m);  // after bind_observer
 void bind_rows(nanobind::module_& m);
 void bind_value_sample(nanobind::module_& m);
 void bind_aggregator(nanobind::module_& m);

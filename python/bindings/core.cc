@@ -72,7 +72,7 @@ NB_MODULE(_core, m) {
   m.attr("__version__") = presum::version();
   presum::python::bind_enums(m);
   presum::python::bind_observer(m);
-  presum::python::bind_moments(m);
+  presum::python::bind_snapshots(m);
   presum::python::bind_rows(m);
   presum::python::bind_value_sample(m);
   presum::python::bind_aggregator(m);

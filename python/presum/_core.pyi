@@ -420,9 +420,9 @@ def simd_targets() -> tuple[list[str], list[str]]:
 def simd_target() -> str:
     """Name of the SIMD target in use; PRESUM_SIMD forces one."""
 
-class Moments:
+class Snapshots:
     """
-    Where the training of one worker stands, as packets (see src/step/moments.h). One thread at a time.
+    Where the training of one worker stands, as packets (see src/step/snapshots.h). One thread at a time.
     """
 
     def __init__(self, observer: Observer) -> None: ...

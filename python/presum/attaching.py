@@ -26,7 +26,7 @@ from presum.devices.readable import in_host_memory
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
-from presum.fingerprints.moments import Moments, steps_of
+from presum.fingerprints.snapshots import Snapshots, steps_of
 from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
@@ -301,7 +301,7 @@ def _setup(
             every=numbers.every,
             found=hello,
         ),
-        moments=_moments(observer, training, parameters),
+        snapshots=_snapshots(observer, training, parameters),
         send=session.send,
         failed=recording.failed,
         hello=hello,
@@ -310,16 +310,16 @@ def _setup(
     )
 
 
-def _moments(
+def _snapshots(
     observer: Observer, training: _Training, parameters: Sequence[weakref.ref[nn.Parameter]]
-) -> Moments | None:
+) -> Snapshots | None:
     """Of all parameters on the first rank, of sharded ones on each."""
     if "parameters" not in training.families:
         return None
     target = training.target
     optimizers = [weakref.ref(optimizer) for optimizer in training.optimizers]
     first = dist.get_rank() == target.ranks[0]
-    return Moments(observer, parameters, optimizers, target.device, tells_whole=first)
+    return Snapshots(observer, parameters, optimizers, target.device, tells_whole=first)
 
 
 def _start(recording: Recording, training: _Training, setup: RecorderSetup) -> None:

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "aggregate/continuation.h"
-#include "aggregate/left.h"
 #include "aggregate/model_analysis.h"
+#include "aggregate/prior_run.h"
 #include "aggregate/rank_ends.h"
 #include "aggregate/stall_watch.h"
 #include "aggregate/step_assembler.h"
@@ -56,18 +56,18 @@ void sort_worst_first(std::vector<Finding>& findings) {
 }  // namespace
 
 struct Aggregator::State {
-  State(AggregatorOptions given, runlog::Writer log, aggregate::LeftRun before)
+  State(AggregatorOptions given, runlog::Writer log, aggregate::PriorRuns before)
       : options(std::move(given)),
         writer(std::move(log)),
-        left(std::move(before)),
-        continued(writer.segment(), left.steps),
+        prior(std::move(before)),
+        continued(writer.segment(), prior.steps),
         stalls(options.world_size) {}
 
   using WorkerKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
   AggregatorOptions options;
   runlog::Writer writer;
-  aggregate::LeftRun left;  // by earlier segments
+  aggregate::PriorRuns prior;  // by earlier segments
   aggregate::ContinuedRun continued;
   aggregate::StepAssembler assembler;
   aggregate::StallWatch stalls;
@@ -128,7 +128,7 @@ struct Aggregator::State {
         {who.module, who.shard}, ModelKey{writer.segment(), who.module, who.shard});
     if (fresh && writer.segment() > 1) {
       auto saved = writer.saved_detector(who.module, who.shard);
-      at->second.resumes(std::move(left.models[{who.module, who.shard}]),
+      at->second.resumes(std::move(prior.models[{who.module, who.shard}]),
                          saved ? std::move(*saved) : std::nullopt);
     }
     return at->second;
@@ -144,11 +144,11 @@ struct Aggregator::State {
     return writer.add(hello);
   }
 
-  Status take(const packet::MomentOf& moment) {
-    const Identity& who = moment.header.identity;
-    analysis(who).tell().moment(who, moment.moment);
-    checkpointed = checkpointed || moment.moment.kind == Moment::Kind::kSaved;
-    return writer.add(moment);
+  Status take(const packet::SnapshotOf& snapshot) {
+    const Identity& who = snapshot.header.identity;
+    analysis(who).tell().snapshot(who, snapshot.snapshot);
+    checkpointed = checkpointed || snapshot.snapshot.kind == TrainingSnapshot::Kind::kSaved;
+    return writer.add(snapshot);
   }
 
   Status take(const packet::Beat& beat) {
@@ -337,10 +337,11 @@ Aggregator::~Aggregator() = default;
 
 Result<Aggregator> Aggregator::open(AggregatorOptions options) {
   if (!options.clock) options.clock = monotonic_now;
-  auto left = aggregate::read_left(options.run);  // of a damaged one nothing; the writer says so
+  auto prior =
+      aggregate::read_prior_runs(options.run);  // of a damaged one nothing; the writer says so
   PRESUM_ASSIGN(auto writer, runlog::open_writer(options.run, options.clock));
   return Aggregator(std::make_unique<State>(std::move(options), std::move(writer),
-                                            left ? std::move(*left) : aggregate::LeftRun()));
+                                            prior ? std::move(*prior) : aggregate::PriorRuns()));
 }
 
 Announcement Aggregator::announcement() const {

@@ -605,13 +605,14 @@ struct Training {
   bool closes = true;
 };
 
-packet::MomentOf moment_of(Moment::Kind kind, std::uint64_t step, std::uint64_t parameters,
-                           std::uint32_t replica, std::uint32_t workers) {
-  packet::MomentOf out;
+packet::SnapshotOf snapshot_of(TrainingSnapshot::Kind kind, std::uint64_t step,
+                               std::uint64_t parameters, std::uint32_t replica,
+                               std::uint32_t workers) {
+  packet::SnapshotOf out;
   out.header.identity = {.replica = replica, .rank = replica, .replicas = workers};
-  out.moment = {.kind = kind, .step = step, .optimizer_steps = static_cast<double>(step)};
+  out.snapshot = {.kind = kind, .step = step, .optimizer_steps = static_cast<double>(step)};
   if (replica == 0) {
-    out.moment.groups = {{.id = 1, .elements = 4, .squares = 4, .parameters = parameters}};
+    out.snapshot.groups = {{.id = 1, .elements = 4, .squares = 4, .parameters = parameters}};
   }
   return out;
 }
@@ -641,7 +642,8 @@ std::vector<std::string> notices_of(const std::filesystem::path& run, const Trai
     hello.header.identity.replicas = training.workers;
     aggregator.ingest(hello);
     if (training.begins == 0) continue;
-    aggregator.ingest(moment_of(Moment::Kind::kBegun, 0, training.begins, r, training.workers));
+    aggregator.ingest(
+        snapshot_of(TrainingSnapshot::Kind::kBegun, 0, training.begins, r, training.workers));
   }
   for (std::uint64_t s = 0; s < training.steps; ++s) {
     for (std::uint32_t r = 0; r < training.workers; ++r) {
@@ -649,7 +651,8 @@ std::vector<std::string> notices_of(const std::filesystem::path& run, const Trai
       step.header.identity.replicas = training.workers;
       if (s == 0) step.states = hashed(training.first);
       if (training.saved != 0 && s == training.saved_at) {
-        aggregator.ingest(moment_of(Moment::Kind::kSaved, s, training.saved, r, training.workers));
+        aggregator.ingest(
+            snapshot_of(TrainingSnapshot::Kind::kSaved, s, training.saved, r, training.workers));
       }
       aggregator.ingest(step);
     }

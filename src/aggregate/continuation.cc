@@ -15,18 +15,18 @@ namespace {
 constexpr const char* kOthers = "its parameters are none that presum saw saved or left";
 constexpr const char* kUnknown = "whether its parameters are any that were left is not known";
 
-const FinalStateRecord* state_of(const LeftModel& left, std::uint32_t replica) {
-  const auto found = std::ranges::find(left.ended, replica, &FinalStateRecord::replica);
-  return found == left.ended.end() ? nullptr : &*found;
+const FinalStateRecord* state_of(const PriorModel& prior, std::uint32_t replica) {
+  const auto found = std::ranges::find(prior.ended, replica, &FinalStateRecord::replica);
+  return found == prior.ended.end() ? nullptr : &*found;
 }
 
 // Whether the parameters before the first step are those with which a segment ended; nothing where
 // they were not hashed: all are at step 0 only.
-std::optional<bool> as_it_ended(const LeftModel& left, const StepRecord& first) {
+std::optional<bool> as_it_ended(const PriorModel& prior, const StepRecord& first) {
   std::optional<bool> out;
   if (first.step != 0) return out;
   for (const WorkerRecord& worker : first.workers) {
-    const FinalStateRecord* ended = state_of(left, worker.replica);
+    const FinalStateRecord* ended = state_of(prior, worker.replica);
     if (ended == nullptr) continue;
     for (const StateHash& is : worker.states) {
       if (is.kind != StateHash::Kind::kParameters) continue;
@@ -41,18 +41,18 @@ std::optional<bool> as_it_ended(const LeftModel& left, const StepRecord& first) 
   return out;
 }
 
-const LeftPlace* place_at(const LeftModel& left, std::uint32_t segment, std::uint64_t step) {
-  const auto found = std::ranges::find_if(left.places, [&](const LeftPlace& place) {
+const PriorPlace* place_at(const PriorModel& prior, std::uint32_t segment, std::uint64_t step) {
+  const auto found = std::ranges::find_if(prior.places, [&](const PriorPlace& place) {
     return place.segment == segment && place.step == step;
   });
-  return found == left.places.end() ? nullptr : &*found;
+  return found == prior.places.end() ? nullptr : &*found;
 }
 
 // Empty where the detectors are now those of the training that was left there.
-std::string restore(const LeftModel& left, const LeftPlace& at, const StepRecord& first,
+std::string restore(const PriorModel& prior, const PriorPlace& at, const StepRecord& first,
                     const std::optional<runlog::SavedDetector>& saved, detect::Detector& detector) {
   if (!saved) return "none were saved";
-  if (left.line_of(saved->segment) != left.line_of(at.segment)) {
+  if (prior.line_of(saved->segment) != prior.line_of(at.segment)) {
     return "those that were saved last are of another training";
   }
   detect::Detector restored{detect::Options{}};
@@ -68,16 +68,16 @@ std::string restore(const LeftModel& left, const LeftPlace& at, const StepRecord
 
 }  // namespace
 
-Continuation continuation_of(const LeftModel& left, const checks::BeganWith& began,
+Continuation continuation_of(const PriorModel& prior, const checks::BeganWith& began,
                              const StepRecord& first,
                              const std::optional<runlog::SavedDetector>& saved,
                              detect::Detector& detector) {
   using Parameters = checks::BeganWith::Parameters;
   Continuation out{.model = first.model};
-  const LeftPlace* at =
-      began.parameters == Parameters::kSaved ? place_at(left, began.segment, began.step) : nullptr;
-  const auto ended = at == nullptr ? as_it_ended(left, first) : std::nullopt;
-  if (ended == true) at = place_at(left, left.ended.front().model.segment, left.end);
+  const PriorPlace* at =
+      began.parameters == Parameters::kSaved ? place_at(prior, began.segment, began.step) : nullptr;
+  const auto ended = at == nullptr ? as_it_ended(prior, first) : std::nullopt;
+  if (ended == true) at = place_at(prior, prior.ended.front().model.segment, prior.end);
   if (at == nullptr) {
     out.reason = ended == false || began.parameters == Parameters::kOthers ? kOthers : kUnknown;
     return out;
@@ -85,7 +85,7 @@ Continuation continuation_of(const LeftModel& left, const checks::BeganWith& beg
   out.from_segment = at->segment;
   out.from_step = at->step;
   out.steps_before = at->steps;
-  out.reason = restore(left, *at, first, saved, detector);
+  out.reason = restore(prior, *at, first, saved, detector);
   if (out.reason.empty()) out.detector_steps = std::min(at->watched, detector.steps());
   return out;
 }

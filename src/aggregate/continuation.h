@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "aggregate/left.h"
+#include "aggregate/prior_run.h"
 #include "checks/job/resume_mismatch.h"
 #include "detect/detector.h"
 #include "presum/run_log.h"
@@ -20,7 +20,7 @@ namespace presum::aggregate {
 // How a model begins in a segment that continues a run, once its first step is there: with
 // parameters that an earlier segment saved, or had when it ended, or with none of these. Only where
 // it goes on from such parameters, `detector` becomes what those of that training were.
-Continuation continuation_of(const LeftModel& left, const checks::BeganWith& began,
+Continuation continuation_of(const PriorModel& prior, const checks::BeganWith& began,
                              const StepRecord& first,
                              const std::optional<runlog::SavedDetector>& saved,
                              detect::Detector& detector);

@@ -11,20 +11,20 @@ namespace presum::aggregate {
 ModelAnalysis::ModelAnalysis(const ModelKey& model)
     : detector_(detect::Options{}), slow_(detect::Options{}), diagnoser_(model), steps_(model) {}
 
-void ModelAnalysis::resumes(LeftModel left, std::optional<runlog::SavedDetector> saved) {
-  diagnoser_.resumes(std::exchange(left.left, {}));
-  left_ = std::move(left);
+void ModelAnalysis::resumes(PriorModel prior, std::optional<runlog::SavedDetector> saved) {
+  diagnoser_.resumes(std::exchange(prior.prior, {}));
+  prior_ = std::move(prior);
   saved_ = std::move(saved);
 }
 
 void ModelAnalysis::begin(const StepRecord& first) {
-  continuation_ = continuation_of(*left_, diagnoser_.began_with(), first, saved_, detector_);
-  left_.reset();
+  continuation_ = continuation_of(*prior_, diagnoser_.began_with(), first, saved_, detector_);
+  prior_.reset();
   saved_.reset();
 }
 
 std::optional<std::string> ModelAnalysis::save() const {
-  return left_ ? std::nullopt : std::optional(detector_.save());
+  return prior_ ? std::nullopt : std::optional(detector_.save());
 }
 
 checks::Diagnoser& ModelAnalysis::tell() {
@@ -38,7 +38,7 @@ StepRecord ModelAnalysis::measure(metrics::StepInput input) {
 }
 
 void ModelAnalysis::judge(const StepRecord& record) {
-  if (left_) begin(record);
+  if (prior_) begin(record);
   tell().update(record, detector_.judge(record), slow_.judge(record));
   steps_.add(record);
 }

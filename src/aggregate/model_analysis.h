@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "aggregate/left.h"
+#include "aggregate/prior_run.h"
 #include "checks/engine/diagnoser.h"
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
@@ -24,7 +24,7 @@ class ModelAnalysis {
   explicit ModelAnalysis(const ModelKey& model);
 
   // The run has earlier segments, and these are theirs; before anything else.
-  void resumes(LeftModel left, std::optional<runlog::SavedDetector> saved);
+  void resumes(PriorModel prior, std::optional<runlog::SavedDetector> saved);
   // To be told what is no step; its findings may change by it.
   checks::Diagnoser& tell();
   void beats() { diagnoser_.beats(); }
@@ -52,7 +52,7 @@ class ModelAnalysis {
   detect::SlowWorkers slow_;
   checks::Diagnoser diagnoser_;
   judge::ModelSteps steps_;
-  std::optional<LeftModel> left_;  // until the first step
+  std::optional<PriorModel> prior_;  // until the first step
   std::optional<runlog::SavedDetector> saved_;
   std::optional<Continuation> continuation_;
   std::vector<checks::Diagnoser::Numbered> findings_;

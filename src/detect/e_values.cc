@@ -77,8 +77,8 @@ void RankTables::trim() {
 
 Window window_of(std::span<const double> block, std::size_t columns, std::size_t from,
                  std::size_t count, const ReadingSums& now, std::uint64_t step) {
-  const auto total = [&](std::size_t moment) {
-    return sum(block.subspan(moment * columns + from, count));
+  const auto total = [&](std::size_t snapshot) {
+    return sum(block.subspan(snapshot * columns + from, count));
   };
   const double m = total(0);
   const double age = std::round(double(step) - total(1) / m);
@@ -93,7 +93,7 @@ void begin_at(std::span<double> block, std::size_t columns, std::uint64_t step) 
 }
 
 void clear(std::span<double> block, std::size_t columns, std::size_t from, std::size_t count) {
-  for (std::size_t m = 0; m < kMoments; ++m) {
+  for (std::size_t m = 0; m < kSnapshots; ++m) {
     std::ranges::fill(block.subspan(m * columns + from, count), 0.0);
   }
 }

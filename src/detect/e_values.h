@@ -93,14 +93,14 @@ struct Window {
 // A block of k components holds, for each, M = sum over starts s of prod_{t >= s} e_t, and the same
 // sum weighted with what was known at each start: its step and ReadingSums. Their quotients are
 // means over the possible starts, each weighted by its evidence.
-inline constexpr std::size_t kMoments = 5;
+inline constexpr std::size_t kSnapshots = 5;
 
-// One step of M <- e (M + 1) for all components of a block of kMoments * e.size() numbers.
+// One step of M <- e (M + 1) for all components of a block of kSnapshots * e.size() numbers.
 inline void advance(std::span<double> block, std::span<const double> e, std::uint64_t step,
                     const ReadingSums& before) {
-  const std::array<double, kMoments> added = {1, double(step), before.count, before.effect,
-                                              before.difference};
-  for (std::size_t m = 0; m < kMoments; ++m) {
+  const std::array<double, kSnapshots> added = {1, double(step), before.count, before.effect,
+                                                before.difference};
+  for (std::size_t m = 0; m < kSnapshots; ++m) {
     double* at = block.data() + m * e.size();
     for (std::size_t k = 0; k < e.size(); ++k) at[k] = e[k] * (at[k] + added[m]);
   }

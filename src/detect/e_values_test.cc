@@ -50,7 +50,7 @@ TEST(RankTable, OfOneWorkerSaysNothing) {
 }
 
 TEST(Window, FindsTheStartThatTheEvidenceComesFrom) {
-  std::array<double, kMoments> block{};
+  std::array<double, kSnapshots> block{};
   const std::array losing = {0.1};
   const std::array winning = {5.0};
   ReadingSums seen;
@@ -68,7 +68,7 @@ TEST(Window, FindsTheStartThatTheEvidenceComesFrom) {
 }
 
 TEST(Window, OfNothingIsNow) {
-  const std::array<double, kMoments> block{};
+  const std::array<double, kSnapshots> block{};
   EXPECT_EQ(window_of(block, 1, 0, 1, {}, 7).first_step, 7);
 }
 

@@ -23,7 +23,7 @@ class PairTail {
   struct Entry {
     std::uint32_t i = 0;
     std::uint32_t j = 0;
-    std::array<double, kMoments * kPairStakes.size()> block = {};
+    std::array<double, kSnapshots * kPairStakes.size()> block = {};
     ReadingSums seen;
 
     auto kept() { return std::tie(i, j, block, seen); }

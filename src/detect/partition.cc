@@ -42,15 +42,15 @@ std::size_t rank_of_first(const Values& values, Random& random) {
   return 1 + below + random.below(equal + 1);
 }
 
-struct Moments {
+struct Snapshots {
   double mean = 0;
   double sd = 0;
 };
 
 template <class Values>
-Moments moments_of_rest(const Values& values) {
+Snapshots snapshots_of_rest(const Values& values) {
   const double n = double(values.size() - 1);
-  Moments m;
+  Snapshots m;
   for (std::size_t k = 1; k < values.size(); ++k) m.mean += values[k] / n;
   for (std::size_t k = 1; k < values.size(); ++k) {
     m.sd += (values[k] - m.mean) * (values[k] - m.mean) / n;
@@ -97,12 +97,12 @@ bool Partition::update(const std::vector<std::vector<double>>& losses, std::uint
     gaps[k] = closeness();
   }
   const std::size_t rank = rank_of_first(means, random);
-  const Moments spread = moments_of_rest(means);
+  const Snapshots spread = snapshots_of_rest(means);
   const double effect = spread.sd > 0 ? (means[0] - spread.mean) / spread.sd : 0;
   const double ratio = spread.mean > 0 ? means[0] / spread.mean : 1;
   take(kEven, rank, -effect, ratio, step);
   take(kUneven, kAssignments + 1 - rank, effect, ratio, step);
-  const Moments gap = moments_of_rest(gaps);
+  const Snapshots gap = snapshots_of_rest(gaps);
   take(kClose, rank_of_first(gaps, random), gap.sd > 0 ? (gap.mean - gaps[0]) / gap.sd : 0,
        gap.mean > 0 ? gaps[0] / gap.mean : 1, step);
   ++steps_;

@@ -47,7 +47,7 @@ class Partition {
 
  private:
   struct Track {
-    std::array<double, kMoments* kBets> block = {};
+    std::array<double, kSnapshots* kBets> block = {};
     ReadingSums seen;
 
     auto kept() { return std::tie(block, seen); }

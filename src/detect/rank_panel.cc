@@ -24,7 +24,7 @@ RankPanel::RankPanel(const PanelSpec& spec, std::size_t workers, std::size_t the
     : spec_(spec), workers_(workers), thetas_(thetas), memory_(workers) {
   const double sides = (spec.high ? 1 : 0) + (spec.low ? 1 : 0);
   component_weight_ = spec.weight / (sides * double(workers * thetas));
-  blocks_.assign(workers * kMoments * 2 * thetas, 0);
+  blocks_.assign(workers * kSnapshots * 2 * thetas, 0);
   seen_.assign(workers * 3, 0);
   recent_.assign(workers, 0);
   readings_.resize(workers);
@@ -112,12 +112,12 @@ void RankPanel::take(const Item& item, std::span<const double> e, double others,
 }
 
 std::span<double> RankPanel::block(std::size_t worker) {
-  const std::size_t size = kMoments * 2 * thetas_;
+  const std::size_t size = kSnapshots * 2 * thetas_;
   return std::span(blocks_).subspan(worker * size, size);
 }
 
 std::span<const double> RankPanel::block(std::size_t worker) const {
-  const std::size_t size = kMoments * 2 * thetas_;
+  const std::size_t size = kSnapshots * 2 * thetas_;
   return std::span(blocks_).subspan(worker * size, size);
 }
 

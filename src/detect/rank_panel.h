@@ -84,7 +84,7 @@ class RankPanel {
   std::size_t workers_;
   std::size_t thetas_;
   double component_weight_;     // of one component
-  std::vector<double> blocks_;  // per worker kMoments x 2 thetas
+  std::vector<double> blocks_;  // per worker kSnapshots x 2 thetas
   std::vector<double> seen_;    // per worker the three numbers of ReadingSums
   std::vector<double> recent_;
   AlarmMemory memory_;

@@ -5,11 +5,11 @@
 
 #include "metrics/exact_cosines.h"
 #include "metrics/layer_reductions.h"
-#include "metrics/moments.h"
 #include "metrics/noise.h"
 #include "metrics/norm_sums.h"
 #include "metrics/reduced_gradient.h"
 #include "metrics/sketch_cosines.h"
+#include "metrics/snapshots.h"
 
 namespace presum::metrics {
 namespace {
@@ -35,15 +35,15 @@ StepRecord record_of(const StepInput& input) {
 }
 
 void fill_dispersion(StepRecord& record) {
-  const auto loss = moments(record.workers, [](const WorkerRecord& w) { return w.loss; });
+  const auto loss = snapshots(record.workers, [](const WorkerRecord& w) { return w.loss; });
   record.loss_mean = loss.mean;
   record.loss_std = loss.std;
   record.loss_range = loss.range;
-  const auto norm = moments(record.workers, [](const WorkerRecord& w) { return w.grad_norm; });
+  const auto norm = snapshots(record.workers, [](const WorkerRecord& w) { return w.grad_norm; });
   record.grad_norm_mean = norm.mean;
   record.grad_norm_std = norm.std;
   if (norm.mean > 0) record.grad_norm_cv = norm.std / norm.mean;
-  const auto tokens = moments(record.workers, [](const WorkerRecord& w) {
+  const auto tokens = snapshots(record.workers, [](const WorkerRecord& w) {
     return w.tokens == 0 ? kNaN : static_cast<double>(w.tokens);
   });
   if (tokens.count == record.workers.size() && tokens.count > 0) {

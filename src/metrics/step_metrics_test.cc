@@ -53,7 +53,7 @@ TEST(StepMetrics, LossDispersionIsThatOfTheOracle) {
   for (std::size_t i = 0; i < 8; ++i) losses.push_back(uniform(random));
   set_losses(steps, losses);
   const StepRecord record = measure(steps);
-  const auto want = testing::moments(losses);
+  const auto want = testing::snapshots(losses);
   EXPECT_NEAR(record.loss_mean, want.mean, 1e-14);
   EXPECT_NEAR(record.loss_std, want.std, 1e-14);
   EXPECT_EQ(record.loss_range, want.range);
@@ -73,7 +73,7 @@ TEST(StepMetrics, NormDispersionIsThatOfTheOracle) {
   std::vector<double> norms;
   for (std::size_t i = 0; i < 8; ++i) norms.push_back(truth.norm(i));
   const StepRecord record = measure(steps_of(gradients));
-  const auto want = testing::moments(norms);
+  const auto want = testing::snapshots(norms);
   EXPECT_NEAR(record.grad_norm_mean, want.mean, 1e-12);
   EXPECT_NEAR(record.grad_norm_std, want.std, 1e-12);
   EXPECT_NEAR(record.grad_norm_cv, want.std / want.mean, 1e-13);
@@ -183,7 +183,7 @@ TEST(StepMetrics, ANonfiniteGradientIsLeftOut) {
   set_reduced(steps, NAN);
   const StepRecord record = measure(steps);
   EXPECT_NEAR(record.cosine_mean, truth.cosine_mean(), 1e-12);
-  const auto want = testing::moments({truth.norm(0), truth.norm(1), truth.norm(2)});
+  const auto want = testing::snapshots({truth.norm(0), truth.norm(1), truth.norm(2)});
   EXPECT_NEAR(record.grad_norm_mean, want.mean, 1e-12);
   EXPECT_NEAR(record.grad_norm_std, want.std, 1e-12);
   EXPECT_EQ(record.workers[2].nonfinite, 1U);

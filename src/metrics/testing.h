@@ -103,15 +103,15 @@ class Truth {
   double reduced_squares_ = 0;
 };
 
-struct Moments {
+struct Snapshots {
   double mean = 0;
   double std = 0;
   double range = 0;
 };
 
-inline Moments moments(const std::vector<double>& x) {
+inline Snapshots snapshots(const std::vector<double>& x) {
   const auto n = static_cast<double>(x.size());
-  Moments m;
+  Snapshots m;
   m.mean = std::accumulate(x.begin(), x.end(), 0.0) / n;
   for (const double value : x) m.std += (value - m.mean) * (value - m.mean) / n;
   m.std = std::sqrt(m.std);

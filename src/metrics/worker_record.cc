@@ -5,7 +5,7 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "metrics/moments.h"
+#include "metrics/snapshots.h"
 
 namespace presum::metrics {
 namespace {
@@ -71,7 +71,7 @@ std::vector<GroupRecord> group_records(Steps steps) {
     }
   }
   for (GroupRecord& g : records) {
-    const Moments m = moments(g.norms, [](float x) { return static_cast<double>(x); });
+    const Snapshots m = snapshots(g.norms, [](float x) { return static_cast<double>(x); });
     g.norm_mean = m.mean;
     g.norm_std = m.std;
   }

@@ -20,7 +20,7 @@
 namespace presum::packet {
 namespace {
 
-enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3, kMoment = 4, kBeat = 5 };
+enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3, kSnapshot = 4, kBeat = 5 };
 
 constexpr std::uint32_t kFinalNote = 1;
 constexpr std::uint32_t kBrokenNote = 2;
@@ -46,8 +46,8 @@ enum class Section : std::uint16_t {
   kGroupNames = 18,
   kNote = 19,
   kClock = 20,
-  kMoment = 21,
-  kMomentGroups = 22,
+  kSnapshot = 21,
+  kSnapshotGroups = 22,
   kBeat = 23,
   kPlaces = 24,
 };
@@ -391,7 +391,7 @@ void fields(Io& io, In<Io, Note>& note) {
 }
 
 template <class Io>
-void fields(Io& io, In<Io, MomentGroup>& group) {
+void fields(Io& io, In<Io, SnapshotGroup>& group) {
   std::uint16_t sketched = group.sketch.empty() ? 0 : 1;
   io(group.id, group.elements, group.squares, group.parameters, group.optimizer, group.shard,
      sketched, group.formats);
@@ -403,10 +403,12 @@ void fields(Io& io, In<Io, MomentGroup>& group) {
 }
 
 template <class Io>
-void fields(Io& io, In<Io, Moment>& moment) {
-  io(moment.kind, moment.step, moment.optimizer_steps, moment.learning_rate);
-  io.require(
-      [&] { return moment.kind == Moment::Kind::kBegun || moment.kind == Moment::Kind::kSaved; });
+void fields(Io& io, In<Io, TrainingSnapshot>& snapshot) {
+  io(snapshot.kind, snapshot.step, snapshot.optimizer_steps, snapshot.learning_rate);
+  io.require([&] {
+    return snapshot.kind == TrainingSnapshot::Kind::kBegun ||
+           snapshot.kind == TrainingSnapshot::Kind::kSaved;
+  });
 }
 
 template <class Io>
@@ -470,13 +472,13 @@ void sections(To& to, In<To, Note>& note) {
 }
 
 template <class To>
-void sections(To& to, In<To, MomentOf>& of) {
-  auto& moment = of.moment;
-  to(kMoment, true, [&](auto& io) { fields(io, moment); });
-  to(kFingerprints, !moment.generators.empty(),
-     [&](auto& io) { fingerprints(io, moment.generators); });
-  to(kMomentGroups, !moment.groups.empty(),
-     [&](auto& io) { distinct_list(io, moment.groups, kLayersMax, &MomentGroup::id); });
+void sections(To& to, In<To, SnapshotOf>& of) {
+  auto& snapshot = of.snapshot;
+  to(kSnapshot, true, [&](auto& io) { fields(io, snapshot); });
+  to(kFingerprints, !snapshot.generators.empty(),
+     [&](auto& io) { fingerprints(io, snapshot.generators); });
+  to(kSnapshotGroups, !snapshot.groups.empty(),
+     [&](auto& io) { distinct_list(io, snapshot.groups, kLayersMax, &SnapshotGroup::id); });
 }
 
 template <class To>
@@ -545,9 +547,9 @@ Result<Message> read_message(const Header& header, ByteReader reader) {
     sections(section, message);
     if (!section.io.valid()) return corrupt("a section is malformed");
   }
-  if constexpr (std::is_same_v<M, MomentOf>) {
-    if (message.moment.kind == Moment::Kind::kUnknown)
-      return corrupt("a moment without its record");
+  if constexpr (std::is_same_v<M, SnapshotOf>) {
+    if (message.snapshot.kind == TrainingSnapshot::Kind::kUnknown)
+      return corrupt("a snapshot without its record");
   }
   return Message(std::move(message));
 }
@@ -557,7 +559,7 @@ Result<Message> read_message(const Header& header, ByteReader reader) {
 Packet encode(const Hello& hello) { return packet_of(Kind::kHello, hello); }
 Packet encode(const Step& step) { return packet_of(Kind::kStep, step); }
 Packet encode(const Note& note) { return packet_of(Kind::kNote, note); }
-Packet encode(const MomentOf& moment) { return packet_of(Kind::kMoment, moment); }
+Packet encode(const SnapshotOf& snapshot) { return packet_of(Kind::kSnapshot, snapshot); }
 Packet encode(const Beat& beat) { return packet_of(Kind::kBeat, beat); }
 
 Result<Message> decode(std::span<const std::byte> bytes) {
@@ -590,8 +592,8 @@ Result<Message> decode(std::span<const std::byte> bytes) {
       return read_message<Step>(header, sections);
     case Kind::kNote:
       return read_message<Note>(header, sections);
-    case Kind::kMoment:
-      return read_message<MomentOf>(header, sections);
+    case Kind::kSnapshot:
+      return read_message<SnapshotOf>(header, sections);
     case Kind::kBeat:
       return read_message<Beat>(header, sections);
   }
@@ -618,7 +620,7 @@ template struct List<StateHash>;
 template struct List<FingerprintValue>;
 template struct List<MicroBatch>;
 template struct List<MicroBatchTimes>;
-template struct List<MomentGroup>;
+template struct List<SnapshotGroup>;
 
 }  // namespace presum::packet
 

@@ -94,9 +94,9 @@ struct Note {
 };
 
 // Where a worker's training stood.
-struct MomentOf {
+struct SnapshotOf {
   Header header;
-  Moment moment;
+  TrainingSnapshot snapshot;
 };
 
 // Where a process stands.
@@ -105,12 +105,12 @@ struct Beat {
   Heartbeat beat;
 };
 
-using Message = std::variant<Hello, Step, Note, MomentOf, Beat>;
+using Message = std::variant<Hello, Step, Note, SnapshotOf, Beat>;
 
 Packet encode(const Hello& hello);
 Packet encode(const Step& step);
 Packet encode(const Note& note);
-Packet encode(const MomentOf& moment);
+Packet encode(const SnapshotOf& snapshot);
 Packet encode(const Beat& beat);
 
 // Takes any bytes. Unknown sections are skipped. Errors: kCorrupt for what is not a whole packet
@@ -118,7 +118,7 @@ Packet encode(const Beat& beat);
 // than a small multiple of the bytes given.
 Result<Message> decode(std::span<const std::byte> bytes);
 
-// A list of StateHash, FingerprintValue, MicroBatch, MicroBatchTimes or MomentGroup as packets
+// A list of StateHash, FingerprintValue, MicroBatch, MicroBatchTimes or SnapshotGroup as packets
 // carry it, for whoever keeps it so; of bytes that are no such list an empty one.
 template <class T>
 struct List {

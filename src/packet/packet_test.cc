@@ -99,17 +99,17 @@ TEST(Packet, TheBytesOfThisVersionAreKnownAndSurviveTheRoundTrip) {
   note.state.states = {{1, StateHash::Kind::kParameters, 2}};
   note.state.fingerprints = {{27, 3}};
   expect_known(note, 373840240U);
-  MomentOf moment{.header = header};
-  moment.moment = {.kind = Moment::Kind::kSaved,
-                   .step = 30,
-                   .optimizer_steps = 29,
-                   .learning_rate = 0.5,
-                   .generators = {{1, 11}}};
-  moment.moment.groups = {
+  SnapshotOf snapshot{.header = header};
+  snapshot.snapshot = {.kind = TrainingSnapshot::Kind::kSaved,
+                       .step = 30,
+                       .optimizer_steps = 29,
+                       .learning_rate = 0.5,
+                       .generators = {{1, 11}}};
+  snapshot.snapshot.groups = {
       {.id = 5, .elements = 4, .squares = 2.5, .parameters = 6, .optimizer = 8, .shard = 3}};
-  moment.moment.groups[0].formats = 5;
-  moment.moment.groups.push_back({.id = 6, .sketch = std::vector<float>(kLayerSketch, 0.5F)});
-  expect_known(moment, 3745105636U);
+  snapshot.snapshot.groups[0].formats = 5;
+  snapshot.snapshot.groups.push_back({.id = 6, .sketch = std::vector<float>(kLayerSketch, 0.5F)});
+  expect_known(snapshot, 3745105636U);
   Beat beat{.header = header};
   beat.beat = {.events = 1,
                .step = 2,
@@ -144,15 +144,15 @@ TEST(Packet, AStepIsReadAsItWas) {
 
 // A run log keeps them.
 TEST(Packet, ListsAreReadAsTheyWereAndWhatIsNoneIsEmpty) {
-  std::vector<MomentGroup> groups = {{.id = 5}, {.id = 7}};
+  std::vector<SnapshotGroup> groups = {{.id = 5}, {.id = 7}};
   groups[1].sketch.assign(kLayerSketch, 0.25F);
-  auto bytes = List<MomentGroup>::encode(groups);
-  const auto got = List<MomentGroup>::decode(bytes);
+  auto bytes = List<SnapshotGroup>::encode(groups);
+  const auto got = List<SnapshotGroup>::decode(bytes);
   ASSERT_EQ(got.size(), 2U);
   EXPECT_TRUE(got[0].sketch.empty());
   EXPECT_EQ(got[1].sketch, groups[1].sketch);
   bytes.pop_back();
-  EXPECT_TRUE(List<MomentGroup>::decode(bytes).empty());
+  EXPECT_TRUE(List<SnapshotGroup>::decode(bytes).empty());
   EXPECT_TRUE(List<StateHash>::decode(std::vector<std::byte>(20)).empty()) << "of no kind";
 }
 
@@ -477,13 +477,13 @@ TEST(Packet, HostileBytesNeverCrash) {
   }
 }
 
-TEST(Packet, AMomentOfNoKnownKindOrWithAGroupTwiceIsDamaged) {
-  MomentOf sent{.header = sample_step().header};
-  sent.moment.kind = static_cast<Moment::Kind>(3);
+TEST(Packet, ASnapshotOfNoKnownKindOrWithAGroupTwiceIsDamaged) {
+  SnapshotOf sent{.header = sample_step().header};
+  sent.snapshot.kind = static_cast<TrainingSnapshot::Kind>(3);
   EXPECT_FALSE(decode(encode(sent).bytes));
-  sent.moment.kind = Moment::Kind::kBegun;
+  sent.snapshot.kind = TrainingSnapshot::Kind::kBegun;
   EXPECT_TRUE(decode(encode(sent).bytes));
-  sent.moment.groups = {{.id = 5}, {.id = 5}};
+  sent.snapshot.groups = {{.id = 5}, {.id = 5}};
   EXPECT_FALSE(decode(encode(sent).bytes));
 }
 

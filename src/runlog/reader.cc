@@ -221,8 +221,8 @@ Result<std::vector<FinalStateRecord>> RunLog::final_states() const {
   return read_all(state_->db, runlog::kFinalStateTable, "ORDER BY segment, module, shard, replica");
 }
 
-Result<std::vector<MomentRecord>> RunLog::moments() const {
-  return read_all(state_->db, runlog::kMomentTable,
+Result<std::vector<SnapshotRecord>> RunLog::snapshots() const {
+  return read_all(state_->db, runlog::kSnapshotTable,
                   "ORDER BY segment, module, shard, replica, kind, step, number");
 }
 

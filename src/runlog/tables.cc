@@ -560,25 +560,25 @@ const Table<FinalStateRecord> kFinalStateTable = {
     }),
     ", PRIMARY KEY (segment, module, shard, replica)) WITHOUT ROWID"};
 
-const Table<MomentRecord> kMomentTable = {
-    "moment",
+const Table<SnapshotRecord> kSnapshotTable = {
+    "snapshot",
     "Where a worker's training stood: before its first forward pass, and when the program took "
     "the optimiser's state, the last eight times. What a run that continues is held against.",
-    with_model<MomentRecord>({
-        column<&MomentRecord::replica>("replica", kReplicaText),
-        column<&MomentRecord::kind>("kind", {"1 begun, 2 saved"}),
-        column<&MomentRecord::step>("step", {"the step to come"}),
-        column<&MomentRecord::number>("number", {"of those of its kind and step, from 0"}),
-        column<&MomentRecord::optimizer_steps>(
+    with_model<SnapshotRecord>({
+        column<&SnapshotRecord::replica>("replica", kReplicaText),
+        column<&SnapshotRecord::kind>("kind", {"1 begun, 2 saved"}),
+        column<&SnapshotRecord::step>("step", {"the step to come"}),
+        column<&SnapshotRecord::number>("number", {"of those of its kind and step, from 0"}),
+        column<&SnapshotRecord::optimizer_steps>(
             "optimizer_steps",
             {"steps as the optimiser itself counts them", "steps", "it does not count them"}),
-        column<&MomentRecord::learning_rate>("learning_rate",
-                                             {"of the first parameter group", "", "it has none"}),
-        coded_column<PackedCodec<FingerprintValue>, &MomentRecord::generators>(
+        column<&SnapshotRecord::learning_rate>("learning_rate",
+                                               {"of the first parameter group", "", "it has none"}),
+        coded_column<PackedCodec<FingerprintValue>, &SnapshotRecord::generators>(
             "generators",
             {"pairs of a `u32` kind and a `u64` value: fingerprints of the random generators", "",
              "they were not read"}),
-        coded_column<PackedCodec<MomentGroup>, &MomentRecord::groups>(
+        coded_column<PackedCodec<SnapshotGroup>, &SnapshotRecord::groups>(
             "groups", {"of each group `u64` id and elements, `f64` sum of squares, `u64` hashes of "
                        "the parameters and of the optimiser's state, `u32` shard, `u16` whether it "
                        "has a sketch, `u16` formats, and where it has one, 256 `f32`",

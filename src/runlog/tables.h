@@ -84,7 +84,7 @@ extern const Table<NoteRecord> kNoteTable;
 extern const Table<FingerprintRow> kFingerprintTable;
 extern const Table<AuditedStep> kAuditTable;
 extern const Table<FinalStateRecord> kFinalStateTable;
-extern const Table<MomentRecord> kMomentTable;
+extern const Table<SnapshotRecord> kSnapshotTable;
 extern const Table<FindingRow> kFindingTable;
 extern const Table<CheckRow> kCheckTable;
 extern const Table<DetectorRow> kDetectorTable;
@@ -98,7 +98,7 @@ void each_table(Visit&& visit) {
   const auto each = [&](const auto&... tables) { (visit(tables), ...); };
   each(kSegmentTable, kWorkerTable, kFactTable, kGroupTable, kStepTable, kWorkerStepTable,
        kGroupStepTable, kMissingTable, kFingerprintTable, kAuditTable, kFinalStateTable,
-       kMomentTable, kFindingTable, kCheckTable, kDetectorTable, kContinuationTable, kStallTable,
+       kSnapshotTable, kFindingTable, kCheckTable, kDetectorTable, kContinuationTable, kStallTable,
        kStalledRankTable, kNoteTable);
 }
 

@@ -206,23 +206,24 @@ Status Writer::add(const packet::Note& note) {
   return insert(state_->db(), kNoteTable, {segment(), who.rank, note.text});
 }
 
-Status Writer::add(const packet::MomentOf& moment) {
+Status Writer::add(const packet::SnapshotOf& snapshot) {
   PRESUM_TRY(state_->begin());
-  const Identity& who = moment.header.identity;
-  MomentRecord row{moment.moment, {segment(), who.module, who.shard}, who.replica};
-  PRESUM_ASSIGN(auto numbers, state_->db().prepare(
-                                  "SELECT coalesce(max(number) + 1, 0) FROM moment WHERE segment=? "
-                                  "AND module=? AND shard=? AND replica=? AND kind=? AND step=?"));
+  const Identity& who = snapshot.header.identity;
+  SnapshotRecord row{snapshot.snapshot, {segment(), who.module, who.shard}, who.replica};
+  PRESUM_ASSIGN(
+      auto numbers,
+      state_->db().prepare("SELECT coalesce(max(number) + 1, 0) FROM snapshot WHERE segment=? "
+                           "AND module=? AND shard=? AND replica=? AND kind=? AND step=?"));
   numbers.with(segment(), who.module, who.shard, who.replica, static_cast<std::uint32_t>(row.kind),
                row.step);
   PRESUM_TRY(numbers.next());
   row.number = numbers.small(0);
-  PRESUM_TRY(insert(state_->db(), kMomentTable, row, "INSERT"));
+  PRESUM_TRY(insert(state_->db(), kSnapshotTable, row, "INSERT"));
   PRESUM_ASSIGN(auto old,
                 state_->db().prepare(
-                    "DELETE FROM moment WHERE segment=?1 AND module=?2 AND shard=?3 AND "
+                    "DELETE FROM snapshot WHERE segment=?1 AND module=?2 AND shard=?3 AND "
                     "replica=?4 AND kind=2 AND (step, number) NOT IN (SELECT step, number FROM "
-                    "moment WHERE segment=?1 AND module=?2 AND shard=?3 AND replica=?4 AND "
+                    "snapshot WHERE segment=?1 AND module=?2 AND shard=?3 AND replica=?4 AND "
                     "kind=2 ORDER BY step DESC, number DESC LIMIT 8)"));
   old.with(segment(), who.module, who.shard, who.replica);
   return old.run();

@@ -45,8 +45,8 @@ class Writer {
 
   Status add(const packet::Hello& hello);
   Status add(const packet::Note& note);
-  // Of a worker's saved moments the last eight are kept.
-  Status add(const packet::MomentOf& moment);
+  // Of a worker's saved snapshots the last eight are kept.
+  Status add(const packet::SnapshotOf& snapshot);
   Status add(StepRecord record);
 
   // A stall of this segment; one of a number that was written before is replaced.

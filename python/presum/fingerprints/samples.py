@@ -35,7 +35,7 @@ class KnownRow(NamedTuple):
     row: int
 
 
-class ForwardMoment(NamedTuple):
+class ForwardState(NamedTuple):
     """A forward pass, as far as it decides which batches it may have been given."""
 
     offered: int  # batches that loaders had handed out by then
@@ -83,8 +83,8 @@ class BatchFinder:
         if not self._by_hash:
             self._queue.append(batch)
 
-    def now(self) -> ForwardMoment:
-        return ForwardMoment(self._offered, self._trains())
+    def now(self) -> ForwardState:
+        return ForwardState(self._offered, self._trains())
 
     def _trains(self) -> bool:
         module = self._module()
@@ -106,11 +106,11 @@ class BatchFinder:
         return BatchGuess(newest, alone)
 
     def find(
-        self, hashes: Sequence[int], guess: BatchGuess | None, moment: ForwardMoment
+        self, hashes: Sequence[int], guess: BatchGuess | None, state: ForwardState
     ) -> SampleOrigin | None:
         """Where the rows of a micro-batch came from; None where that is not known. ``guess`` and
-        ``moment`` are those of its forward pass."""
-        found = self._matcher.take(hashes, moment.offered, moment.trains)
+        ``state`` are those of its forward pass."""
+        found = self._matcher.take(hashes, state.offered, state.trains)
         # The training thread may have dropped a batch since.
         taken = [(self._batches.get(one[0]), *one[1:]) for one in found if one is not None]
         known = [KnownRow(batch, place, row) for batch, place, row in taken if batch is not None]

@@ -21,7 +21,7 @@ from presum.fingerprints.loaders import LOADER_EVENTS, Batch
 from presum.fingerprints.precision import ForwardPrecision
 from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
-from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, describe
+from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardState, describe
 from presum.fingerprints.settings import (
     MODES_EVERY,
     REFRESHED_EVERY,
@@ -58,7 +58,7 @@ class MicroBatchSamples:
     hashes: Sequence[int] | torch.Tensor  # on a device they are a tensor
     others: int | torch.Tensor  # one hash of the tensors beside them
     guess: BatchGuess | None
-    moment: ForwardMoment
+    state: ForwardState
     unread: int = 0  # tensors that have nothing to be read
 
     def with_numbers(self, words: Iterator[Sequence[int]]) -> MicroBatchSamples:
@@ -324,7 +324,7 @@ class StepFingerprints:
             step.rows(list(micro.hashes), int(micro.others) & WORD)
 
     def _report_sources(self, rows: list[MicroBatchSamples], step: EndedStep) -> None:
-        sources = [self._samples.find(list(r.hashes), r.guess, r.moment) for r in rows]
+        sources = [self._samples.find(list(r.hashes), r.guess, r.state) for r in rows]
         known = [source for source in sources if source is not None]
         for batch in (source.batch for source in known):
             if batch is not None:

@@ -33,7 +33,7 @@ class TrainingForward(NamedTuple):
     @property
     def batch(self) -> int | None:
         """How many batches loaders had handed out: forwards with one number may be of one batch."""
-        return None if self.rows is None else self.rows.moment.offered
+        return None if self.rows is None else self.rows.state.offered
 
 
 @dataclass

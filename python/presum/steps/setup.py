@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from presum._core import Observer
 from presum.fingerprints import StepFingerprints
-from presum.fingerprints.moments import Moments
+from presum.fingerprints.snapshots import Snapshots
 from presum.transport.outbox import LatePacket
 
 
@@ -41,7 +41,7 @@ class RecorderSetup:
     verify_every: int | None  # recorded steps of which a micro-batch is computed once more
     sketch_size: int
     fingerprints: StepFingerprints
-    moments: Moments | None
+    snapshots: Snapshots | None
     send: Callable[[bytes | LatePacket], None]
     failed: Callable[[Exception], None]
     hello: Callable[[], None]

@@ -44,7 +44,7 @@ from presum.torch_events.taps import TAPS, EngineRun
 ASIDE = (
     "lost gradients",
     "rounded updates",
-    "moments",
+    "snapshots",
     "reduced layers",
     "other optimizers",
     "small gradients",
@@ -80,7 +80,7 @@ class StepRecorder(PassFlags):
         self._small = SmallGradients(setup.replicas)
         self._others = OtherOptimizers(setup)
         self._asks_others = False
-        self._moments = setup.moments
+        self._snapshots = setup.snapshots
         self._recomputation = None if setup.verify_every is None else Recomputation(setup)
         self._forwards = ForwardPasses(setup, source.inner(), self._window)
         self._reader = GradientReader(setup)
@@ -163,13 +163,13 @@ class StepRecorder(PassFlags):
         mine = self._thread == threading.get_ident()  # not before the first forward pass, either
         if not mine or in_backward() or in_optimizer_step() or self.observer.in_window:
             return
-        if self._moments is not None:
-            self._tell_moment(
-                partial(self._moments.saved, self.observer.optimizer_steps_done, optimizer)
+        if self._snapshots is not None:
+            self._tell_snapshot(
+                partial(self._snapshots.saved, self.observer.optimizer_steps_done, optimizer)
             )
 
-    def _tell_moment(self, take: Callable[[], bytes | None]) -> None:
-        packet = self._aside.call("moments", take)
+    def _tell_snapshot(self, take: Callable[[], bytes | None]) -> None:
+        packet = self._aside.call("snapshots", take)
         if packet is not None:
             self.setup.send(packet)
 
@@ -321,8 +321,8 @@ class StepRecorder(PassFlags):
         takes = self.observer.enter_module()
         self._mark(Mark.FORWARD)
         self._send_ended()
-        if takes and self._moments is not None:
-            self._tell_moment(self._moments.begins)
+        if takes and self._snapshots is not None:
+            self._tell_snapshot(self._snapshots.begins)
         if takes:
             self._fingerprints.before_step(self.observer.turn, on_host=self.setup.on_host)
         if takes and self._asks_others:

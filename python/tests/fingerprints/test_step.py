@@ -431,7 +431,7 @@ def test_a_family_that_fails_leaves_the_others_and_the_training_alone(
         for _ in range(2):
             training.step(PARTS[:3])
     assert len(training.steps) == 2 and training.packets.clock == 2
-    assert len(training.packets.notes) == 4  # rng, parameters, buffers, moments
+    assert len(training.packets.notes) == 4  # rng, parameters, buffers, snapshots
     for step in training.steps:
         assert "rng_torch" not in step.values and not step.states
         assert step.samples and "learning_rate" in step.values

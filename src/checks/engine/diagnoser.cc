@@ -36,10 +36,10 @@ Diagnoser::Diagnoser(Diagnoser&&) noexcept = default;
 Diagnoser& Diagnoser::operator=(Diagnoser&&) noexcept = default;
 Diagnoser::~Diagnoser() = default;
 
-void Diagnoser::resumes(Left left) { state_->rules.resume().left(std::move(left)); }
+void Diagnoser::resumes(PriorRun prior) { state_->rules.resume().resumes(std::move(prior)); }
 
-void Diagnoser::moment(const Identity& who, const Moment& moment) {
-  state_->rules.resume().begins(who, moment, state_->roster, state_->log);
+void Diagnoser::snapshot(const Identity& who, const TrainingSnapshot& snapshot) {
+  state_->rules.resume().begins(who, snapshot, state_->roster, state_->log);
 }
 
 const BeganWith& Diagnoser::began_with() const { return state_->rules.resume().began_with(); }

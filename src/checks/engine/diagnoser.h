@@ -18,7 +18,7 @@
 namespace presum::checks {
 
 struct BeganWith;
-struct Left;
+struct PriorRun;
 struct RankEnd;
 
 // Finds what is wrong with one model of one segment.
@@ -33,9 +33,9 @@ class Diagnoser {
   ~Diagnoser();
 
   // What earlier segments left; before anything else.
-  void resumes(Left left);
+  void resumes(PriorRun prior);
   void hello(const Identity& who, const WorkerFacts& facts);
-  void moment(const Identity& who, const Moment& moment);
+  void snapshot(const Identity& who, const TrainingSnapshot& snapshot);
   // Ranks tell where they stand; a stall that has begun, or is over.
   void beats();
   void stalled(const Stall& stall);

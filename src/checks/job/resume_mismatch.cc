@@ -6,7 +6,7 @@
 // parameters, the random generators of each rank. A run in the same folder is held against what was
 // kept at the optimiser step at which it goes on, as the optimiser itself counts (torch's Adam and
 // its kin do; where it does not, by weights that are equal to some that were kept). Of several
-// moments at one step (raw and averaged weights) any may fit. *Weights* that differ are named by
+// snapshots at one step (raw and averaged weights) any may fit. *Weights* that differ are named by
 // layer, of shards with the ranks whose own they are, with their distance over their norm and,
 // where they are others that were kept, with these; *optimiser state* likewise; both are critical.
 // Weights that were saved, with an optimiser that has no state or counts otherwise, are
@@ -91,7 +91,7 @@ struct Whole {
 
 using Model = std::map<std::uint64_t, Whole>;  // by group
 
-void join(Whole& whole, const MomentGroup& group) {
+void join(Whole& whole, const SnapshotGroup& group) {
   const auto of_shard = [&](std::uint64_t hash) {
     return group.shard == 0 ? hash : mix64(hash ^ group.shard);
   };
@@ -112,8 +112,8 @@ template <class Workers>
 Model model_of(const Workers& workers) {
   Model out;
   std::set<std::pair<std::uint64_t, std::uint32_t>> seen;  // replicas of a shard count once
-  for (const auto& [replica, moment] : workers) {
-    for (const MomentGroup& group : moment->groups) {
+  for (const auto& [replica, snapshot] : workers) {
+    for (const SnapshotGroup& group : snapshot->groups) {
       if (seen.emplace(group.id, group.shard).second) join(out[group.id], group);
     }
   }
@@ -206,12 +206,12 @@ bool same_format(const Model& then, const Model& now) {
 template <class Workers>
 std::set<std::uint32_t> replicas_apart(const Workers& then, const Workers& now) {
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint64_t> was;
-  for (const auto& [replica, moment] : then) {
-    for (const MomentGroup& g : moment->groups) was[{g.id, g.shard}] = g.parameters;
+  for (const auto& [replica, snapshot] : then) {
+    for (const SnapshotGroup& g : snapshot->groups) was[{g.id, g.shard}] = g.parameters;
   }
   std::set<std::uint32_t> out;
-  for (const auto& [replica, moment] : now) {
-    for (const MomentGroup& g : moment->groups) {
+  for (const auto& [replica, snapshot] : now) {
+    for (const SnapshotGroup& g : snapshot->groups) {
       const auto part = was.find({g.id, g.shard});
       if (part == was.end() || g.shard == 0) return {};
       if (part->second != g.parameters) out.insert(replica);
@@ -220,10 +220,10 @@ std::set<std::uint32_t> replicas_apart(const Workers& then, const Workers& now) 
   return out;
 }
 
-// Of each moment that was saved one worker's, the last first.
-std::vector<const MomentRecord*> moments_of(const Left& left) {
-  std::vector<const MomentRecord*> out;
-  for (auto one = left.saved.rbegin(); one != left.saved.rend(); ++one) {
+// Of each snapshot that was saved one worker's, the last first.
+std::vector<const SnapshotRecord*> snapshots_of(const PriorRun& prior) {
+  std::vector<const SnapshotRecord*> out;
+  for (auto one = prior.saved.rbegin(); one != prior.saved.rend(); ++one) {
     const bool again = !out.empty() && out.back()->model == one->model &&
                        out.back()->step == one->step && out.back()->number == one->number;
     if (!again) out.push_back(&*one);
@@ -231,10 +231,11 @@ std::vector<const MomentRecord*> moments_of(const Left& left) {
   return out;
 }
 
-// All workers' of the same moment.
-std::map<std::uint32_t, const Moment*> saved_with(const Left& left, const MomentRecord& one) {
-  std::map<std::uint32_t, const Moment*> out;
-  for (const MomentRecord& other : left.saved) {
+// All workers' of the same snapshot.
+std::map<std::uint32_t, const TrainingSnapshot*> saved_with(const PriorRun& prior,
+                                                            const SnapshotRecord& one) {
+  std::map<std::uint32_t, const TrainingSnapshot*> out;
+  for (const SnapshotRecord& other : prior.saved) {
     if (other.model.segment == one.model.segment && other.step == one.step &&
         other.number == one.number) {
       out[other.replica] = &other;
@@ -243,35 +244,35 @@ std::map<std::uint32_t, const Moment*> saved_with(const Left& left, const Moment
   return out;
 }
 
-bool has_weights(const Left& left, const MomentRecord& one, const Model& is) {
-  const Apart apart = parameters_apart(model_of(saved_with(left, one)), is);
+bool has_weights(const PriorRun& prior, const SnapshotRecord& one, const Model& is) {
+  const Apart apart = parameters_apart(model_of(saved_with(prior, one)), is);
   return apart.of > 0 && apart.groups.empty();
 }
 
 // The last that was saved with these weights.
-const MomentRecord* with_weights(const Left& left, const Model& is) {
-  const auto moments = moments_of(left);
+const SnapshotRecord* with_weights(const PriorRun& prior, const Model& is) {
+  const auto snapshots = snapshots_of(prior);
   const auto found = std::ranges::find_if(
-      moments, [&](const MomentRecord* one) { return has_weights(left, *one, is); });
-  return found == moments.end() ? nullptr : *found;
+      snapshots, [&](const SnapshotRecord* one) { return has_weights(prior, *one, is); });
+  return found == snapshots.end() ? nullptr : *found;
 }
 
-BeganWith began_with_which(const Left& left, const Model& is) {
+BeganWith began_with_which(const PriorRun& prior, const Model& is) {
   using Parameters = BeganWith::Parameters;
   BeganWith out;
-  for (const MomentRecord* one : moments_of(left)) {
-    const Apart apart = parameters_apart(model_of(saved_with(left, *one)), is);
+  for (const SnapshotRecord* one : snapshots_of(prior)) {
+    const Apart apart = parameters_apart(model_of(saved_with(prior, *one)), is);
     if (apart.of == 0) continue;
     if (apart.groups.empty()) return {Parameters::kSaved, one->model.segment, one->step};
-    if (!left.left_out) out.parameters = Parameters::kOthers;
+    if (!prior.left_out) out.parameters = Parameters::kOthers;
   }
   return out;
 }
 
-// Whether a later segment came by the moment's optimiser step again: its own state there may not
+// Whether a later segment came by the snapshot's optimiser step again: its own state there may not
 // have been told.
-bool replayed_since(const Left& left, const MomentRecord& one) {
-  return std::ranges::any_of(left.begun, [&](const auto& segment) {
+bool replayed_since(const PriorRun& prior, const SnapshotRecord& one) {
+  return std::ranges::any_of(prior.begun, [&](const auto& segment) {
     return segment.first > one.model.segment && !(segment.second >= one.optimizer_steps);
   });
 }
@@ -281,7 +282,7 @@ std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster
 }
 
 // As saved, before the first forward pass or where the first loader began.
-bool same_generators(const Moment& saved, const Moment& begun) {
+bool same_generators(const TrainingSnapshot& saved, const TrainingSnapshot& begun) {
   return std::ranges::all_of(saved.generators, [&](const FingerprintValue& g) {
     const std::uint64_t* value = find_value(begun.generators, g.kind);
     const std::uint64_t* earlier = find_value(begun.generators, kAtLoader + g.kind);
@@ -294,17 +295,17 @@ bool same_generators(const Moment& saved, const Moment& begun) {
 template <class Workers>
 std::vector<std::uint32_t> other_generators(const Workers& then, const Workers& now) {
   std::vector<std::uint32_t> others;
-  for (const auto& [replica, moment] : now) {
+  for (const auto& [replica, snapshot] : now) {
     const auto was = then.find(replica);
     if (was == then.end() || was->second->generators.empty()) return {};
-    if (!same_generators(*was->second, *moment)) others.push_back(replica);
+    if (!same_generators(*was->second, *snapshot)) others.push_back(replica);
   }
   return others.size() < now.size() ? others : std::vector<std::uint32_t>();
 }
 
 // In words; empty where nothing did. `workers`: before, 0 where that is not known.
-std::string settings_changed(const Moment& was, const Moment& is, std::uint32_t workers,
-                             std::size_t workers_now) {
+std::string settings_changed(const TrainingSnapshot& was, const TrainingSnapshot& is,
+                             std::uint32_t workers, std::size_t workers_now) {
   std::string changed;
   if (workers != 0 && workers != workers_now) {
     changed = fmt::format("{} to {} ranks", workers, workers_now);
@@ -445,48 +446,48 @@ Signal Resume::signal_of(Blame blame, Evidence seen) const {
   return signal;
 }
 
-void Resume::begins(const Identity& who, const Moment& moment, const Roster& roster,
+void Resume::begins(const Identity& who, const TrainingSnapshot& snapshot, const Roster& roster,
                     SignalLog& log) {
-  if (moment.kind != Moment::Kind::kBegun || judged_) return;
-  if (!left_) return log.cannot(&kResumeMismatch, kNothing);
-  if (!begun_.try_emplace(who.replica, moment).second) return;
+  if (snapshot.kind != TrainingSnapshot::Kind::kBegun || judged_) return;
+  if (!prior_) return log.cannot(&kResumeMismatch, kNothing);
+  if (!begun_.try_emplace(who.replica, snapshot).second) return;
   ranks_[who.replica] = who.rank;
   if (begun_.size() < who.replicas) return;
   judged_ = true;
-  began_with_ = began_with_which(*left_, model_of(now()));
+  began_with_ = began_with_which(*prior_, model_of(now()));
   judge(roster, log);
-  left_->saved.clear();
+  prior_->saved.clear();
   if (!step_) return pass_.forget();
-  pass_.goes_on_from(std::exchange(left_->draws, PassDraws(PassDraws::Which::kLast)), *step_,
+  pass_.goes_on_from(std::exchange(prior_->draws, PassDraws(PassDraws::Which::kLast)), *step_,
                      ranks_, log);
 }
 
 Resume::Workers Resume::now() const {
   Workers out;
-  for (const auto& [replica, moment] : begun_) out[replica] = &moment;
+  for (const auto& [replica, snapshot] : begun_) out[replica] = &snapshot;
   return out;
 }
 
-// Of the moments with as many optimiser steps that which fits, else the last that tells of layers;
-// where steps are not counted, the last with these weights.
-const MomentRecord* Resume::matching(SignalLog& log) const {
+// Of the snapshots with as many optimiser steps that which fits, else the last that tells of
+// layers; where steps are not counted, the last with these weights.
+const SnapshotRecord* Resume::matching(SignalLog& log) const {
   const double steps = begun_.begin()->second.optimizer_steps;
   const Model is = model_of(now());
   if (std::isnan(steps)) {
-    const MomentRecord* one = with_weights(*left_, is);
-    if (one == nullptr || replayed_since(*left_, *one)) {
+    const SnapshotRecord* one = with_weights(*prior_, is);
+    if (one == nullptr || replayed_since(*prior_, *one)) {
       log.cannot(&kResumeMismatch, kUncounted);
       return nullptr;
     }
     return one;
   }
-  const MomentRecord* last = nullptr;
-  const char* why = left_->left_out ? kLarge : kNotSaved;
-  for (const MomentRecord* one : moments_of(*left_)) {
-    if (one->optimizer_steps != steps || replayed_since(*left_, *one)) continue;
-    if (has_weights(*left_, *one, is)) return one;
+  const SnapshotRecord* last = nullptr;
+  const char* why = prior_->left_out ? kLarge : kNotSaved;
+  for (const SnapshotRecord* one : snapshots_of(*prior_)) {
+    if (one->optimizer_steps != steps || replayed_since(*prior_, *one)) continue;
+    if (has_weights(*prior_, *one, is)) return one;
     why = kNotTold;
-    const bool told = parameters_apart(model_of(saved_with(*left_, *one)), is).of > 0;
+    const bool told = parameters_apart(model_of(saved_with(*prior_, *one)), is).of > 0;
     if (told && last == nullptr) last = one;
   }
   if (last == nullptr) with_another_optimizer(why, log);
@@ -495,7 +496,7 @@ const MomentRecord* Resume::matching(SignalLog& log) const {
 
 // With the weights of a checkpoint, and not its optimiser: a warm start, or a mistake.
 void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
-  const MomentRecord* one = with_weights(*left_, model_of(now()));
+  const SnapshotRecord* one = with_weights(*prior_, model_of(now()));
   const double steps = begun_.begin()->second.optimizer_steps;
   // Of as many steps it is that of the checkpoint, after which another training has been recorded.
   if (one == nullptr || one->optimizer_steps == steps) {
@@ -511,19 +512,19 @@ void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
 
 void Resume::judge(const Roster& roster, SignalLog& log) {
   const Model is = model_of(now());
-  const bool had_state = std::ranges::any_of(moments_of(*left_), [&](const MomentRecord* one) {
-    const bool of_last = one->model.segment == left_->saved.back().model.segment;
-    return of_last && has_state(model_of(saved_with(*left_, *one)));
+  const bool had_state = std::ranges::any_of(snapshots_of(*prior_), [&](const SnapshotRecord* one) {
+    const bool of_last = one->model.segment == prior_->saved.back().model.segment;
+    return of_last && has_state(model_of(saved_with(*prior_, *one)));
   });
   if (begun_.begin()->second.optimizer_steps == 0 || (had_state && !has_state(is))) {
     return with_another_optimizer(kAnew, log);
   }
-  const MomentRecord* one = matching(log);
+  const SnapshotRecord* one = matching(log);
   if (one == nullptr) return;
-  const Workers then = saved_with(*left_, *one);
+  const Workers then = saved_with(*prior_, *one);
   log.checked(&kResumeMismatch);
   if (!judge_weights(then, now(), roster, log)) return;
-  if (one->model.segment == left_->saved.back().model.segment) step_ = one->step;
+  if (one->model.segment == prior_->saved.back().model.segment) step_ = one->step;
   judge_generators(then, now(), log);
   judge_settings(*one, then, log);
 }
@@ -542,7 +543,7 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
     if (apart.known && apart.all > 0) {
       seen.apart_percent = 100 * std::sqrt(apart.squares / apart.all);
     }
-    const MomentRecord* other = with_weights(*left_, is);
+    const SnapshotRecord* other = with_weights(*prior_, is);
     if (other != nullptr) seen.as_saved_after = steps_text(counted(other->optimizer_steps));
     Signal signal = signal_of(blame_of(replicas_apart(then, now)), std::move(seen));
     signal.remedy =
@@ -574,8 +575,8 @@ void Resume::judge_generators(const Workers& then, const Workers& now, SignalLog
   log.add(std::move(signal));
 }
 
-void Resume::judge_settings(const MomentRecord& one, const Workers& then, SignalLog& log) const {
-  const std::uint32_t workers = step_ ? left_->workers : 0;
+void Resume::judge_settings(const SnapshotRecord& one, const Workers& then, SignalLog& log) const {
+  const std::uint32_t workers = step_ ? prior_->workers : 0;
   std::string changed = settings_changed(one, begun_.begin()->second, workers, begun_.size());
   if (!same_format(model_of(then), model_of(now()))) {
     changed += fmt::format("{}the parameters' dtype", changed.empty() ? "" : "; ");
@@ -588,7 +589,7 @@ void Resume::judge_settings(const MomentRecord& one, const Workers& then, Signal
 }
 
 void Resume::update(const StepContext& context, SignalLog& log) {
-  if (!left_) return log.cannot(&kResumeMismatch, kNothing);
+  if (!prior_) return log.cannot(&kResumeMismatch, kNothing);
   if (!judged_) log.cannot(&kResumeMismatch, kNotAll);
   if (step_) judge_rates(context, log);
   pass_.update(context, log);
@@ -597,12 +598,12 @@ void Resume::update(const StepContext& context, SignalLog& log) {
 // A schedule that was not restored sets its own rate after the first step, at which the optimiser
 // still has the one that was saved.
 void Resume::judge_rates(const StepContext& context, SignalLog& log) {
-  if (rates_.size() >= kRates || left_->rates.empty() || context.record.workers.empty()) return;
+  if (rates_.size() >= kRates || prior_->rates.empty() || context.record.workers.empty()) return;
   const WorkerRecord& first = context.record.workers.front();
   if (first.fingerprint_of(FingerprintKind::kLearningRate) == nullptr) return;
   rates_.push_back(real_of(first, FingerprintKind::kLearningRate));
   if (rates_.size() < kRates) return;
-  const double before = largest_change(left_->rates);
+  const double before = largest_change(prior_->rates);
   const double now = largest_change(rates_);
   if (!(now > kJump * before + kJumpOfRate * std::abs(rates_.front()))) return;
   Signal signal = signal_of(blame_of({}), OtherRate{rates_.front(), rates_.back(), kRates});
@@ -615,7 +616,7 @@ void Resume::judge_rates(const StepContext& context, SignalLog& log) {
 
 void Resume::farewell(std::uint32_t rank, const FinalState& last, const Roster& /*roster*/,
                       SignalLog& log) {
-  if (left_) pass_.farewell(rank, last, log);
+  if (prior_) pass_.farewell(rank, last, log);
 }
 
 constexpr Check kResumeMismatchExplains[] = {&kOverlappingData, &kDataCoverage};

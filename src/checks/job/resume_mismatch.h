@@ -17,8 +17,8 @@
 namespace presum::checks {
 
 // What the earlier segments of a run left of one model.
-struct Left {
-  std::vector<MomentRecord> saved;        // by segment, step and number
+struct PriorRun {
+  std::vector<SnapshotRecord> saved;      // by segment, step and number
   bool left_out = false;                  // some of them: they were too large
   std::map<std::uint32_t, double> begun;  // by segment: at how many optimiser steps it began
   std::uint32_t workers = 0;              // of the last segment; 0: not known
@@ -44,33 +44,34 @@ struct BeganWith {
 // optimiser is new, or counts otherwise, is held against the weights that were saved alone.
 class Resume final : public Rule {
  public:
-  void left(Left left) { left_ = std::move(left); }
-  void begins(const Identity& who, const Moment& moment, const Roster& roster, SignalLog& log);
+  void resumes(PriorRun prior) { prior_ = std::move(prior); }
+  void begins(const Identity& who, const TrainingSnapshot& snapshot, const Roster& roster,
+              SignalLog& log);
   void update(const StepContext& context, SignalLog& log) override;
   void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
                 SignalLog& log) override;
-  // Of several moments with the same parameters the last.
+  // Of several snapshots with the same parameters the last.
   const BeganWith& began_with() const { return began_with_; }
 
  private:
-  // Moments of all workers at one step.
-  using Workers = std::map<std::uint32_t, const Moment*>;  // by replica
+  // Snapshots of all workers at one step.
+  using Workers = std::map<std::uint32_t, const TrainingSnapshot*>;  // by replica
 
   Workers now() const;
-  const MomentRecord* matching(SignalLog& log) const;
+  const SnapshotRecord* matching(SignalLog& log) const;
   void with_another_optimizer(const char* why, SignalLog& log) const;
   void judge(const Roster& roster, SignalLog& log);
   bool judge_weights(const Workers& then, const Workers& now, const Roster& roster, SignalLog& log);
   void judge_generators(const Workers& then, const Workers& now, SignalLog& log) const;
-  void judge_settings(const MomentRecord& one, const Workers& then, SignalLog& log) const;
+  void judge_settings(const SnapshotRecord& one, const Workers& then, SignalLog& log) const;
   void judge_rates(const StepContext& context, SignalLog& log);
   Signal signal_of(Blame blame, Evidence seen) const;
   Blame blame_of(const std::set<std::uint32_t>& replicas) const;
 
-  std::optional<Left> left_;
-  std::map<std::uint32_t, Moment> begun_;         // by replica
-  std::map<std::uint32_t, std::uint32_t> ranks_;  // likewise
-  std::optional<std::uint64_t> step_;             // of the run that was left, at that moment
+  std::optional<PriorRun> prior_;
+  std::map<std::uint32_t, TrainingSnapshot> begun_;  // by replica
+  std::map<std::uint32_t, std::uint32_t> ranks_;     // likewise
+  std::optional<std::uint64_t> step_;                // of the run that was left, at that moment
   bool judged_ = false;
   BeganWith began_with_;
   std::vector<double> rates_;  // of the first steps

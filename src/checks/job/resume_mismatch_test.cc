@@ -16,30 +16,30 @@ namespace {
 constexpr std::uint32_t kWorkers = 4;
 constexpr std::uint64_t kSavedAt = 50;
 
-MomentGroup group(std::uint64_t id, float value, std::uint64_t state = 7) {
-  MomentGroup out{.id = id,
-                  .elements = 4,
-                  .squares = 4.0 * static_cast<double>(value) * static_cast<double>(value),
-                  .parameters = 100 + static_cast<std::uint64_t>(1000 * value),
-                  .optimizer = state};
+SnapshotGroup group(std::uint64_t id, float value, std::uint64_t state = 7) {
+  SnapshotGroup out{.id = id,
+                    .elements = 4,
+                    .squares = 4.0 * static_cast<double>(value) * static_cast<double>(value),
+                    .parameters = 100 + static_cast<std::uint64_t>(1000 * value),
+                    .optimizer = state};
   out.sketch.assign(4, value);
   return out;
 }
 
-Moment moment(Moment::Kind kind, double steps, std::uint32_t replica) {
-  Moment out{.kind = kind,
-             .step = kind == Moment::Kind::kSaved ? kSavedAt : 0,
-             .optimizer_steps = steps,
-             .learning_rate = 0.1};
+TrainingSnapshot snapshot(TrainingSnapshot::Kind kind, double steps, std::uint32_t replica) {
+  TrainingSnapshot out{.kind = kind,
+                       .step = kind == TrainingSnapshot::Kind::kSaved ? kSavedAt : 0,
+                       .optimizer_steps = steps,
+                       .learning_rate = 0.1};
   out.generators = {{1, 10 + std::uint64_t{replica}}};
   if (replica == 0) out.groups = {group(1, 1), group(2, 2), group(3, 3)};
   return out;
 }
 
-std::vector<MomentRecord> saved(double steps, std::uint64_t step = kSavedAt) {
-  std::vector<MomentRecord> out;
+std::vector<SnapshotRecord> saved(double steps, std::uint64_t step = kSavedAt) {
+  std::vector<SnapshotRecord> out;
   for (std::uint32_t r = 0; r < kWorkers; ++r) {
-    MomentRecord one{moment(Moment::Kind::kSaved, steps, r), {1, 0, 0}, r};
+    SnapshotRecord one{snapshot(TrainingSnapshot::Kind::kSaved, steps, r), {1, 0, 0}, r};
     one.step = step;
     out.push_back(one);
   }
@@ -49,22 +49,22 @@ std::vector<MomentRecord> saved(double steps, std::uint64_t step = kSavedAt) {
 class Continued {
  public:
   Continued() {
-    left_.saved = saved(50);
-    left_.workers = kWorkers;
+    prior_.saved = saved(50);
+    prior_.workers = kWorkers;
   }
 
   template <class Change>
   Continued& begins(const Change& change, double steps = 50, std::uint32_t workers = kWorkers) {
-    if (!given_) rule_.left(left_);
+    if (!given_) rule_.resumes(prior_);
     given_ = true;
     for (std::uint32_t r = 0; r < workers; ++r) {
-      Moment one = moment(Moment::Kind::kBegun, steps, r);
+      TrainingSnapshot one = snapshot(TrainingSnapshot::Kind::kBegun, steps, r);
       change(one, r);
       rule_.begins({.replica = r, .rank = r, .replicas = workers}, one, roster_, log_);
     }
     return *this;
   }
-  Left& left() { return left_; }
+  PriorRun& prior() { return prior_; }
   void update(const StepRecord& record) {
     const auto read = batches(record);
     rule_.update({record, read, {}, {}, roster_}, log_);
@@ -84,18 +84,18 @@ class Continued {
   Roster& roster() { return roster_; }
 
  private:
-  Left left_;
+  PriorRun prior_;
   bool given_ = false;
   Resume rule_;
   Roster roster_;
   SignalLog log_;
 };
 
-constexpr auto kNothing = [](Moment&, std::uint32_t) {};
+constexpr auto kNothing = [](TrainingSnapshot&, std::uint32_t) {};
 
 // A layer of another value, or state.
-auto with_layer(std::size_t at, const MomentGroup& other) {
-  return [at, other](Moment& m, std::uint32_t r) {
+auto with_layer(std::size_t at, const SnapshotGroup& other) {
+  return [at, other](TrainingSnapshot& m, std::uint32_t r) {
     if (r == 0) m.groups[at] = other;
   };
 }
@@ -122,8 +122,8 @@ TEST(Resume, AnotherCheckpointIsRecognised) {
   Continued run;
   auto earlier = saved(40, 40);
   earlier.front().groups = {group(1, 4), group(2, 5), group(3, 6)};
-  run.left().saved.insert(run.left().saved.begin(), earlier.begin(), earlier.end());
-  run.begins([&](Moment& m, std::uint32_t r) {
+  run.prior().saved.insert(run.prior().saved.begin(), earlier.begin(), earlier.end());
+  run.begins([&](TrainingSnapshot& m, std::uint32_t r) {
     if (r == 0) m.groups = earlier.front().groups;
   });
   EXPECT_EQ(text_of(run.only(), "as_saved_after"), "40 optimiser steps");
@@ -137,19 +137,19 @@ TEST(Resume, AnotherOptimiserStateIsNamed) {
 
 TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
   Continued run;
-  run.begins([](Moment& m, std::uint32_t r) {
+  run.begins([](TrainingSnapshot& m, std::uint32_t r) {
     if (r == 2) m.generators = {{1, 99}};
   });
   EXPECT_EQ(run.only().ranks, Ranks{2});
   EXPECT_EQ(run.only().severity, Severity::kWarning);
   Continued drawn;  // loaders have, since they began as they were saved, but on rank 2
-  drawn.begins([](Moment& m, std::uint32_t r) {
+  drawn.begins([](TrainingSnapshot& m, std::uint32_t r) {
     const std::uint64_t began = m.generators.front().value + (r == 2 ? 1 : 0);
     m.generators = {{1, 99}, {(1 << 16) + 1, began}};
   });
   EXPECT_EQ(drawn.only().ranks, Ranks{2});
   Continued all;
-  all.begins([](Moment& m, std::uint32_t) { m.generators = {{1, 99}}; });
+  all.begins([](TrainingSnapshot& m, std::uint32_t) { m.generators = {{1, 99}}; });
   EXPECT_TRUE(all.found().empty()) << "a loader may have drawn";
 }
 
@@ -166,26 +166,26 @@ TEST(Resume, SavedWeightsWithANewOptimiserAreInformation) {
   EXPECT_NE(sentence_of(run.only()).find("saved after 50 optimiser steps, and a new optimiser"),
             std::string::npos);
   Continued uncounted;  // as of momentum
-  uncounted.left().saved = saved(kNaN);
+  uncounted.prior().saved = saved(kNaN);
   uncounted.begins(
-      [](Moment& m, std::uint32_t) {
-        for (MomentGroup& g : m.groups) g.optimizer = 0;
+      [](TrainingSnapshot& m, std::uint32_t) {
+        for (SnapshotGroup& g : m.groups) g.optimizer = 0;
       },
       kNaN);
   EXPECT_EQ(uncounted.only().severity, Severity::kInfo);
 }
 
-TEST(Resume, OfSeveralMomentsAtAStepAnyMayFit) {
+TEST(Resume, OfSeveralSnapshotsAtAStepAnyMayFit) {
   for (const bool averaged_last : {false, true}) {
     Continued run;
-    std::vector<MomentRecord> averaged = saved(50);
+    std::vector<SnapshotRecord> averaged = saved(50);
     averaged.front().groups = {group(1, 1.5F), group(2, 2.5F), group(3, 3.5F)};
-    auto& first = averaged_last ? run.left().saved : averaged;
-    auto& last = averaged_last ? averaged : run.left().saved;
-    for (MomentRecord& one : last) one.number = 1;
-    std::vector<MomentRecord> both = first;
+    auto& first = averaged_last ? run.prior().saved : averaged;
+    auto& last = averaged_last ? averaged : run.prior().saved;
+    for (SnapshotRecord& one : last) one.number = 1;
+    std::vector<SnapshotRecord> both = first;
     both.insert(both.end(), last.begin(), last.end());
-    run.left().saved = both;
+    run.prior().saved = both;
     EXPECT_TRUE(run.begins(kNothing).found().empty()) << averaged_last;
     EXPECT_EQ(run.state().state, CheckRecord::State::kPassed);
   }
@@ -194,11 +194,11 @@ TEST(Resume, OfSeveralMomentsAtAStepAnyMayFit) {
 TEST(Resume, AnotherFormatIsASettingAsFarAsItRounds) {
   const auto with = [](std::uint16_t formats, float third) {
     Continued run;
-    for (MomentRecord& one : run.left().saved) {
-      for (MomentGroup& g : one.groups) g.formats = 1;
+    for (SnapshotRecord& one : run.prior().saved) {
+      for (SnapshotGroup& g : one.groups) g.formats = 1;
     }
-    run.begins([&](Moment& m, std::uint32_t) {
-      for (MomentGroup& g : m.groups) {
+    run.begins([&](TrainingSnapshot& m, std::uint32_t) {
+      for (SnapshotGroup& g : m.groups) {
         g.formats = formats;
         g.parameters += 1;
       }
@@ -218,16 +218,16 @@ TEST(Resume, AnotherFormatIsASettingAsFarAsItRounds) {
 TEST(Resume, SumsOfManyElementsInAnotherOrderAreTheSame) {
   const auto apart = [](std::uint64_t elements, float relative) {
     Continued run;
-    const auto cut = [&](MomentGroup& g, std::uint32_t shard) {
+    const auto cut = [&](SnapshotGroup& g, std::uint32_t shard) {
       g.elements = elements;
       g.shard = shard;
       g.parameters += shard;
     };
-    for (MomentRecord& one : run.left().saved) {
-      for (MomentGroup& g : one.groups) cut(g, 1);
+    for (SnapshotRecord& one : run.prior().saved) {
+      for (SnapshotGroup& g : one.groups) cut(g, 1);
     }
-    run.begins([&](Moment& m, std::uint32_t) {
-      for (MomentGroup& g : m.groups) {
+    run.begins([&](TrainingSnapshot& m, std::uint32_t) {
+      for (SnapshotGroup& g : m.groups) {
         cut(g, 2);
         g.sketch[0] *= 1 + relative;
       }
@@ -241,12 +241,12 @@ TEST(Resume, SumsOfManyElementsInAnotherOrderAreTheSame) {
 
 TEST(Resume, OfShardsThoseThatDifferAreNamed) {
   Continued run;
-  const auto shard_of = [](std::vector<MomentGroup>& groups, std::uint32_t replica) {
+  const auto shard_of = [](std::vector<SnapshotGroup>& groups, std::uint32_t replica) {
     groups = {group(1, static_cast<float>(replica) + 1)};
     groups.front().shard = replica + 1;
   };
-  for (MomentRecord& one : run.left().saved) shard_of(one.groups, one.replica);
-  run.begins([&](Moment& m, std::uint32_t r) {
+  for (SnapshotRecord& one : run.prior().saved) shard_of(one.groups, one.replica);
+  run.begins([&](TrainingSnapshot& m, std::uint32_t r) {
     shard_of(m.groups, r);
     if (r == 2) m.groups.front().parameters += 1;
   });
@@ -256,7 +256,7 @@ TEST(Resume, OfShardsThoseThatDifferAreNamed) {
 
 TEST(Resume, AnotherModelIsNotJudged) {
   Continued run;
-  run.begins([](Moment& m, std::uint32_t r) {
+  run.begins([](TrainingSnapshot& m, std::uint32_t r) {
     if (r == 0) m.groups = {group(91, 1), group(92, 2)};
   });
   run.expect_unknown();
@@ -274,31 +274,31 @@ TEST(Resume, AtAnotherStepNothingIsKnown) {
 
 TEST(Resume, WithoutACountTheWeightsTell) {
   Continued run;
-  run.left().saved = saved(kNaN);
+  run.prior().saved = saved(kNaN);
   run.begins(with_layer(2, group(3, 3, 8)), kNaN);
   ASSERT_EQ(run.found().size(), 1U) << "the weights are those that were saved, the state is not";
   Continued other;
-  other.left().saved = saved(kNaN);
+  other.prior().saved = saved(kNaN);
   other.begins(with_layer(2, group(3, 4)), kNaN);
   EXPECT_TRUE(other.found().empty());
 }
 
 TEST(Resume, AnotherNumberOfWorkersAndRateAreInformation) {
   Continued run;
-  run.begins([](Moment& m, std::uint32_t) { m.learning_rate = 0.01; }, 50, 2);
+  run.begins([](TrainingSnapshot& m, std::uint32_t) { m.learning_rate = 0.01; }, 50, 2);
   EXPECT_EQ(run.only().severity, Severity::kInfo);
   EXPECT_EQ(text_of(run.only(), "settings_changed"), "4 to 2 ranks; learning rate 0.1 to 0.01");
 }
 
 TEST(Resume, ShardsOfOtherSizesAddUp) {
   Continued run;
-  run.left().saved = saved(50);
-  for (MomentRecord& one : run.left().saved) {
+  run.prior().saved = saved(50);
+  for (SnapshotRecord& one : run.prior().saved) {
     one.groups = {group(1, static_cast<float>(one.replica) + 1)};
     one.groups.front().shard = one.replica + 1;
   }
   const auto resharded = [](float more) {
-    return [more](Moment& m, std::uint32_t r) {
+    return [more](TrainingSnapshot& m, std::uint32_t r) {
       m.groups = {group(1, r == 0 ? 3 : 7 + more)};  // 1 + 2, 3 + 4
       m.groups.front().shard = 11 + r;
       m.groups.front().elements = 8;
@@ -309,7 +309,7 @@ TEST(Resume, ShardsOfOtherSizesAddUp) {
   ASSERT_EQ(run.found().size(), 1U) << "the number of workers";
   EXPECT_EQ(run.only().severity, Severity::kInfo);
   Continued off;
-  off.left().saved = run.left().saved;
+  off.prior().saved = run.prior().saved;
   off.begins(resharded(1), 50, 2);
   EXPECT_EQ(off.only().severity, Severity::kCritical);
 }
@@ -318,7 +318,7 @@ TEST(Resume, ARunThatContinuesNothingIsNotPossible) {
   Resume rule;
   SignalLog log;
   const Roster roster;
-  rule.begins({.replicas = 1}, moment(Moment::Kind::kBegun, 5, 0), roster, log);
+  rule.begins({.replicas = 1}, snapshot(TrainingSnapshot::Kind::kBegun, 5, 0), roster, log);
   EXPECT_TRUE(log.signals().empty());
   EXPECT_EQ(log.record(&kResumeMismatch).state, CheckRecord::State::kNotPossible);
 }
@@ -362,7 +362,7 @@ struct GoesOn {
 // A pass of 80 steps began at step 80.
 Continued goes_on(const GoesOn& how) {
   Continued run;
-  Left& left = run.left();
+  PriorRun& left = run.prior();
   left.saved = saved(50, how.saved_at);
   for (std::uint64_t s = 80; s < how.left_at; ++s) {
     left.draws.see(step_of(s, 1, s - 80, 8 * (s - 80)));
@@ -427,7 +427,7 @@ TEST(Resume, APassThatBeginsAnewIsInformation) {
 // A run whose rate was `before` and is 0.1, then `after`.
 Continued scheduled(std::vector<double> before, double after) {
   Continued run;
-  run.left().rates = std::move(before);
+  run.prior().rates = std::move(before);
   run.begins(kNothing);
   for (std::uint64_t s = 0; s < 6; ++s) {
     StepRecord record = HealthyRun({.workers = kWorkers}).step(s);
@@ -458,13 +458,13 @@ TEST(Resume, OtherSamplesByTheSameNumbersAreInformation) {
 
 TEST(Resume, ShardsWithoutSketchesThatAreCutInAnotherWayAreNotKnown) {
   Continued run;
-  for (MomentRecord& one : run.left().saved) {
+  for (SnapshotRecord& one : run.prior().saved) {
     one.groups = {group(1, 1)};
     one.groups.front().shard = one.replica + 1;
     one.groups.front().sketch.clear();
   }
   run.begins(
-      [](Moment& m, std::uint32_t r) {
+      [](TrainingSnapshot& m, std::uint32_t r) {
         m.groups = {group(1, 1)};
         m.groups.front().elements = 8;
         m.groups.front().shard = 11 + r;
@@ -474,15 +474,15 @@ TEST(Resume, ShardsWithoutSketchesThatAreCutInAnotherWayAreNotKnown) {
   run.expect_unknown();
 }
 
-TEST(Resume, AMomentThatNotAllRanksToldIsNotKnown) {
+TEST(Resume, ASnapshotThatNotAllRanksToldIsNotKnown) {
   Continued run;
-  auto& all = run.left().saved;
-  for (MomentRecord& one : all) {
+  auto& all = run.prior().saved;
+  for (SnapshotRecord& one : all) {
     one.groups = {group(1, 1)};
     one.groups.front().shard = one.replica + 1;
   }
   all.pop_back();
-  run.begins([](Moment& m, std::uint32_t r) {
+  run.begins([](TrainingSnapshot& m, std::uint32_t r) {
     m.groups = {group(1, 1)};
     m.groups.front().shard = r + 1;
   });
@@ -492,10 +492,10 @@ TEST(Resume, AMomentThatNotAllRanksToldIsNotKnown) {
 TEST(Resume, AStepThatALaterSegmentCameByAgainIsNotKnown) {
   const auto other = with_layer(0, group(1, 9));
   Continued run;
-  run.left().begun = {{1, 0}, {2, 30}};  // it may have saved other weights at 50
+  run.prior().begun = {{1, 0}, {2, 30}};  // it may have saved other weights at 50
   EXPECT_TRUE(run.begins(other).found().empty());
   Continued from_there;
-  from_there.left().begun = {{1, 0}, {2, 50}};
+  from_there.prior().begun = {{1, 0}, {2, 50}};
   EXPECT_EQ(from_there.begins(other).found().size(), 1U);
 }
 

@@ -293,9 +293,9 @@ class States final : public Rule {
     log.add(std::move(signal), kRound);
   }
 
-  // A worker that leaves out a step of its optimiser stays behind; a packet that was made a moment
-  // earlier does not. One that had no input under join() rightly does: it gets the parameters in
-  // the end.
+  // A worker that leaves out a step of its optimiser stays behind; a packet that was made a
+  // snapshot earlier does not. One that had no input under join() rightly does: it gets the
+  // parameters in the end.
   void compare_clocks(const StepContext& context, SignalLog& log) {
     joined_ = joined_ || std::ranges::any_of(context.record.workers,
                                              [](const auto& w) { return w.micro_batches == 0; });

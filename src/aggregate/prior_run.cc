@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "aggregate/left.h"
+#include "aggregate/prior_run.h"
 
 #include <algorithm>
 #include <bit>
@@ -19,27 +19,27 @@ namespace {
 
 constexpr std::uint64_t kStepsBack = 4000;
 constexpr std::size_t kRates = 4;
-constexpr std::size_t kBytes = std::size_t{1} << 26;  // of moments, of all models
+constexpr std::size_t kBytes = std::size_t{1} << 26;  // of snapshots, of all models
 
 using Key = std::pair<std::uint32_t, std::uint32_t>;
 
 Key key_of(const ModelKey& model) { return {model.module, model.shard}; }
 
-std::size_t size_of(const MomentRecord& moment) {
-  return sizeof(MomentRecord) +
-         moment.groups.size() * (sizeof(MomentGroup) + packet::kLayerSketch * sizeof(float));
+std::size_t size_of(const SnapshotRecord& snapshot) {
+  return sizeof(SnapshotRecord) +
+         snapshot.groups.size() * (sizeof(SnapshotGroup) + packet::kLayerSketch * sizeof(float));
 }
 
 // Of what all workers of a model tell at once.
-auto place_of(const MomentRecord& moment) {
-  return std::tuple(moment.model.segment, moment.step, moment.number, moment.kind,
-                    key_of(moment.model));
+auto place_of(const SnapshotRecord& snapshot) {
+  return std::tuple(snapshot.model.segment, snapshot.step, snapshot.number, snapshot.kind,
+                    key_of(snapshot.model));
 }
 
 // Whether the segment itself went on from something.
-bool went_on(const checks::Left& left, std::uint32_t segment) {
-  const auto begun = left.begun.find(segment);
-  return begun == left.begun.end() || !(begun->second == 0);
+bool went_on(const checks::PriorRun& prior, std::uint32_t segment) {
+  const auto begun = prior.begun.find(segment);
+  return begun == prior.begun.end() || !(begun->second == 0);
 }
 
 std::uint64_t pass_of(const StepRecord& step) {
@@ -57,52 +57,52 @@ void keep_rate(const StepRecord& step, std::vector<double>& rates) {
 }
 
 // Of the pass that was under way where something was saved last.
-Status read_draws(const RunLog& log, checks::Left& left) {
-  const MomentRecord& last = left.saved.back();
+Status read_draws(const RunLog& log, checks::PriorRun& prior) {
+  const SnapshotRecord& last = prior.saved.back();
   PRESUM_ASSIGN(auto steps, log.cursor(last.model, last.step - std::min(last.step, kStepsBack)));
   while (true) {
     PRESUM_ASSIGN(const StepRecord* step, steps.next());
     if (step == nullptr || step->step > last.step) break;
-    if (step->step == last.step && pass_of(*step) <= left.draws.pass()) break;  // not the next one
-    left.draws.see(*step);
-    if (step->step < last.step) keep_rate(*step, left.rates);
+    if (step->step == last.step && pass_of(*step) <= prior.draws.pass()) break;  // not the next one
+    prior.draws.see(*step);
+    if (step->step < last.step) keep_rate(*step, prior.rates);
   }
   // Its first pass may have been begun by the segment before.
-  if (left.draws.is_first() && last.model.segment > 1 && went_on(left, last.model.segment)) {
-    left.draws.forget();
+  if (prior.draws.is_first() && last.model.segment > 1 && went_on(prior, last.model.segment)) {
+    prior.draws.forget();
   }
   return {};
 }
 
-// Adds the moments, the last ones if not all.
-Status read_moments(const RunLog& log, LeftRun& out) {
-  PRESUM_ASSIGN(auto moments, log.moments());
-  std::ranges::stable_sort(moments, std::greater(), place_of);
+// Adds the snapshots, the last ones if not all.
+Status read_snapshots(const RunLog& log, PriorRuns& out) {
+  PRESUM_ASSIGN(auto snapshots, log.snapshots());
+  std::ranges::stable_sort(snapshots, std::greater(), place_of);
   std::size_t bytes = 0;
-  for (std::size_t i = 0; i < moments.size();) {
+  for (std::size_t i = 0; i < snapshots.size();) {
     std::size_t end = i;
     std::size_t more = 0;
-    while (end < moments.size() && place_of(moments[end]) == place_of(moments[i])) {
-      more += size_of(moments[end++]);
+    while (end < snapshots.size() && place_of(snapshots[end]) == place_of(snapshots[i])) {
+      more += size_of(snapshots[end++]);
     }
-    const bool saved = moments[i].kind == Moment::Kind::kSaved;
+    const bool saved = snapshots[i].kind == TrainingSnapshot::Kind::kSaved;
     if (saved) bytes += more;
     for (; i < end; ++i) {
-      checks::Left& left = out.models[key_of(moments[i].model)].left;
-      if (!saved) left.begun[moments[i].model.segment] = moments[i].optimizer_steps;
-      if (saved && bytes <= kBytes) left.saved.push_back(std::move(moments[i]));
-      left.left_out = left.left_out || (saved && bytes > kBytes);
+      checks::PriorRun& prior = out.models[key_of(snapshots[i].model)].prior;
+      if (!saved) prior.begun[snapshots[i].model.segment] = snapshots[i].optimizer_steps;
+      if (saved && bytes <= kBytes) prior.saved.push_back(std::move(snapshots[i]));
+      prior.left_out = prior.left_out || (saved && bytes > kBytes);
     }
   }
   for (auto& [key, model] : out.models) {
-    std::ranges::reverse(model.left.saved);
-    if (!model.left.saved.empty()) PRESUM_TRY(read_draws(log, model.left));
+    std::ranges::reverse(model.prior.saved);
+    if (!model.prior.saved.empty()) PRESUM_TRY(read_draws(log, model.prior));
   }
   return {};
 }
 
 // The last words of the model's last segment that has any.
-Status read_ends(const RunLog& log, LeftRun& out) {
+Status read_ends(const RunLog& log, PriorRuns& out) {
   PRESUM_ASSIGN(auto states, log.final_states());
   for (FinalStateRecord& state : states) {
     auto& ended = out.models[key_of(state.model)].ended;
@@ -116,8 +116,8 @@ using Continuations = std::map<ModelKey, Continuation>;
 
 // How many steps of its training, and of its detectors, are before a step of a model.
 Status add_place(const RunLog& log, const StepKey& at, const Continuations& continuations,
-                 LeftModel& model) {
-  const auto same = [&](const LeftPlace& place) {
+                 PriorModel& model) {
+  const auto same = [&](const PriorPlace& place) {
     return place.segment == at.model.segment && place.step == at.step;
   };
   if (std::ranges::any_of(model.places, same)) return {};
@@ -132,21 +132,21 @@ Status add_place(const RunLog& log, const StepKey& at, const Continuations& cont
 }
 
 Status read_places(const RunLog& log, std::span<const StepCount> counts,
-                   const Continuations& continuations, LeftRun& out) {
+                   const Continuations& continuations, PriorRuns& out) {
   for (const auto& [key, how] : continuations) {
-    LeftModel& model = out.models[key_of(key)];
+    PriorModel& model = out.models[key_of(key)];
     if (how.detector_steps > 0 && how.from_segment) {
       model.lines[key.segment] = model.line_of(*how.from_segment);
     }
   }
   for (const StepCount& count : counts) {
-    LeftModel& model = out.models[key_of(count.model)];
+    PriorModel& model = out.models[key_of(count.model)];
     if (model.ended.empty() || model.ended.front().model != count.model) continue;
     model.end = count.end;
     PRESUM_TRY(add_place(log, {count.model, count.end}, continuations, model));
   }
   for (auto& [key, model] : out.models) {
-    for (const MomentRecord& one : model.left.saved) {
+    for (const SnapshotRecord& one : model.prior.saved) {
       PRESUM_TRY(add_place(log, {one.model, one.step}, continuations, model));
     }
   }
@@ -155,21 +155,21 @@ Status read_places(const RunLog& log, std::span<const StepCount> counts,
 
 }  // namespace
 
-Result<LeftRun> read_left(const std::filesystem::path& run) {
-  LeftRun out;
+Result<PriorRuns> read_prior_runs(const std::filesystem::path& run) {
+  PriorRuns out;
   auto log = RunLog::open(run);
   if (!log && log.error().code == ErrorCode::kNotFound) return out;
   if (!log) return log.error();
   PRESUM_ASSIGN(const auto modules, log->modules());
   for (const ModuleInfo& module : modules) {
-    out.models[key_of(module.model)].left.workers = module.workers_expected;
+    out.models[key_of(module.model)].prior.workers = module.workers_expected;
   }
   PRESUM_ASSIGN(const auto counts, log->step_counts());
   PRESUM_ASSIGN(const auto all, log->continuations());
   out.steps = judge::training_steps(counts, all);
   Continuations continuations;
   for (const Continuation& how : all) continuations.emplace(how.model, how);
-  PRESUM_TRY(read_moments(*log, out));
+  PRESUM_TRY(read_snapshots(*log, out));
   PRESUM_TRY(read_ends(*log, out));
   PRESUM_TRY(read_places(*log, counts, continuations, out));
   return out;

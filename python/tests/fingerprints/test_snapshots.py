@@ -12,7 +12,7 @@ from torch import nn
 
 from observers import make_observer
 from packet_decoder import decode
-from presum.fingerprints.moments import Moments, steps_of
+from presum.fingerprints.snapshots import Snapshots, steps_of
 
 HOST = torch.device("cpu")
 
@@ -20,14 +20,14 @@ HOST = torch.device("cpu")
 OTHER = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
 
 
-def moments_of(
+def snapshots_of(
     model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, whole: bool = True
-) -> Moments:
+) -> Snapshots:
     names = [(name, p.numel(), "") for name, p in model.named_parameters()]
     observer = make_observer(names)
     optimizers = [] if optimizer is None else [weakref.ref(optimizer)]
     parameters = [weakref.ref(p) for p in model.parameters()]
-    return Moments(observer, parameters, optimizers, HOST, tells_whole=whole)
+    return Snapshots(observer, parameters, optimizers, HOST, tells_whole=whole)
 
 
 def sections(packet: bytes | None) -> dict[int, bytes]:
@@ -58,18 +58,18 @@ def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> N
 
 
 def test_it_begins_once() -> None:
-    moments = moments_of(nn.Linear(2, 2))
-    kind, step, counted, rate = head(moments.begins())
+    snapshots = snapshots_of(nn.Linear(2, 2))
+    kind, step, counted, rate = head(snapshots.begins())
     assert (kind, step) == (1, 0) and math.isnan(counted) and math.isnan(rate)
-    assert moments.begins() is None
+    assert snapshots.begins() is None
 
 
-def test_a_saved_moment_holds_counts_rates_sums_and_generators() -> None:
+def test_a_saved_snapshot_holds_counts_rates_sums_and_generators() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
     stepped(model, optimizer, 3)
-    moments = moments_of(model, optimizer)
-    packet = moments.saved(3, OTHER)
+    snapshots = snapshots_of(model, optimizer)
+    packet = snapshots.saved(3, OTHER)
     assert head(packet)[0] == 2 and head(packet)[2:] == (3.0, 0.25)
     both = groups(packet)
     assert sum(g[1] for g in both) == 6
@@ -85,7 +85,7 @@ def test_what_differs_is_what_changed() -> None:
     stepped(model, optimizer, 1)
 
     def now() -> list[tuple[Any, ...]]:
-        return groups(moments_of(model, optimizer).saved(1, OTHER))
+        return groups(snapshots_of(model, optimizer).saved(1, OTHER))
 
     before = now()
     assert now() == before
@@ -99,37 +99,37 @@ def test_what_differs_is_what_changed() -> None:
 
 
 def test_of_states_that_are_taken_at_each_step_some_are_kept() -> None:
-    moments = moments_of(nn.Linear(2, 2))
-    taken = [steps for steps in range(100) if moments.saved(steps, OTHER) is not None]
+    snapshots = snapshots_of(nn.Linear(2, 2))
+    taken = [steps for steps in range(100) if snapshots.saved(steps, OTHER) is not None]
     assert taken == [0, 1, 2, 3, *range(10, 100, 10)]
 
 
 def test_of_several_optimisers_a_checkpoint_is_told_once() -> None:
-    moments = moments_of(nn.Linear(2, 2))
+    snapshots = snapshots_of(nn.Linear(2, 2))
     another = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     asked = [(100, OTHER), (100, another), (100, OTHER), (100, another), (200, another)]
-    taken = [moments.saved(steps, optimizer) is not None for steps, optimizer in asked]
+    taken = [snapshots.saved(steps, optimizer) is not None for steps, optimizer in asked]
     assert taken == [True, False, True, False, True], "the second time it may be of other weights"
 
 
 def test_checkpoints_that_come_close_are_kept() -> None:
-    moments = moments_of(nn.Linear(2, 2))
-    assert all(moments.saved(steps, OTHER) is not None for steps in (50, 100, 103, 105))
+    snapshots = snapshots_of(nn.Linear(2, 2))
+    assert all(snapshots.saved(steps, OTHER) is not None for steps in (50, 100, 103, 105))
 
 
 def test_what_others_have_as_well_is_left_to_them() -> None:
-    moments = moments_of(nn.Linear(2, 2), whole=False)
-    assert 22 not in sections(moments.saved(3, OTHER))
+    snapshots = snapshots_of(nn.Linear(2, 2), whole=False)
+    assert 22 not in sections(snapshots.saved(3, OTHER))
 
 
 def test_no_random_generator_and_no_gradient_is_touched() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters())
     stepped(model, optimizer, 1)
-    moments = moments_of(model, optimizer)
+    snapshots = snapshots_of(model, optimizer)
     state, gradient = torch.get_rng_state(), model.weight.grad
-    moments.begins()
-    moments.saved(3, OTHER)
+    snapshots.begins()
+    snapshots.saved(3, OTHER)
     assert torch.equal(torch.get_rng_state(), state) and model.weight.grad is gradient
 
 

@@ -11,7 +11,7 @@
 
 namespace presum::metrics {
 
-struct Moments {
+struct Snapshots {
   std::size_t count = 0;
   double mean = kNaN;
   double std = kNaN;
@@ -21,8 +21,8 @@ struct Moments {
 // Of `get(item)` of all items, in double, in two passes. Values that are not finite are left out;
 // NaN where none is left. The deviation is the population's, 0 for one value and for equal ones.
 template <class Range, class Get>
-Moments moments(const Range& range, Get&& get) {
-  Moments m;
+Snapshots snapshots(const Range& range, Get&& get) {
+  Snapshots m;
   double sum = 0;
   double low = std::numeric_limits<double>::infinity();
   double high = -low;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "step/moments.h"
+#include "step/snapshots.h"
 
 #include <fmt/format.h>
 
@@ -14,36 +14,36 @@
 namespace presum::step {
 namespace {
 
-constexpr std::uint64_t kMomentSeed = 0x70726573756D6D6FULL;
+constexpr std::uint64_t kSnapshotSeed = 0x70726573756D6D6FULL;
 
 }  // namespace
 
-void Moments::begin(Moment::Kind kind, double optimizer_steps, double learning_rate) {
-  moment_ = {.kind = kind, .optimizer_steps = optimizer_steps, .learning_rate = learning_rate};
+void Snapshots::begin(TrainingSnapshot::Kind kind, double optimizer_steps, double learning_rate) {
+  snapshot_ = {.kind = kind, .optimizer_steps = optimizer_steps, .learning_rate = learning_rate};
   groups_.assign(layout().gradient_groups(), {});
 }
 
-void Moments::generator(std::uint32_t kind, std::uint64_t value) {
-  moment_.generators.push_back({kind, value});
+void Snapshots::generator(std::uint32_t kind, std::uint64_t value) {
+  snapshot_.generators.push_back({kind, value});
 }
 
-Result<Moments::Group*> Moments::group_of(ParameterId id, bool has_data) {
+Result<Snapshots::Group*> Snapshots::group_of(ParameterId id, bool has_data) {
   if (id >= layout().parameters().size() || !has_data || groups_.empty()) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("a moment of unknown parameter {} or without data", id));
+                fmt::format("a snapshot of unknown parameter {} or without data", id));
   }
   Group& group = groups_[layout().parameters()[id].group];
   group.told = true;
   return &group;
 }
 
-Status Moments::parameter(ParameterId id, const void* data, std::size_t count, Dtype dtype,
-                          std::uint64_t first, std::uint32_t shard, bool in_order) {
+Status Snapshots::parameter(ParameterId id, const void* data, std::size_t count, Dtype dtype,
+                            std::uint64_t first, std::uint32_t shard, bool in_order) {
   PRESUM_ASSIGN(Group * group, group_of(id, data != nullptr || count == 0));
   std::array<float, packet::kLayerSketch> sketch{};
   const observe::SketchSpan into{.values = sketch.data(),
                                  .size = packet::kLayerSketch,
-                                 .seed = splitmix64(kMomentSeed ^ layout().parameters()[id].id)};
+                                 .seed = splitmix64(kSnapshotSeed ^ layout().parameters()[id].id)};
   const bool whole = first == 0;
   const GradientSums sums =
       observe::gradient_pass(data, count, dtype, whole ? into : observe::SketchSpan{});
@@ -56,10 +56,11 @@ Status Moments::parameter(ParameterId id, const void* data, std::size_t count, D
   return {};
 }
 
-Status Moments::parameter_sums(ParameterId id, std::uint64_t fingerprint, double squares,
-                               std::uint64_t elements, std::uint16_t formats, std::uint32_t shard) {
+Status Snapshots::parameter_sums(ParameterId id, std::uint64_t fingerprint, double squares,
+                                 std::uint64_t elements, std::uint16_t formats,
+                                 std::uint32_t shard) {
   PRESUM_ASSIGN(Group * group, group_of(id, true));
-  MomentGroup& of = group->of;
+  SnapshotGroup& of = group->of;
   of.shard = of.parameters == 0 ? shard : joined_shards(of.shard, shard);
   of.parameters += mix64(fingerprint ^ layout().parameters()[id].id);
   of.formats |= formats;
@@ -68,7 +69,7 @@ Status Moments::parameter_sums(ParameterId id, std::uint64_t fingerprint, double
   return {};
 }
 
-Status Moments::state(ParameterId id, std::uint64_t fingerprint) {
+Status Snapshots::state(ParameterId id, std::uint64_t fingerprint) {
   PRESUM_ASSIGN(Group * group, group_of(id, true));
   if (std::exchange(group->last, id) != id) group->states = 0;
   group->of.optimizer +=
@@ -76,14 +77,14 @@ Status Moments::state(ParameterId id, std::uint64_t fingerprint) {
   return {};
 }
 
-Status Moments::state(ParameterId id, const void* data, std::size_t count,
-                      std::uint32_t element_bytes) {
+Status Snapshots::state(ParameterId id, const void* data, std::size_t count,
+                        std::uint32_t element_bytes) {
   PRESUM_ASSIGN(const std::uint64_t fingerprint, hash_state(data, count, element_bytes));
   return state(id, fingerprint);
 }
 
-Packet Moments::packet() {
-  Moment out = std::exchange(moment_, {});
+Packet Snapshots::packet() {
+  TrainingSnapshot out = std::exchange(snapshot_, {});
   out.step = steps_->machine().next().reductions;
   for (std::size_t g = 0; g < groups_.size() && out.groups.size() < packet::kLayersMax; ++g) {
     Group& group = groups_[g];
@@ -94,7 +95,7 @@ Packet Moments::packet() {
   }
   groups_.clear();
   return packet::encode(
-      packet::MomentOf{.header = {.identity = steps_->identity()}, .moment = std::move(out)});
+      packet::SnapshotOf{.header = {.identity = steps_->identity()}, .snapshot = std::move(out)});
 }
 
 }  // namespace presum::step

@@ -15,7 +15,7 @@
 namespace presum::aggregate {
 
 // Before a step of an earlier segment, from where a later one may go on.
-struct LeftPlace {
+struct PriorPlace {
   std::uint32_t segment = 0;
   std::uint64_t step = 0;
   std::uint64_t steps = 0;    // recorded ones of its training, up to there
@@ -23,11 +23,11 @@ struct LeftPlace {
 };
 
 // What the segments that are in a run's folder left of one model.
-struct LeftModel {
-  checks::Left left;
+struct PriorModel {
+  checks::PriorRun prior;
   std::vector<FinalStateRecord> ended;  // of the last segment whose workers told them
   std::uint64_t end = 0;                // the step after the last of that one
-  std::vector<LeftPlace> places;        // of `left.saved`, and of `end`
+  std::vector<PriorPlace> places;       // of `left.saved`, and of `end`
   // By segment: in which one the detectors began that it went on with.
   std::map<std::uint32_t, std::uint32_t> lines;
 
@@ -37,15 +37,15 @@ struct LeftModel {
   }
 };
 
-struct LeftRun {
-  std::map<std::pair<std::uint32_t, std::uint32_t>, LeftModel> models;  // module, shard
+struct PriorRuns {
+  std::map<std::pair<std::uint32_t, std::uint32_t>, PriorModel> models;  // module, shard
   std::optional<std::uint64_t> steps;  // judge::training_steps; none: not known
 };
 
 // What the segments that are in a run's folder left, for the one that is about to begin. Empty
-// where there is no run. Keeps what was saved last, at most 64 MiB of it and whole moments only;
+// where there is no run. Keeps what was saved last, at most 64 MiB of it and whole snapshots only;
 // reads the last 4,000 steps.
 // Errors: those of RunLog.
-Result<LeftRun> read_left(const std::filesystem::path& run);
+Result<PriorRuns> read_prior_runs(const std::filesystem::path& run);
 
 }  // namespace presum::aggregate

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from presum._core import Moments as MomentsPacket
+from presum._core import Snapshots as SnapshotsPacket
 from presum._core import Observer
 from presum.devices.blocks import DTYPES, dense, memory_of
 from presum.devices.readable import is_distributed, own_part, readable
@@ -27,7 +27,7 @@ from presum.fingerprints.states import elements, shard_of, shards_state, states_
 
 AT_LOADER = 1 << 16  # on top of a kind: when the first loader began
 LOOKED_AT = 8  # parameters of an optimiser, for its count of steps
-SPACING = 10  # steps of the optimiser for each moment that is kept,
+SPACING = 10  # steps of the optimiser for each snapshot that is kept,
 AT_ONCE = 4  # of which so many may come together
 
 # Optimisers of torch that will count their steps.
@@ -36,7 +36,7 @@ COUNTING = frozenset(
 )
 
 
-class Moments:
+class Snapshots:
     """Of one model. Waits for its device: a checkpoint does as well."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Moments:
         tells_whole: bool,
     ) -> None:
         """``tells_whole``: what is not sharded is told here, as all workers have the same."""
-        self._told = MomentsPacket(observer)
+        self._told = SnapshotsPacket(observer)
         self._parameters = parameters
         self._optimizers = optimizers
         self._generators = RngStates(device)
