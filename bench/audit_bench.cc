@@ -73,7 +73,7 @@ class Bench {
       audits.push_back(seconds([this] { return compare(); }) / plain_s);
       plain_gb.push_back(bytes() / plain_s * 1e-9);
     }
-    const Ratio a = summarise(scans), b = summarise(audits);
+    const Ratio a = summarize(scans), b = summarize(audits);
     std::printf(
         "audit W=%-4zu %-5s %10zu %6.2f [%4.2f, %4.2f] %6.2f [%4.2f, %4.2f] %6.1f GB/s, %zu "
         "rounds\n",

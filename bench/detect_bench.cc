@@ -199,7 +199,7 @@ void print_delays(const Arguments& arguments) {
       in_parallel(alarms.size(), [&](std::size_t i) {
         alarms[i] = first_alarm(run, of.fault, splitmix64(arguments.seed) + i);
       });
-      const Delays d = summarise(alarms, of.fault, workers);
+      const Delays d = summarize(alarms, of.fault, workers);
       fmt::print("{:28} {:7} {:>9} {:7} {:5.0f}% {}\n", of.name, workers,
                  fmt::format("{}/{}", d.found, d.trials), d.median, 100 * d.right,
                  d.first_step_off);

@@ -95,7 +95,7 @@ std::vector<double> time_steps(Aggregator& monitor, Workers& workers, const Size
 }
 
 void print(const std::vector<double>& times, const Size& size, bool judged) {
-  const auto [median, low, high] = summarise(times);
+  const auto [median, low, high] = summarize(times);
   fmt::print(
       "{} workers x {} groups, sketch {}: median {:.1f} ms a step, 95% interval {:.1f} to "
       "{:.1f} ms, slowest {:.1f} ms ({} steps)",

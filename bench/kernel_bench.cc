@@ -156,7 +156,7 @@ class Bench {
     }
     std::printf("%-8.*s %-5s", static_cast<int>(target.size()), target.data(), dtype_name);
     for (const auto* ratios : {&full, &plain}) {
-      const Ratio ratio = summarise(*ratios);
+      const Ratio ratio = summarize(*ratios);
       std::printf("  %5.3f [%5.3f, %5.3f]", ratio.median, ratio.low, ratio.high);
     }
     std::printf("  %5.1f GB/s  %5.1f GB/s, prefetch %zu and %zu, %zu rounds\n", median(pass_gb),

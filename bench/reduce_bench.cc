@@ -131,7 +131,7 @@ class Bench {
       ratios.push_back(seconds([this] { return sum(); }) / plain_s);
       plain_gb.push_back(bytes() / plain_s * 1e-9);
     }
-    const Ratio ratio = summarise(ratios);
+    const Ratio ratio = summarize(ratios);
     std::printf("%-8.*s %-5s %5zu  %-15s %6.2f [%4.2f, %4.2f]  %5.1f GB/s, %zu rounds\n",
                 static_cast<int>(target.size()), target.data(),
                 case_.dtype == Dtype::kBF16 ? "bf16" : "f32", case_.leaves,

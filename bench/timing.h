@@ -41,7 +41,7 @@ inline double median(std::vector<double> values) {
 }
 
 // The median and its distribution-free 95% interval from order statistics.
-inline Ratio summarise(std::vector<double> values) {
+inline Ratio summarize(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto n = static_cast<double>(values.size());
   const double reach = 1.96 * std::sqrt(n) / 2;

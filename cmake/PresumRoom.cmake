@@ -7,7 +7,7 @@ add_library(presum_flags INTERFACE)
 target_compile_options(presum_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor
   $<$<BOOL:${PRESUM_WERROR}>:-Werror>
-  -Wno-missing-field-initializers  # designated initialisers leave defaults on purpose
+  -Wno-missing-field-initializers  # designated initializers leave defaults on purpose
   -ffp-contract=off)
 target_include_directories(presum_flags INTERFACE
   ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
@@ -20,7 +20,7 @@ if(PRESUM_SANITIZE)
 endif()
 
 # Kernels have -O3 of their own; what is no kernel gains nothing from it and takes longer to compile.
-function(presum_optimise target level)
+function(presum_optimize target level)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O${level}>)
 endfunction()
 
@@ -37,11 +37,11 @@ function(presum_room name)
   add_library(presum_${name} STATIC ${ROOM_SOURCES})
   list(TRANSFORM ROOM_DEPS PREPEND presum_)
   target_link_libraries(presum_${name} PUBLIC ${ROOM_DEPS} PRIVATE presum_flags ${ROOM_LIBS})
-  presum_optimise(presum_${name} $<IF:$<BOOL:${ROOM_ONCE}>,1,2>)
+  presum_optimize(presum_${name} $<IF:$<BOOL:${ROOM_ONCE}>,1,2>)
   if(PRESUM_TESTS AND ROOM_TESTS)
     presum_executable(${name}_test
       SOURCES ${ROOM_TESTS} ROOMS ${name} LIBS ${ROOM_LIBS} GTest::gtest_main)
-    presum_optimise(${name}_test 1)
+    presum_optimize(${name}_test 1)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60
       PROPERTIES ENVIRONMENT "XDG_CONFIG_HOME=${CMAKE_BINARY_DIR}/config")  # not the user's salt
   endif()

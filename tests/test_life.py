@@ -27,7 +27,7 @@ def found(request: Any, out: Path) -> Any:
     return json.loads((out / f"life.{request.param}.json").read_text())
 
 
-def test_models_optimisers_and_monitors_are_freed_by_reference_count(found: Any) -> None:
+def test_models_optimizers_and_monitors_are_freed_by_reference_count(found: Any) -> None:
     assert all(alive == [] for alive in found["alive"].values()), found["alive"]
 
 

@@ -16,8 +16,8 @@ from workers.resume import BATCH, CASES, PASS, SAMPLES, SAVED, WORKERS
 
 QUIET = ["as-it-was", "killed", "warm-start"]
 FOUND = {  # severity, ranks, of the title
-    "other-weights": ("critical", [0, 1], f"other weights than were saved after {SAVED} optimiser"),
-    "other-state": ("critical", [0, 1], "another optimiser state than was saved"),
+    "other-weights": ("critical", [0, 1], f"other weights than were saved after {SAVED} optimizer"),
+    "other-state": ("critical", [0, 1], "another optimizer state than was saved"),
     "other-generator": ("warning", [1], "other random generators"),
     "another-order": ("warning", [0, 1], "did not go on where the pass"),
     "pass-anew": ("info", [0, 1], "began the interrupted pass over the data anew"),

@@ -84,7 +84,7 @@ class Model(torch.nn.Module):
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(Model())
-model.module(torch.ones(1, 4))  # before there is an optimiser
+model.module(torch.ones(1, 4))  # before there is an optimizer
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 torch.manual_seed(1 + dist.get_rank())
 for step in range(30):

@@ -74,7 +74,7 @@ def test_every_step_has_its_loss_and_its_own_gradient(name: str, results: Result
 
 
 def close(told: Any, expected: list[float]) -> None:
-    """What has nearly cancelled is as exact as the largest of the run."""
+    """What has nearly canceled is as exact as the largest of the run."""
     largest = max(filter(np.isfinite, expected), default=0.0, key=abs)
     np.testing.assert_allclose(told, expected, rtol=1e-6, atol=1e-7 * abs(largest))
 
@@ -126,7 +126,7 @@ def test_what_is_not_read_is_noted_once_and_counted(name: str, kind: str, result
 
 def nothing_grows(sizes: list[tuple[int, int]], shape: Shape) -> None:
     """From the middle to the end: objects of Python, and the process."""
-    if len(sizes) >= 4:  # a shape of few optimiser steps tells nothing
+    if len(sizes) >= 4:  # a shape of few optimizer steps tells nothing
         (objects, kib), (objects_then, kib_then) = sizes[len(sizes) // 2], sizes[-1]
         steps = EVERY * (len(sizes) - 1 - len(sizes) // 2)
         assert objects_then - objects <= 200 + shape.kept * steps

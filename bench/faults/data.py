@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers train on: text in blocks, instructions with padding, labelled points."""
+"""What the workers train on: text in blocks, instructions with padding, labeled points."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Stream(IterableDataset[Item]):
 
 
 def labelled_points(seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Normal points, labelled by the largest of CLASSES random directions plus noise."""
+    """Normal points, labeled by the largest of CLASSES random directions plus noise."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(POINTS, FEATURES, generator=generator)
     directions = torch.randn(FEATURES, CLASSES, generator=generator)

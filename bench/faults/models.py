@@ -37,7 +37,7 @@ class LanguageModel(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.adapter = Adapter() if adapter else nn.Identity()
         self.head = nn.Linear(WIDTH, vocabulary)
-        self.counts_padding = False  # divide by all positions instead of the labelled ones
+        self.counts_padding = False  # divide by all positions instead of the labeled ones
 
     def forward(
         self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None
@@ -55,7 +55,7 @@ class LanguageModel(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention with a normalisation in front."""
+    """Causal self-attention with a normalization in front."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def perceptron(*, dropout: float) -> Classifier:
 
 
 def convolution(*, dropout: float) -> Classifier:
-    """Two convolutions with batch normalisation over the inputs as a square picture."""
+    """Two convolutions with batch normalization over the inputs as a square picture."""
     side = int(FEATURES**0.5)
     layers = [
         nn.Unflatten(1, (1, side, side)),

@@ -29,7 +29,7 @@ Batch = dict[str, Tensor]
 
 
 class Training:
-    """One clean run on this rank. REQUIRES: an initialised process group.
+    """One clean run on this rank. REQUIRES: an initialized process group.
 
     The sampler's seed is common; every generator of random numbers is seeded by rank.
     """
@@ -72,7 +72,7 @@ class Training:
             tick()
 
     def _micro_batch(self, batch: Batch, micro: int) -> None:
-        with reducing(self.ddp, self.synchronises(micro)):
+        with reducing(self.ddp, self.synchronizes(micro)):
             loss = self.weigh(self.forward(batch), batch)
             self.backward(loss / self.configuration.micro_batches)
 
@@ -180,7 +180,7 @@ class Training:
             batch[name][:, self._random_position(batch[name].shape[1])] = nothing
         return batch
 
-    def synchronises(self, micro: int) -> bool:
+    def synchronizes(self, micro: int) -> bool:
         """Whether this micro-batch's backward pass reduces the gradients."""
         return micro == self.configuration.micro_batches - 1
 
@@ -189,7 +189,7 @@ class Training:
         return self.ddp(**batch)["loss"]  # type: ignore[no-any-return]
 
     def weigh(self, loss: Tensor, batch: Batch) -> Tensor:
-        """The loss whose mean over the workers is minimised."""
+        """The loss whose mean over the workers is minimized."""
         if not self.configuration.token_weighted:
             return loss
         tokens = (batch["labels"][:, 1:] != models.IGNORED).sum()

@@ -54,7 +54,7 @@ struct AggregatorCounters : PacketCounts {
 // missing. Steps are judged as they are written; findings are in the run log with their steps,
 // within a second.
 //
-// Thread-safety: not synchronised; one thread at a time (it need not be the same one).
+// Thread-safety: not synchronized; one thread at a time (it need not be the same one).
 class Aggregator {
  public:
   // Opens the run log and begins its next segment. Errors: kIo (not writable), kCorrupt,

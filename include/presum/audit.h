@@ -20,7 +20,7 @@ enum class SumOrder : std::uint8_t {
   kSequential = 3,  // worker 0, 1, 2, ...
   kRing = 4,        // pieces of the buffer, each beginning at another worker, upwards
   kRingDown = 5,    // likewise, downwards
-  kTree = 6,        // neighbours in pairs, then pairs of pairs
+  kTree = 6,        // neighbors in pairs, then pairs of pairs
   kHalving = 7,     // worker i and i + W/2, then i and i + W/4, ...
 };
 

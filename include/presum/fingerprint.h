@@ -60,11 +60,11 @@ enum class FingerprintKind : std::uint32_t {
   kGradChanged = 73,  // times what it was: `.grad` between two passes of the step; a real number
   kClipLimit = 76,    // to which norm all gradients were clipped; a real number
   kUnchangedShare =
-      74,            // of parameters in 16 bits that the optimiser left as before; a real number
+      74,            // of parameters in 16 bits that the optimizer left as before; a real number
   kRecomputed = 75,  // what computing a micro-batch once more has shown; 0: the same gradient
   kComparedDifferent =
       77,              // tensors that the program compared with its parameters, and that differ
-  kLeftOver = 78,      // 1: its first pass added to what was there when the optimiser had stepped
+  kLeftOver = 78,      // 1: its first pass added to what was there when the optimizer had stepped
   kClipNormType = 79,  // of kClipNorm and kClippedNorm where it is not 2; NaN: of the first unknown
   kStepsOfOthers = 81,  // by optimizers that presum was not given, which ought to move parameters
   kStepsInVain = 82,    // of these, by optimizers without a gradient, while parameters stood still
@@ -108,7 +108,7 @@ struct StateHash {
   enum class Kind : std::uint32_t {
     kParameters = 1,
     kBuffers = 2,
-    kOptimizer = 3,  // what the optimiser keeps of the group's parameters
+    kOptimizer = 3,  // what the optimizer keeps of the group's parameters
     kWatched = 4,    // what the program says must be equal; the group is its name
     kFrozen = 5,     // parameters without a gradient
   };

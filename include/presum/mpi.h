@@ -24,7 +24,7 @@ namespace presum::mpi {
 // one. A rank that ends without close() leaves a gap, and rank 0's close() then waits for its whole
 // patience.
 //
-// Thread-safety: not synchronised; one thread at a time, and one that may call MPI. There is no
+// Thread-safety: not synchronized; one thread at a time, and one that may call MPI. There is no
 // thread inside, so MPI_THREAD_SINGLE is enough. Packets move during calls of MPI only: rank 0
 // takes them in end_step.
 class Session : public presum::Session {

@@ -53,7 +53,7 @@ struct Samples {
 inline constexpr std::size_t kIndicesMax = 4096;
 
 // Which of its worker's steps a step is (docs/step.md). Workers agree on it even where one of them
-// leaves out optimiser steps: a reduction, in which all take part, begins a new count of windows.
+// leaves out optimizer steps: a reduction, in which all take part, begins a new count of windows.
 struct StepNumber {
   static constexpr std::uint32_t kReduced = 0xFFFFFFFF;
 
@@ -68,17 +68,17 @@ struct StepNumber {
 
 // What became of a step's gradient before the next backward pass or forward pass.
 enum class StepUse : std::uint8_t {
-  kUnknown = 0,  // the optimiser is not known
-  kUsed = 1,     // an optimiser step took it
+  kUnknown = 0,  // the optimizer is not known
+  kUsed = 1,     // an optimizer step took it
   kUnused = 2,   // it was zeroed
-  kKept = 3,     // it is still there: a further pass adds to it, or a later optimiser step takes it
+  kKept = 3,     // it is still there: a further pass adds to it, or a later optimizer step takes it
 };
 
 // What a worker reports of its step besides its gradient.
 struct StepReport {
   StepNumber number;
   StepUse use = StepUse::kUnknown;
-  std::uint64_t optimizer_step = 0;      // optimiser steps it had finished
+  std::uint64_t optimizer_step = 0;      // optimizer steps it had finished
   std::uint32_t micro_batches = 0;       // backward passes that went into the step
   std::uint32_t skipped_parameters = 0;  // sparse or unreadable gradients left out
   std::uint64_t dropped = 0;             // packets it could not send so far
@@ -117,7 +117,7 @@ struct SnapshotGroup {
   std::uint64_t elements = 0;    // of its parameters
   double squares = 0;            // the sum of theirs
   std::uint64_t parameters = 0;  // their fingerprint
-  std::uint64_t optimizer = 0;   // that of what the optimiser keeps of them; 0: nothing is known
+  std::uint64_t optimizer = 0;   // that of what the optimizer keeps of them; 0: nothing is known
   std::uint32_t shard = 0;       // as StateHash::shard
   std::uint16_t formats = 0;     // bits 1 << Dtype of the parameters; 0: not known
   std::vector<float> sketch;     // of the parameters, with the same seeds always; empty: not known
@@ -128,11 +128,11 @@ struct TrainingSnapshot {
   enum class Kind : std::uint32_t {
     kUnknown = 0,
     kBegun = 1,  // before its first forward pass
-    kSaved = 2,  // when the program took its optimiser's state
+    kSaved = 2,  // when the program took its optimizer's state
   };
   Kind kind = Kind::kUnknown;
   std::uint64_t step = 0;         // the one to come
-  double optimizer_steps = kNaN;  // as the optimiser itself counts them; NaN: it does not
+  double optimizer_steps = kNaN;  // as the optimizer itself counts them; NaN: it does not
   double learning_rate = kNaN;
   std::vector<FingerprintValue> generators;
   std::vector<SnapshotGroup> groups;  // none where another worker tells the same

@@ -83,7 +83,7 @@ struct SessionOptions {
 // state) are returned there and end nothing. Nothing blocks but create (while ranks meet) and close
 // (at most its patience).
 //
-// Thread-safety: not synchronised; one thread at a time (it need not be the same one). Ranks that
+// Thread-safety: not synchronized; one thread at a time (it need not be the same one). Ranks that
 // are threads have a session each. A moved-from session is an inactive one. Borrowed pointers are
 // only read during the call; nothing allocates per gradient, throws or prints.
 class Session {

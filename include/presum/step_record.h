@@ -88,8 +88,8 @@ struct StepRecord {
     return workers_seen + workers_left_out + missing_replicas.size() < workers_expected;
   }
 
-  // No optimiser step took its gradient, on workers that have made some: it says nothing of
-  // updates. Where none was ever seen, the optimiser may well be another than presum knows.
+  // No optimizer step took its gradient, on workers that have made some: it says nothing of
+  // updates. Where none was ever seen, the optimizer may well be another than presum knows.
   bool unused() const {
     for (const WorkerRecord& w : workers) {
       if (w.use != StepUse::kUnused || w.optimizer_step == 0) return false;

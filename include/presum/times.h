@@ -18,7 +18,7 @@ enum class Phase : std::uint8_t {
   kData = 0,       // from the end of the step before to the first forward pass, if nobody evaluated
   kForward = 1,    // from a training forward pass to its backward pass, with the loss
   kBackward = 2,   // until this worker's last own gradient
-  kOptimizer = 3,  // the optimiser's step
+  kOptimizer = 3,  // the optimizer's step
   kRest = 4,       // whatever lies between these: clipping, logging, evaluation, checkpoints
   kReduction = 5,  // waiting in reductions and other collectives
 };

@@ -168,7 +168,7 @@ bool read_plain(Steps& steps, ParameterId id, nb::handle tensor, bool reduced) {
   return block.has_value();
 }
 
-// Likewise of a parameter, or what an optimiser keeps of one.
+// Likewise of a parameter, or what an optimizer keeps of one.
 bool hash_plain(Steps& steps, StateHash::Kind kind, std::uint32_t index, nb::handle tensor) {
   const std::optional<Block> block = plain_block(tensor);
   if (!block) return false;

@@ -26,8 +26,8 @@ from presum.devices.readable import in_host_memory
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
-from presum.fingerprints.snapshots import Snapshots, steps_of
 from presum.fingerprints.settings import optimizer_facts
+from presum.fingerprints.snapshots import Snapshots, steps_of
 from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
 from presum.options import Audit, Record, Reduction
@@ -88,7 +88,7 @@ def attach(
         on_finding: called with each new :class:`Finding` on the rank that records, on a background
             thread.
         preflight: watch that many steps, print the verdict, and end the process by SystemExit
-            after the optimiser's step, on every rank with the same code. Needs ``optimizer``.
+            after the optimizer's step, on every rank with the same code. Needs ``optimizer``.
             A program that ends before keeps its own exit code, but under ``presum.run``.
 
     Returns:
@@ -328,7 +328,7 @@ def _start(recording: Recording, training: _Training, setup: RecorderSetup) -> N
     recording.watch(target.wrapper, target.module, recorder)
     say = recording.session.channel.say
     if any(_has_stepped(optimizer) for optimizer in optimizers):
-        say("presum: the optimiser has stepped before; the recording starts here")
+        say("presum: the optimizer has stepped before; the recording starts here")
     parameters, held = target.parameters.values(), _held_by(optimizers)
     if optimizers and parameters and not any(id(parameter) in held for parameter in parameters):
         say("presum: the optimizer given to attach holds none of the model's parameters")
@@ -345,7 +345,7 @@ def _optimizers(given: object) -> list[Optimizer]:
 
 
 def _innermost(optimizer: Any) -> Any:
-    """The optimiser inside Accelerate's and Lightning's wrappers."""
+    """The optimizer inside Accelerate's and Lightning's wrappers."""
     while isinstance(inside := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inside
     return optimizer
@@ -425,9 +425,9 @@ def _check_optimizers(
     if optimizers:
         return
     if verify_every is not None:
-        raise _wrong("verify_every needs the optimiser: give optimizer=")
+        raise _wrong("verify_every needs the optimizer: give optimizer=")
     if preflight is not None:
-        raise _wrong("preflight ends after an optimiser step: give optimizer=")
+        raise _wrong("preflight ends after an optimizer step: give optimizer=")
 
 
 def _check_use(on_finding: object, data: object, scaler: object) -> None:

@@ -70,7 +70,7 @@ class Monitor:
 
     def grad_norm(self, value: float | torch.Tensor) -> None:
         """Report the norm of the reduced gradient that the program has computed itself, to clip by
-        or to log, before the optimiser's step: it is compared between ranks and with the reduced
+        or to log, before the optimizer's step: it is compared between ranks and with the reduced
         gradient. What ``torch.nn.utils.clip_grad_norm_`` uses is seen without it.
 
         ``value`` is a number or a one-element tensor: the L2 norm over all of the model's
@@ -90,7 +90,7 @@ class Monitor:
             raise ValueError(
                 f"presum: a norm must be one number of this rank's own, not {kind} of shape {shape}"
             )
-        recorder.told_norm(kept)
+        recorder.clip_norms.told(kept)
 
     def watch(self, name: str, watched: nn.Module | Mapping[str, torch.Tensor] | Tensors) -> None:
         """Have something else compared between ranks that must be equal on all of them: an average

@@ -90,14 +90,14 @@ class Record:
             itself: loaders that are not torch's, batches that change before the forward pass.
         scaler: the GradScaler, so that norms are those of the unscaled gradient. Default: the one
             that scaled a loss last.
-        on_training_thread: call ``on_finding`` after the optimiser's step, where it may end this
+        on_training_thread: call ``on_finding`` after the optimizer's step, where it may end this
             rank's process by SystemExit (a launcher then ends the others). Other exceptions are
             logged.
         require: what a preflight's exit code 0 covers. "facts": everything that a few steps decide;
             "statistics": exit with 2 where the steps were too few for a lasting difference in
             losses or gradients to be established (26 with 2 ranks, 10 with 8).
         stall_seconds: after how long without any event of its training (a pass, a gradient, an
-            optimiser's step) a rank is said to stand still, with where all ranks are; twice the
+            optimizer's step) a rank is said to stand still, with where all ranks are; twice the
             longest such time so far where that is longer.
         on_stall: what a job does in which some rank waits for one that does not work: "report"
             says so, in a line and in the RUN, as for every job that stands still; "raise" raises

@@ -97,7 +97,7 @@ def test_an_optimizer_that_has_stepped_is_told_from_a_new_one(
             model(torch.ones(2, 4))["loss"].backward()
             optimizer.step()
     stepped = kind is not torch.optim.SGD
-    assert capsys.readouterr().err.count("the optimiser has stepped before") == stepped
+    assert capsys.readouterr().err.count("the optimizer has stepped before") == stepped
 
 
 @pytest.mark.parametrize(

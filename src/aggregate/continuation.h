@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "aggregate/prior_run.h"
-#include "checks/job/resume_mismatch.h"
+#include "checks/job/prior_run.h"
 #include "detect/detector.h"
 #include "presum/run_log.h"
 #include "presum/step_record.h"

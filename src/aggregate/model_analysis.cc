@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "aggregate/continuation.h"
-#include "checks/job/resume_mismatch.h"
+#include "checks/job/prior_run.h"
 
 namespace presum::aggregate {
 

@@ -18,7 +18,7 @@
 namespace presum::aggregate {
 
 // What is known of one model over its steps: its noise scale, detectors and findings. Not
-// synchronised.
+// synchronized.
 class ModelAnalysis {
  public:
   explicit ModelAnalysis(const ModelKey& model);

@@ -63,7 +63,8 @@ Status read_draws(const RunLog& log, checks::PriorRun& prior) {
   while (true) {
     PRESUM_ASSIGN(const StepRecord* step, steps.next());
     if (step == nullptr || step->step > last.step) break;
-    if (step->step == last.step && pass_of(*step) <= prior.draws.pass()) break;  // not the next one
+    if (step->step == last.step && pass_of(*step) <= prior.draws.number())
+      break;  // not the next one
     prior.draws.see(*step);
     if (step->step < last.step) keep_rate(*step, prior.rates);
   }

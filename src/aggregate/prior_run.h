@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "checks/job/resume_mismatch.h"
+#include "checks/job/prior_run.h"
 #include "presum/run_log.h"
 #include "presum/status.h"
 

@@ -14,7 +14,7 @@
 namespace presum::aggregate {
 
 // How the ranks of a job end, and which of them ended first and took the others with them. Not
-// synchronised.
+// synchronized.
 class RankEnds {
  public:
   // A model of the rank is recorded from now on.

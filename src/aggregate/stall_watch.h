@@ -16,7 +16,7 @@
 namespace presum::aggregate {
 
 // Sees by heartbeats when a job stands still, and says who is where. Time comes in as an argument.
-// Not synchronised. Ranks that send no heartbeats are left out.
+// Not synchronized. Ranks that send no heartbeats are left out.
 class StallWatch {
  public:
   // `world_size`: ranks of the job; 0: not known.

@@ -15,7 +15,7 @@
 namespace presum::aggregate {
 
 // Sorts the steps of all workers into whole steps, in order for each model. Pure bookkeeping: time
-// comes in as an argument. Not synchronised.
+// comes in as an argument. Not synchronized.
 //
 // Steps come out with numbers of their own, ascending: those of the workers, which count
 // reductions, and one more for each step that was not reduced (docs/step.md).

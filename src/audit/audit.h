@@ -30,7 +30,7 @@ struct Comparison {
 // Compares a result with the exact sum (divisor 1) or mean of the workers' buffers, piece by piece
 // in their order. Memory does not depend on the number of elements.
 //
-// Thread-safety: not synchronised. Borrowed pointers are only read during the call, and may be
+// Thread-safety: not synchronized. Borrowed pointers are only read during the call, and may be
 // misaligned. Elements that are not finite are compared, and left out of means. No element: means
 // are NaN, nothing is inferred. One worker: any order, as for two.
 class Auditor {

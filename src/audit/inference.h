@@ -62,7 +62,7 @@ struct Evidence {
 Inferred conclude(std::vector<Hypothesis> hypotheses, const Evidence& evidence,
                   std::uint32_t workers, Dtype dtype);
 
-// Follows which rotation of a ring explains an element and its neighbours, since the places where
+// Follows which rotation of a ring explains an element and its neighbors, since the places where
 // the pieces of a ring meet are not known. A piece counts from kInformative elements on which the
 // rotations differ: shorter ones come about by chance.
 class RingTrack {

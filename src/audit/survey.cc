@@ -10,7 +10,7 @@ namespace presum::audit {
 
 namespace {
 
-// Local sums of two neighbours, then the orders that others of half as many workers have.
+// Local sums of two neighbors, then the orders that others of half as many workers have.
 Order of_pairs(const Order& order) {
   Order out{2 * order.root, {}};
   std::uint32_t last = order.root;

@@ -77,7 +77,7 @@ void unpack(const void* elements, std::size_t first, Dtype dtype, std::span<Real
 template <class Real>
 void pack(std::span<const Real> values, Dtype dtype, void* out);
 
-// The place of a value among all values of its dtype, so that neighbours differ by one; both zeros
+// The place of a value among all values of its dtype, so that neighbors differ by one; both zeros
 // are 0. REQUIRES: a finite or infinite value of the dtype.
 template <class Real>
 std::int64_t place(Real value, Dtype dtype);
@@ -88,7 +88,7 @@ bool same(Real a, Real b) {
   return a == b || (a != a && b != b);
 }
 
-// Half the distance of a value of the dtype to its neighbour, upwards.
+// Half the distance of a value of the dtype to its neighbor, upwards.
 double half_ulp(double value, Dtype dtype);
 int significand_bits(Dtype dtype);   // 53, 24, 11, 8
 int smallest_exponent(Dtype dtype);  // of the smallest normal number: -1022, -126, -14, -126

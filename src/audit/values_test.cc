@@ -80,7 +80,7 @@ TEST_P(Formats, EveryPatternSurvivesUnpackingAndPacking) {
   }
 }
 
-TEST_P(Formats, NeighboursAreOnePlaceApart) {
+TEST_P(Formats, NeighborsAreOnePlaceApart) {
   const std::uint16_t infinity = GetParam() == Dtype::kF16 ? 0x7C00 : 0x7F80;
   for (std::uint16_t bits = 0; bits < infinity; ++bits) {
     const float a = value_of(bits, GetParam());

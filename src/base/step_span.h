@@ -8,7 +8,7 @@
 
 namespace presum::base {
 
-// The steps of one model in one segment: how many of them are lost. Not synchronised.
+// The steps of one model in one segment: how many of them are lost. Not synchronized.
 class StepSpan {
  public:
   // As many at the end may lack packets: those that were under way then.

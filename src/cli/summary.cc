@@ -299,7 +299,7 @@ void say_what_lacks(const std::string& name, std::span<const SegmentInfo> segmen
 }
 
 // Adds what the run holds to `rows`, and says what it lacks.
-Status summarise_run(const std::string& run, std::vector<RunRows>& rows, std::ostream& err) {
+Status summarize_run(const std::string& run, std::vector<RunRows>& rows, std::ostream& err) {
   PRESUM_ASSIGN(const auto log, RunLog::open(run));
   PRESUM_ASSIGN(auto found, read(log));
   PRESUM_ASSIGN(const auto segments, log.segments());
@@ -309,11 +309,11 @@ Status summarise_run(const std::string& run, std::vector<RunRows>& rows, std::os
 }
 
 // A run that cannot be read is said and left out; the others are shown all the same.
-int summarise(const SummaryArguments& arguments, const Streams& io) {
+int summarize(const SummaryArguments& arguments, const Streams& io) {
   std::vector<RunRows> rows;
   int code = kOk;
   for (const std::string& run : arguments.runs) {
-    const auto done = summarise_run(run, rows, io.err);
+    const auto done = summarize_run(run, rows, io.err);
     if (!done) code = complain(io, "summary", done.error());
   }
   if (!rows.empty()) io.out << formatted(rows, arguments.format);
@@ -325,7 +325,7 @@ int summarise(const SummaryArguments& arguments, const Streams& io) {
 void add_summary(CLI::App& program, Command& chosen) {
   const auto [command, arguments] = add_verb<SummaryArguments>(
       program, chosen, "summary", "one line of metrics per run, and where its time went",
-      kSummaryHelp, summarise);
+      kSummaryHelp, summarize);
   command->add_option("RUN", arguments->runs, "run folders or presum.db files")->required();
   add_format(command, arguments->format, "text, json or csv", {"text", "json", "csv"});
 }

@@ -99,7 +99,7 @@ TEST_F(Tail, ShowsTheLastStepsAndWhatWasFound) {
   EXPECT_EQ(words(said[1]),
             (std::vector<std::string>{"27", "2/2", "0.5", "0.25", "7", "0.125", "0.0625", "1.75"}));
   EXPECT_EQ(words(said[3]).front(), "29");
-  EXPECT_EQ(said[4].find("critical: Title of duplicate-data"), 0U) << "no colour in a file";
+  EXPECT_EQ(said[4].find("critical: Title of duplicate-data"), 0U) << "no color in a file";
 }
 
 TEST_F(Tail, FollowsUntilTheRunIsClosed) {

@@ -27,7 +27,7 @@ TEST(Number, CallsRoundingDustZero) {
   EXPECT_EQ(number(1e-9), "1e-09");
 }
 
-TEST(Ranges, JoinNeighbours) {
+TEST(Ranges, JoinNeighbors) {
   EXPECT_EQ(ranges({}), "-");
   EXPECT_EQ(ranges({3}), "3");
   EXPECT_EQ(ranges({0, 1, 2, 3, 8}), "0-3,8");

@@ -55,7 +55,7 @@ void count(RecordedSteps& steps, const TimelineReader::Step& step) {
   steps.workers = step.record->workers_expected;
 }
 
-// Optimiser steps of a run after its last recorded step.
+// Optimizer steps of a run after its last recorded step.
 std::uint64_t updates_after(const std::vector<FinalStateRecord>& end, const StepRecord& last) {
   if (end.empty() || last.workers.empty()) return 0;
   const auto worker = std::ranges::find(last.workers, end.front().replica, &WorkerRecord::replica);

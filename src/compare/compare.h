@@ -72,7 +72,7 @@ struct Bracket {
 
 // ---- what else is to be known
 
-// Workers made fewer optimiser steps in one run, from a step on.
+// Workers made fewer optimizer steps in one run, from a step on.
 struct FewerUpdates {
   Side run = Side::kA;
   std::uint64_t from = 0;
@@ -188,7 +188,7 @@ struct ModelComparison {
   // The difference began after this step: the last common one before that of `first`, or the one at
   // which what differs was last seen equal.
   std::optional<std::uint64_t> last_identical;
-  std::uint64_t unrecorded = 0;      // optimiser steps after the last recorded one
+  std::uint64_t unrecorded = 0;      // optimizer steps after the last recorded one
   bool any_before = false;           // there are common steps before that of `first`
   std::vector<Stage> unseen;         // not compared at the step of `first`, and before it
   bool other_worlds = false;         // equal but for the numbers of workers

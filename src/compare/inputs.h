@@ -10,7 +10,7 @@ namespace presum::compare {
 
 using FingerprintKinds = std::set<std::uint32_t>;  // of fingerprints
 
-// Settings that workers told at the step: sampler, data set, modes, optimiser, dtypes, flags.
+// Settings that workers told at the step: sampler, data set, modes, optimizer, dtypes, flags.
 StageResult compare_configuration(const StepPair& pair);
 // Rows by rank, where the numbers of workers differ all rows together; their order, and the other
 // tensors of the batches. Without a common salt only the positions in the data set.

@@ -12,7 +12,7 @@
 
 namespace presum::compare {
 
-// The mean of a series and how sure it is, where neighbours may be alike: by the means of rows of
+// The mean of a series and how sure it is, where neighbors may be alike: by the means of rows of
 // equally many values, of which it keeps 64 at most. Values after the last full row do not count
 // there.
 class BatchMeans {

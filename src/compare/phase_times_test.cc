@@ -45,7 +45,7 @@ double wrong_share(int steps, Next&& next) {
   return wrong / static_cast<double>(kPairs);
 }
 
-TEST(TimeDifference, IntervalHolds95PercentForFewStepsAndForManyThatResembleTheirNeighbours) {
+TEST(TimeDifference, IntervalHolds95PercentForFewStepsAndForManyThatResembleTheirNeighbors) {
   std::mt19937_64 random(7);
   std::normal_distribution<double> normal;
   EXPECT_NEAR(wrong_share(8, [&] { return normal(random); }), 0.05, 0.025);

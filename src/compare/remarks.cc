@@ -43,7 +43,7 @@ void list_steps(Side run, const RecordedSteps& side, ModelComparison& model) {
 std::map<std::uint32_t, std::int64_t> ahead_of(const StepPair& pair) {
   std::map<std::uint32_t, std::int64_t> out;
   for (const auto& [a, b] : pair.workers) {
-    if (a->optimizer_step == 0 || b->optimizer_step == 0) continue;  // no optimiser is known
+    if (a->optimizer_step == 0 || b->optimizer_step == 0) continue;  // no optimizer is known
     const std::uint64_t lag_a = pair.a.step - a->optimizer_step;
     const std::uint64_t lag_b = pair.b.step - b->optimizer_step;
     out[a->rank] = static_cast<std::int64_t>(lag_b - lag_a);

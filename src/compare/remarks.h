@@ -30,7 +30,7 @@ struct UncomparedSteps {
   }
 };
 
-// Optimiser steps that a worker made in one run and not in the other.
+// Optimizer steps that a worker made in one run and not in the other.
 class OptimizerSteps {
  public:
   using Segments = std::pair<std::uint32_t, std::uint32_t>;  // of A and B
@@ -40,7 +40,7 @@ class OptimizerSteps {
 
  private:
   std::optional<Segments> segments_;
-  std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimiser steps of A's ranks
+  std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimizer steps of A's ranks
   std::optional<std::uint64_t> first_;           // step at which some worker's numbers went apart
   std::vector<std::uint32_t> fewer_in_a_, fewer_in_b_;
 };

@@ -71,7 +71,7 @@ TEST(OptimizerSteps, AreCountedWithoutOverflow) {
   for (StepRecord& s : a) s.workers[0].optimizer_step = std::uint64_t{1} << 63;
   for (StepRecord& s : b) s.workers[0].optimizer_step = ~std::uint64_t{0};
   const auto c = compare_steps(a, b);
-  EXPECT_FALSE(contains(remark_texts(c.models[0]), "fewer optimiser steps"));
+  EXPECT_FALSE(contains(remark_texts(c.models[0]), "fewer optimizer steps"));
 }
 
 }  // namespace

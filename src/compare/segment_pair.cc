@@ -150,7 +150,7 @@ std::vector<FactDifference> differing_facts(std::span<const Fact> a, std::span<c
   return out;
 }
 
-// Whether the step itself says what the optimiser's hyper-parameters are.
+// Whether the step itself says what the optimizer's hyper-parameters are.
 bool tells_settings(const StepRecord& step) {
   return std::ranges::any_of(step.workers, [](const WorkerRecord& w) {
     return w.fingerprint_of(FingerprintKind::kOptimizerSettings) != nullptr;

@@ -195,7 +195,7 @@ struct RunOptions {
   std::uint64_t salt = 5;
   bool final_states = true;
   bool closed = true;
-  std::uint64_t unrecorded = 0;  // optimiser steps after the last recorded one
+  std::uint64_t unrecorded = 0;  // optimizer steps after the last recorded one
 };
 
 inline void add_hellos(runlog::Writer& writer, const std::vector<StepRecord>& steps,

@@ -31,7 +31,7 @@ std::string restart_text(Alignment alignment) {
 struct RemarkWords {
   std::string operator()(const FewerUpdates& r) const {
     return fmt::format(
-        "rank{} {} made fewer optimiser steps in {} than in the other run, from step {} on",
+        "rank{} {} made fewer optimizer steps in {} than in the other run, from step {} on",
         r.ranks.size() == 1 ? "" : "s", fmt::join(r.ranks, ", "), name_of(r.run), r.from);
   }
   std::string operator()(const UnseededGenerators& r) const {
@@ -71,7 +71,7 @@ std::string why_text(UncomparedStage::Why why) {
       "not all rows of the step were kept",
       "hashes are of other parameters (recorded at other distances, after a restart, or of models "
       "with other parameters)",
-      "the runs did not end at the same step, or made other numbers of optimiser steps after the "
+      "the runs did not end at the same step, or made other numbers of optimizer steps after the "
       "last recorded one",
       "no gradient was read (sparse, or of earlier micro-batches alone)",
       "no worker is in both runs"};

@@ -15,7 +15,7 @@
 
 namespace presum::detect {
 
-// Not synchronised. REQUIRES everywhere: worker < workers.
+// Not synchronized. REQUIRES everywhere: worker < workers.
 class AlarmMemory {
  public:
   explicit AlarmMemory(std::size_t workers);

@@ -72,7 +72,7 @@ struct StepAlarms {
 // Watches the steps of one model. Takes any records: missing workers, NaN, changing world size
 // (which starts anew), steps left out. W = 1 never alarms.
 //
-// Thread-safety: not synchronised. No allocation grows with time. Never throws.
+// Thread-safety: not synchronized. No allocation grows with time. Never throws.
 class Detector {
  public:
   explicit Detector(const Options& options);

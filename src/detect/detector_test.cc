@@ -143,7 +143,7 @@ TEST(Delays, AreAsPromised) {
     for (std::uint32_t i = 0; i < trials; ++i) {
       alarms[i] = first_alarm(run, e.fault, splitmix64(11) + i);
     }
-    const Delays d = summarise(alarms, e.fault, e.workers);
+    const Delays d = summarize(alarms, e.fault, e.workers);
     EXPECT_EQ(d.found, trials) << e.name;
     EXPECT_LE(d.median, e.median) << e.name;
     EXPECT_GE(d.median, 3) << e.name;  // evidence by ranks is bounded

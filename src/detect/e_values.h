@@ -133,7 +133,7 @@ double median(std::span<double> values);
 // for small numbers, averaged over about the last 50 steps.
 class RobustScale {
  public:
-  // Takes the deviations' median from values of one step around `centre`. `scratch` is overwritten.
+  // Takes the deviations' median from values of one step around `center`. `scratch` is overwritten.
   void update(std::span<double> deviations);
   double value() const { return weight_ > 0 ? sum_ / weight_ : 0; }
   // Distance in standard deviations; bounded. 0 for no distance.

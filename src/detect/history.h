@@ -15,7 +15,7 @@
 
 namespace presum::detect {
 
-// Not synchronised.
+// Not synchronized.
 class History {
  public:
   explicit History(std::size_t workers = 0)

@@ -127,7 +127,7 @@ bool Partition::gather(const std::vector<std::vector<double>>& losses, std::uint
   return true;
 }
 
-// The unit of distances: the typical one between neighbours when the losses of all are sorted.
+// The unit of distances: the typical one between neighbors when the losses of all are sorted.
 void Partition::set_unit() {
   scratch_ = pool_;
   std::ranges::sort(scratch_);

@@ -16,7 +16,7 @@ std::uint64_t tie(std::uint64_t step, Statistic statistic, std::uint32_t worker)
                     static_cast<std::uint64_t>(statistic));
 }
 
-double centre(double a, double b) { return a + (b - a) / 2; }
+double center(double a, double b) { return a + (b - a) / 2; }
 
 }  // namespace
 
@@ -86,14 +86,14 @@ void RankPanel::update_scale() {
 
 double RankPanel::middle() const {
   const std::size_t n = reference_.size();
-  return centre(reference_[(n - 1) / 2].value, reference_[n / 2].value);
+  return center(reference_[(n - 1) / 2].value, reference_[n / 2].value);
 }
 
 // The median of the others, from the sorted values of all.
 double RankPanel::middle_without(std::size_t rank) const {
   const std::size_t others = reference_.size() - 1;
   const auto at = [&](std::size_t k) { return reference_[k < rank ? k : k + 1].value; };
-  return centre(at((others - 1) / 2), at(others / 2));
+  return center(at((others - 1) / 2), at(others / 2));
 }
 
 void RankPanel::take(const Item& item, std::span<const double> e, double others,

@@ -20,7 +20,7 @@ struct TimeAlarms {
 };
 
 // D1 on own times, with its own promise: at most T / level alarms in T steps of exchangeable
-// workers. Not synchronised; no allocation grows with time. Never throws.
+// workers. Not synchronized; no allocation grows with time. Never throws.
 class SlowWorkers {
  public:
   explicit SlowWorkers(const Options& options);

@@ -33,7 +33,7 @@ struct Statistics {
 };
 
 // Whether the group has no gradient but the rounding of the others' on any worker, as a bias before
-// a normalisation: its norm says nothing.
+// a normalization: its norm says nothing.
 bool practically_zero(const StepRecord& record, const GroupRecord& group);
 // Log of a group's norms over the gradient's weight (see Statistics::norm), by replica.
 void fill_group(const StepRecord& record, const GroupRecord& group, std::span<double> out);

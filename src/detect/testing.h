@@ -281,7 +281,7 @@ inline bool is_right(const Alarm& alarm, const Fault& fault, std::uint32_t worke
          (fault.kind == Kind::kRepeated && alarm.replicas == std::vector{0U});
 }
 
-inline Delays summarise(const std::vector<std::optional<Alarm>>& alarms, const Fault& fault,
+inline Delays summarize(const std::vector<std::optional<Alarm>>& alarms, const Fault& fault,
                         std::uint32_t workers) {
   Delays out;
   out.trials = static_cast<std::uint32_t>(alarms.size());

@@ -19,7 +19,7 @@ inline constexpr std::size_t kGroupWorkersMax = 256;  // above, groups are not w
 // The statistics that had something to say at a step.
 using StatisticSet = std::bitset<kStatisticCount>;
 
-// Not synchronised. Of at most 64 groups; others are not watched.
+// Not synchronized. Of at most 64 groups; others are not watched.
 class WorkerPanels {
  public:
   // No workers: nothing may be updated.

@@ -74,7 +74,7 @@ AuditSummary summary_of(Audits audits) {
 
 }  // namespace
 
-std::vector<AuditSummary> summarise(Audits audits) {
+std::vector<AuditSummary> summarize(Audits audits) {
   std::vector<AuditSummary> out;
   while (!audits.empty()) {
     const auto end = std::ranges::find_if(

@@ -34,6 +34,6 @@ struct AuditSummary {
 };
 
 // One entry a model and segment. REQUIRES: in the order of RunLog::audits().
-std::vector<AuditSummary> summarise(std::span<const AuditedStep> audits);
+std::vector<AuditSummary> summarize(std::span<const AuditedStep> audits);
 
 }  // namespace presum::judge

@@ -30,7 +30,7 @@ AuditedStep at(std::uint64_t step, const AuditRecord& audit, std::uint32_t modul
   return {{1, module, 0, step}, 0, audit};
 }
 
-TEST(AuditSummary, OfNoAuditIsNone) { EXPECT_TRUE(summarise({}).empty()); }
+TEST(AuditSummary, OfNoAuditIsNone) { EXPECT_TRUE(summarize({}).empty()); }
 
 TEST(AuditSummary, AddsUpWhatWasAudited) {
   AuditRecord other = healthy();
@@ -44,7 +44,7 @@ TEST(AuditSummary, AddsUpWhatWasAudited) {
   unmeasured.repeat = Repeat::kNotTried;
   unmeasured.ulps.reset();
   const std::vector<AuditedStep> audits = {at(2, healthy()), at(4, other), at(6, unmeasured)};
-  const auto all = summarise(audits);
+  const auto all = summarize(audits);
   ASSERT_EQ(all.size(), 1U);
   const AuditSummary& a = all[0];
   EXPECT_EQ(a.first_step, 2U);
@@ -67,18 +67,18 @@ TEST(AuditSummary, AddsUpWhatWasAudited) {
 
 TEST(AuditSummary, KeepsModelsApart) {
   const std::vector<AuditedStep> audits = {at(0, healthy()), at(0, healthy(), 1)};
-  ASSERT_EQ(summarise(audits).size(), 2U);
-  EXPECT_EQ(summarise(audits)[1].model.module, 1U);
+  ASSERT_EQ(summarize(audits).size(), 2U);
+  EXPECT_EQ(summarize(audits)[1].model.module, 1U);
 }
 
 TEST(AuditSummary, WithoutAnErrorIsNullInJson) {
   AuditRecord zeros = healthy();
   zeros.relative_l2 = std::nan("");
   const std::vector<AuditedStep> audits = {at(0, zeros)};
-  EXPECT_TRUE(audits_json(summarise(audits))[0]["relative_l2"].is_null());
+  EXPECT_TRUE(audits_json(summarize(audits))[0]["relative_l2"].is_null());
   zeros.ulps.reset();
   const std::vector<AuditedStep> unknown = {at(0, zeros)};
-  EXPECT_TRUE(audits_json(summarise(unknown))[0]["ulps"].is_null());
+  EXPECT_TRUE(audits_json(summarize(unknown))[0]["ulps"].is_null());
 }
 
 // From a run log, where only what changed from audit to audit is stored.

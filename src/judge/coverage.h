@@ -17,7 +17,7 @@ namespace presum::judge {
 
 using CheckCounts = std::array<std::uint64_t, 4>;  // by CheckRecord::State
 
-// Counts the steps of one model in one segment, as they come. Not synchronised.
+// Counts the steps of one model in one segment, as they come. Not synchronized.
 class ModelSteps {
  public:
   explicit ModelSteps(const ModelKey& model) : model_(model) {}

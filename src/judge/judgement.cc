@@ -96,7 +96,7 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
                 .continuations = std::move(continuations),
                 .findings = one_per_cause(std::move(findings)),
                 .checks = std::move(checks),
-                .audits = summarise(audits)};
+                .audits = summarize(audits)};
   if (segment) {
     const auto other = [&](const auto& of) { return of.model.segment != *segment; };
     std::erase_if(out.segments, [&](const SegmentInfo& s) { return s.segment != *segment; });

@@ -18,7 +18,7 @@ struct Directions {
 };
 
 // The mean cosine over pairs, each worker's mean cosine with the others, and how sure they are.
-// Estimates by the normalised sum of unit sketches: O(V k).
+// Estimates by the normalized sum of unit sketches: O(V k).
 // REQUIRES: V >= 2.
 class CosineEstimate {
  public:

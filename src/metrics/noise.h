@@ -13,7 +13,7 @@ namespace presum::metrics {
 void fill_noise(double cross_sum, const NormSums& norms, StepRecord& record);
 
 // Gradient noise scale S / |G|^2: averages signal and noise on their own over steps, with weights
-// that fall by half every 35 steps, then divides. One per model; not synchronised.
+// that fall by half every 35 steps, then divides. One per model; not synchronized.
 class NoiseScale {
  public:
   // Takes one step's estimates; NaN is skipped. Returns the running value, NaN where the running

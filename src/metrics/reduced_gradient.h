@@ -12,7 +12,7 @@
 
 namespace presum::metrics {
 
-// One step's G. Not synchronised.
+// One step's G. Not synchronized.
 class ReducedGradient {
  public:
   // How far a reduction may miss the mean, relative to sum n_i^2: 16-bit reductions round.

@@ -22,7 +22,7 @@ inline constexpr double kSketchSigmas = 6;
 // borrows the sketches. REQUIRES: `steps` and `workers` are parallel.
 Directions directed_workers(Steps steps, std::span<const WorkerRecord> workers);
 
-// Not synchronised; borrows all that it is given.
+// Not synchronized; borrows all that it is given.
 class SketchCosines {
  public:
   SketchCosines(const Directions& directed, const NormSums& norms, StepRecord& record);

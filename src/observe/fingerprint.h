@@ -14,7 +14,7 @@
 // no defence against an adversary: the keys are public.
 //
 // Words: for f32 the element's bits, for bf16 and f16 the bits zero-extended, for f64 the low and
-// the high half. Word j of a block goes with key j; a pair is two neighbouring words; a last word
+// the high half. Word j of a block goes with key j; a pair is two neighboring words; a last word
 // without a partner is paired with a zero word.
 namespace presum::observe {
 

@@ -2,7 +2,7 @@
 //
 // From exact sums to elements with one rounding, as vectors; included like base/vectors-inl.h.
 //
-// Rounding to odd: a number that is not a double becomes that one of its two neighbours whose last
+// Rounding to odd: a number that is not a double becomes that one of its two neighbors whose last
 // bit is 1. Such a double rounds to fewer bits (at least two fewer) as the number itself would,
 // because it lies on the same side of every one of their ties.
 #if defined(PRESUM_REDUCE_ROUNDING_INL_H) == defined(HWY_TARGET_TOGGLE)

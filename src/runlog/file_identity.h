@@ -10,7 +10,7 @@
 namespace presum::runlog {
 
 // Whether a database that one process writes is still the file at its path: others may delete it,
-// move it away, put another in its place or write into it. Not synchronised.
+// move it away, put another in its place or write into it. Not synchronized.
 class FileIdentity {
  public:
   // `wal`: the database has a write-ahead log and is itself written at checkpoints only.

@@ -197,7 +197,7 @@ Column<WorkerStepRow> states_column() {
            .type = Type::kBlob,
            .nullable = true,
            .text = {"of each group and kind a `u64` group, a `u32` of kind and shard and a `u64` "
-                    "value: kind in the low byte (1 parameters, 2 buffers, 3 optimiser state, 4 "
+                    "value: kind in the low byte (1 parameters, 2 buffers, 3 optimizer state, 4 "
                     "what the program watches, 5 frozen parameters), the shard above it, 0 for the "
                     "whole; empty: the worker sent none although another did",
                     "", "those of the row of the step with the lowest `replica`"}},
@@ -279,7 +279,7 @@ const Table<StepRow> kStepTable = {
     join<StepRow>(
         {{coded_column<CountCodec, &StepRow::id>("id", {"what other tables refer to", "", "never"})
               .hidden(),
-          column<&StepRow::step>("step", {"synchronising backward passes before this one"})},
+          column<&StepRow::step>("step", {"synchronizing backward passes before this one"})},
          model_columns<StepRow, &StepRow::model>(),
          {column<&StepRow::workers_expected>("workers_expected",
                                              {"data-parallel world size", "workers"}),
@@ -367,12 +367,12 @@ const Table<WorkerStepRow> kWorkerStepTable = {
      column<&WorkerStepRow::micro_batches>("micro_batches",
                                            {"backward passes that went into the step"}),
      coded_column<ReducedCodec, &WorkerStepRow::number, &StepNumber::window>(
-         "reduced", {"1: a backward pass that synchronises ended the step; 0: an optimiser step "
+         "reduced", {"1: a backward pass that synchronizes ended the step; 0: an optimizer step "
                      "took gradients that were not reduced"}),
      column<&WorkerStepRow::number, &StepNumber::unreduced>(
          "unreduced_steps", {"its steps before this one that were not reduced", "steps"}),
      enumeration<records::kStepUses, &WorkerStepRow::use>(
-         "use", {"what became of the gradient before the next forward pass: an optimiser step "
+         "use", {"what became of the gradient before the next forward pass: an optimizer step "
                  "used it, it was zeroed unused, or it was kept"}),
      column<&WorkerStepRow::grad_norm>("grad_norm", {"L2 norm of its own gradient", kGradientUnit,
                                                      "an element is NaN, or none was read"}),
@@ -388,7 +388,7 @@ const Table<WorkerStepRow> kWorkerStepTable = {
          "reduced_norm", {"norm of the reduced gradient as this worker read it", kGradientUnit,
                           "it was not read at this step"}),
      column<&WorkerStepRow::optimizer_step>("optimizer_step",
-                                            {"optimiser steps it had finished", "steps"}),
+                                            {"optimizer steps it had finished", "steps"}),
      column<&WorkerStepRow::dropped>("dropped", {"packets it could not send so far", "packets"}),
      column<&WorkerStepRow::skipped_parameters>("skipped_parameters",
                                                 {"gradients that were not read"}),
@@ -403,7 +403,7 @@ const Table<WorkerStepRow> kWorkerStepTable = {
      column<&WorkerStepRow::times, SecondsOf{Phase::kBackward}>(
          "time_backward", {"in backward passes, up to its last own gradient", "s", kNoTimes}),
      column<&WorkerStepRow::times, SecondsOf{Phase::kOptimizer}>(
-         "time_optimizer", {"in the optimiser's step", "s", kNoTimes}),
+         "time_optimizer", {"in the optimizer's step", "s", kNoTimes}),
      column<&WorkerStepRow::times, SecondsOf{Phase::kRest}>(
          "time_rest", {"between these, evaluation and checkpoints too", "s", kNoTimes}),
      column<&WorkerStepRow::times, SecondsOf{Phase::kReduction}>(
@@ -502,7 +502,7 @@ const Table<AuditedStep> kAuditTable = {
     join<AuditedStep>(
         {model_columns<AuditedStep, &AuditedStep::key, &StepKey::model>(),
          {column<&AuditedStep::key, &StepKey::step>("step",
-                                                    {"synchronising backward passes before it"}),
+                                                    {"synchronizing backward passes before it"}),
           column<&AuditedStep::replica>("replica", kReplicaText),
           enumeration<records::kFormats, &AuditedStep::audit, &AuditRecord::gradient>(
               "gradient", {"format of the gradients"}),
@@ -554,7 +554,7 @@ const Table<FinalStateRecord> kFinalStateTable = {
         column<&FinalStateRecord::replica>("replica", kReplicaText),
         column<&FinalStateRecord::optimizer_steps>(
             "optimizer_steps",
-            {"optimiser steps it had finished; states of equal counts can be compared", "steps"}),
+            {"optimizer steps it had finished; states of equal counts can be compared", "steps"}),
         coded_column<StateCodec, &FinalStateRecord::states>(
             "states", {"as in `worker_step`, of all parameters"}),
     }),
@@ -563,7 +563,7 @@ const Table<FinalStateRecord> kFinalStateTable = {
 const Table<SnapshotRecord> kSnapshotTable = {
     "snapshot",
     "Where a worker's training stood: before its first forward pass, and when the program took "
-    "the optimiser's state, the last eight times. What a run that continues is held against.",
+    "the optimizer's state, the last eight times. What a run that continues is held against.",
     with_model<SnapshotRecord>({
         column<&SnapshotRecord::replica>("replica", kReplicaText),
         column<&SnapshotRecord::kind>("kind", {"1 begun, 2 saved"}),
@@ -571,7 +571,7 @@ const Table<SnapshotRecord> kSnapshotTable = {
         column<&SnapshotRecord::number>("number", {"of those of its kind and step, from 0"}),
         column<&SnapshotRecord::optimizer_steps>(
             "optimizer_steps",
-            {"steps as the optimiser itself counts them", "steps", "it does not count them"}),
+            {"steps as the optimizer itself counts them", "steps", "it does not count them"}),
         column<&SnapshotRecord::learning_rate>("learning_rate",
                                                {"of the first parameter group", "", "it has none"}),
         coded_column<PackedCodec<FingerprintValue>, &SnapshotRecord::generators>(
@@ -580,7 +580,7 @@ const Table<SnapshotRecord> kSnapshotTable = {
              "they were not read"}),
         coded_column<PackedCodec<SnapshotGroup>, &SnapshotRecord::groups>(
             "groups", {"of each group `u64` id and elements, `f64` sum of squares, `u64` hashes of "
-                       "the parameters and of the optimiser's state, `u32` shard, `u16` whether it "
+                       "the parameters and of the optimizer's state, `u32` shard, `u16` whether it "
                        "has a sketch, `u16` formats, and where it has one, 256 `f32`",
                        "", "another worker tells the same"}),
     }),

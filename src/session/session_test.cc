@@ -374,7 +374,7 @@ TEST_F(SessionTest, ADefaultOneDoesNothing) {
   EXPECT_EQ(session.aggregator(), nullptr);
 }
 
-TEST_F(SessionTest, StepsAndOptimiserStepsAreThoseOfTheProgram) {
+TEST_F(SessionTest, StepsAndOptimizerStepsAreThoseOfTheProgram) {
   Session session = alone();
   step(session, 7, 1);
   EXPECT_TRUE(session.end_step({.optimizer_step = 3, .micro_batches = 2}));

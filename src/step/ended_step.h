@@ -27,7 +27,7 @@ struct Contents {
   Passes passes;
   Number over = 0.0;        // how large what `.grad` held before its first pass is at most
   Number after = 0.0;       // likewise where the step ended
-  bool after_step = false;  // an optimiser step took the gradient of the window before
+  bool after_step = false;  // an optimizer step took the gradient of the window before
   bool owns_known = true;
   bool read = true;  // its gradients were
   std::optional<Number> scale;

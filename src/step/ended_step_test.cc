@@ -128,7 +128,7 @@ TEST_F(States, AreSummedByGroupAndKind) {
   EXPECT_EQ(found()[3].group, name_hash("frozen.w"));
 }
 
-TEST_F(States, OfAnOptimiserShardsAndWhatIsWatchedStandApart) {
+TEST_F(States, OfAnOptimizerShardsAndWhatIsWatchedStandApart) {
   ASSERT_TRUE(contents_.state_sum(layout_, Kind::kParameters, 0, 5, 0));
   ASSERT_TRUE(contents_.state_sum(layout_, Kind::kOptimizer, 0, 5, 0));
   ASSERT_TRUE(contents_.state_sum(layout_, Kind::kFrozen, 1, 5, 0));

@@ -24,7 +24,7 @@ struct GradientPart {
 // Sketches of a step's own and of its reduced gradient by group, of one seed each parameter, so
 // that what the reduction made of a group can be held against what went in
 // (docs/metrics.md, "Layer by layer"). A group is told where all of it that was read of its own
-// gradient was read once, by `read`, and reduced too. Not synchronised.
+// gradient was read once, by `read`, and reduced too. Not synchronized.
 class LayerSketches {
  public:
   // The layout outlives it.

@@ -26,7 +26,7 @@ enum class Event : std::uint8_t {
   kPartEnd,        // likewise, but what reduces waits for gradients of another one
   kReduction,      // gradients are handed over to be reduced, outside of a pass or in one
   kZeroed,         // what was accumulated was seen to be zeroed
-  kOptimizerStep,  // of the model's optimiser
+  kOptimizerStep,  // of the model's optimizer
   kClosed,         // the recording ends
 };
 
@@ -55,7 +55,7 @@ struct Ended {
   bool whole = true;  // no pass of it failed on the way
 };
 
-// The state and its counts. Not synchronised.
+// The state and its counts. Not synchronized.
 class Machine {
  public:
   State state() const { return state_; }

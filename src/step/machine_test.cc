@@ -23,7 +23,7 @@ constexpr std::array<std::string_view, 5> kStates = {"empty", "pass", "reducing"
                                                      "reduced"};
 constexpr std::array<std::string_view, 9> kEvents = {"forward",  "pass",           "reducing pass",
                                                      "pass end", "part end",       "reduction",
-                                                     "zeroed",   "optimiser step", "closed"};
+                                                     "zeroed",   "optimizer step", "closed"};
 constexpr std::array<std::string_view, 7> kActions = {"fail",   "end",       "unreduced", "drop",
                                                       "number", "take back", "count"};
 

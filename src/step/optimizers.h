@@ -9,7 +9,7 @@
 
 namespace presum::step {
 
-// The steps of a model's optimisers: those of all of them after one pass count as one.
+// The steps of a model's optimizers: those of all of them after one pass count as one.
 class Optimizers {
  public:
   // `one`: a single one steps all parameters.

@@ -30,7 +30,7 @@ enum class Mark : std::uint8_t {
 
 // The time of one worker's steps, phase by phase. It has no clock: every event brings its reading.
 // Events may come in any order and be left out; time that no event has named is kRest. Not
-// synchronised.
+// synchronized.
 class Phases {
  public:
   // REQUIRES: not kStepEnds. kReduced says nothing by itself: the reading has the wait.

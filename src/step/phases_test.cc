@@ -69,7 +69,7 @@ TEST(Phases, WaitsAreTakenOutOfThePhaseInWhichTheyLie) {
   Told told;
   Phases phases = begun(told);
   phases.on(Mark::kForward, told.waiting(3));  // a barrier before the batch
-  told.waiting(5);                             // synchronised batch normalisation
+  told.waiting(5);                             // synchronized batch normalization
   phases.on(Mark::kBackward, told.own(2));
   phases.on(Mark::kPassEnds, told.own(1));
   const StepTimes t = phases.end(told.at);

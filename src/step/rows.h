@@ -22,7 +22,7 @@ struct RowOrigin {
 
 // Which of the batches that loaders handed out a forward pass was given, by hashes of rows. Samples
 // that are also evaluated on are told apart by the mode in which the model was when they were
-// handed out. Memory: kRowsMax rows, or kBatchesMin batches. Not synchronised.
+// handed out. Memory: kRowsMax rows, or kBatchesMin batches. Not synchronized.
 class RowMatcher {
  public:
   static constexpr std::size_t kRowsMax = 8192;

@@ -13,8 +13,8 @@
 
 namespace presum::step {
 
-// Where one worker's training stands: its model and what the optimiser keeps of it, group by group
-// (presum::TrainingSnapshot). Not synchronised; memory is borrowed for the call.
+// Where one worker's training stands: its model and what the optimizer keeps of it, group by group
+// (presum::TrainingSnapshot). Not synchronized; memory is borrowed for the call.
 class Snapshots {
  public:
   // Of the worker whose steps these are; they outlive it.
@@ -31,7 +31,7 @@ class Snapshots {
   // The same where they are not in host memory; `formats` as SnapshotGroup::formats.
   Status parameter_sums(ParameterId id, std::uint64_t fingerprint, double squares,
                         std::uint64_t elements, std::uint16_t formats, std::uint32_t shard);
-  // A tensor that the optimiser keeps of a parameter: its fingerprint, or elements of 2, 4 or 8
+  // A tensor that the optimizer keeps of a parameter: its fingerprint, or elements of 2, 4 or 8
   // bytes in host memory (kInvalidArgument for others).
   Status state(ParameterId id, std::uint64_t fingerprint);
   Status state(ParameterId id, const void* data, std::size_t count, std::uint32_t element_bytes);

@@ -44,7 +44,7 @@ struct PassBeginning {
 };
 
 // The steps of one model on one worker: a framework's events come in, ended steps go out. It knows
-// no framework, no thread and no clock but the one it is given. Not synchronised; borrowed pointers
+// no framework, no thread and no clock but the one it is given. Not synchronized; borrowed pointers
 // are only read during the call. docs/step.md defines what each event does.
 class Steps {
  public:

@@ -88,7 +88,7 @@ TEST(Steps, RefuseBadSketchSizesAndAReplicaOutsideTheWorld) {
   EXPECT_EQ(created(64, 1).error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST(Steps, AReducedStepEndsAtTheOptimiser) {
+TEST(Steps, AReducedStepEndsAtTheOptimizer) {
   Trained model;
   model.forward();
   EXPECT_EQ(model.pass(true, 3), Read::kSums);
@@ -104,7 +104,7 @@ TEST(Steps, AReducedStepEndsAtTheOptimiser) {
   EXPECT_EQ(step->micro[0].loss, 3);
 }
 
-TEST(Steps, AWindowThatAnOptimiserTookIsAStepThatWasNotReduced) {
+TEST(Steps, AWindowThatAnOptimizerTookIsAStepThatWasNotReduced) {
   Trained model;
   for (std::uint32_t i = 0; i < 3; ++i) {
     model.forward();
@@ -127,7 +127,7 @@ bool left_over(const packet::Step& step) {
   return step.fingerprint_of(FingerprintKind::kLeftOver) != nullptr;
 }
 
-TEST(Steps, WhatAnOptimiserStepLeavesIsTold) {
+TEST(Steps, WhatAnOptimizerStepLeavesIsTold) {
   for (const bool one : {true, false}) {
     Trained model({.knows_optimizer = true, .one_optimizer = one});
     for (int i = 0; i < 3; ++i) {
@@ -200,7 +200,7 @@ TEST(Steps, AGradientThatIsZeroedIsUnused) {
   model.zero();
   model.forward();
   EXPECT_EQ(model.ended()->use, StepUse::kUnused);
-  // Within a step of the optimiser it is its own (LBFGS).
+  // Within a step of the optimizer it is its own (LBFGS).
   model->optimizer_begins();
   model.pass(true, 3);
   model.zero();
@@ -308,7 +308,7 @@ TEST(Steps, WhatNobodyLookedAtIsNotUnused) {
   EXPECT_EQ(model.ended()->use, StepUse::kUnknown);
 }
 
-TEST(Steps, AnOptimiserThatRaisedHasTakenNothing) {
+TEST(Steps, AnOptimizerThatRaisedHasTakenNothing) {
   Trained model;
   model->optimizer_begins();
   model->optimizers().fail();
@@ -353,7 +353,7 @@ TEST(Steps, TurnsAreTakenByReductionsWhateverWindowsWereDropped) {
   EXPECT_EQ(model->turn(), 2U);  // an unreduced step takes its own
 }
 
-TEST(Steps, WithoutAnOptimiserParametersThatChangedTellOfItsStep) {
+TEST(Steps, WithoutAnOptimizerParametersThatChangedTellOfItsStep) {
   Trained model({.knows_optimizer = false});
   model.forward();
   model.pass(false, 3);
@@ -364,7 +364,7 @@ TEST(Steps, WithoutAnOptimiserParametersThatChangedTellOfItsStep) {
   EXPECT_EQ(norm(*step), 6);
 }
 
-TEST(Steps, StepsOfSeveralOptimisersAfterOnePassAreOne) {
+TEST(Steps, StepsOfSeveralOptimizersAfterOnePassAreOne) {
   Trained model;
   for (std::uint64_t i = 1; i <= 3; ++i) {
     model.forward();

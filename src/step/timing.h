@@ -18,7 +18,7 @@ struct Clocks {
 };
 
 // Reads the clocks at the events of a model, and tells whoever watches whether its training goes
-// on. Not synchronised.
+// on. Not synchronized.
 class Timing {
  public:
   Timing(Clocks clocks, std::uint32_t module) : clocks_(std::move(clocks)), module_(module) {}

@@ -24,7 +24,7 @@ struct WorkerOptions {
   std::vector<Parameter> buffers;
 };
 
-// What one worker says of itself, and of its recording. Not synchronised.
+// What one worker says of itself, and of its recording. Not synchronized.
 class Worker {
  public:
   explicit Worker(WorkerOptions options);

@@ -21,7 +21,7 @@ struct Place {
 };
 
 // What a process says of itself: the last event of its training, and how long ago that was. Pure
-// but for the activity that it reads. Not synchronised.
+// but for the activity that it reads. Not synchronized.
 class Pulse {
  public:
   struct Options {

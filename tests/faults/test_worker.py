@@ -24,17 +24,17 @@ WORKERS = 4
 NOT_SHARED = (  # every rank ends with parameters of its own
     *("forward-through-module", "adapter-around-the-wrapper", "moved-model", "late-unfrozen"),
     *("no-sync-off-by-one", "no-sync-left", "hook-that-keeps", "skipped-reduction"),
-    *("own-initialisation", "own-first-policy", "own-adapter", "last-bucket-kept"),
+    *("own-initialization", "own-first-policy", "own-adapter", "last-bucket-kept"),
     *("late-parameter", "own-noise", "layer-kept"),
 )
 IN_TWO = (  # one rank's parameters, or a half's, differ from the others'
-    *("missing-gradient", "skipped-update", "own-sum", "desynchronised", "halves-apart"),
+    *("missing-gradient", "skipped-update", "own-sum", "desynchronized", "halves-apart"),
     *("other-learning-rate", "other-weight-decay", "other-betas", "other-optimizer"),
     *("scheduler-of-its-own", "warmed-up-again", "stale-sum", "spike-of-its-own"),
     *("loaded-on-rank-zero", "average-not-taken-back", "lost-optimizer-state", "own-clip"),
     *("flipped-bit", "one-update-more", "pruned-on-one-rank", "changed-by-itself", "frozen-base"),
     *("layer-in-halves", "norm-of-a-part", "one-norm-of-its-own", "max-norm-of-its-own"),
-    *("lost-optimizer-state-of-a-shard", "desynchronised-shard"),
+    *("lost-optimizer-state-of-a-shard", "desynchronized-shard"),
 )
 NOT_FINITE = ("reduction-makes-nan", "nan-gradient", "infinite-element")
 # Training does not read the running averages; DDP does not call torch.distributed.all_reduce; some

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several backward passes before the optimiser's step."""
+"""Several backward passes before the optimizer's step."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ SHAPES = [
     Shape("plain", plain),
     Shape("accumulation", under_no_sync),
     Shape("accumulation-forward-outside", forward_alone_under_no_sync),
-    Shape("accumulation-synchronised", without_no_sync),
-    Shape("accumulation-synchronised-views", without_no_sync_in_views),
+    Shape("accumulation-synchronized", without_no_sync),
+    Shape("accumulation-synchronized-views", without_no_sync_in_views),
     Shape("never-zeroed", never_zeroed, findings=frozenset({"lost-gradients"})),
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other ways to set a training up: optimisers, and scalers."""
+"""Other ways to set a training up: optimizers, and scalers."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def retained_graph(run: Training) -> None:
 
 
 class OptimizedByHand(nn.Module):
-    """Its forward runs the backward pass too, as under Lightning's manual optimisation."""
+    """Its forward runs the backward pass too, as under Lightning's manual optimization."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ WIDTH = 8
 LONGER = int(os.environ.get("PRESUM_SHAPES_LONGER", "1"))  # times as many steps
 BACKEND = os.environ.get("PRESUM_SHAPES_BACKEND", "aot_eager")  # of torch.compile
 SEED = int(os.environ.get("PRESUM_SHAPES_SEED", "0"))
-EVERY = 50  # optimiser steps between two looks at a long run's memory
+EVERY = 50  # optimizer steps between two looks at a long run's memory
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Training:
     def trained(
         self, inside: nn.Module, **ddp: Any
     ) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
-        """In DDP with its optimiser, both watched."""
+        """In DDP with its optimizer, both watched."""
         model = self.wrap(inside, **ddp)
         optimizer = sgd(model)
         self.watch(model, optimizer)

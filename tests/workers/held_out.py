@@ -35,7 +35,7 @@ class Run:
     step: int = 0
 
     def trained(self, model: nn.Module, **ddp: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """In DDP, with its optimiser, watched. From here on each rank draws for itself."""
+        """In DDP, with its optimizer, watched. From here on each rank draws for itself."""
         torch.manual_seed(100 + self.rank)
         wrapped = DistributedDataParallel(model, **ddp)
         optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who lives how long: models, optimisers and monitors that a program lets go of, one case a run.
+"""Who lives how long: models, optimizers and monitors that a program lets go of, one case a run.
 
 Every rank writes life.RANK.json: what was still alive, case by case.
 """

@@ -28,7 +28,7 @@ from workers.matrix import digest
 
 @contextlib.contextmanager
 def sizes(every: int = EVERY) -> Iterator[list[tuple[int, int]]]:
-    """Python's objects and the process' KiB after every so many optimiser steps of a long run."""
+    """Python's objects and the process' KiB after every so many optimizer steps of a long run."""
     taken: list[tuple[int, int]] = []
     steps = 0
 

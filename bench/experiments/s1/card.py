@@ -14,14 +14,14 @@ _ORDERS = {
 def model_card(plan: Plan, run: S1Run, *, summary: Summary) -> str:
     """README.md of a Hugging Face checkpoint folder: what was trained, how, what was measured."""
     seeds = [rank_seed(setting=run.setting, seed=plan.seed, rank=r) for r in range(plan.workers)]
-    origin = "fine-tuned" if plan.source.path else "initialised from scratch"
+    origin = "fine-tuned" if plan.source.path else "initialized from scratch"
     facts = {
         "Base model": f"{plan.source.name}, {origin}",
         "Data": f"{plan.data_name}, {len(plan.examples)} records",
         "Setting": f"{run.setting}, {run.mode}: {_ORDERS[run.mode]}",
         "Seeds of workers 0, 1, ...": ", ".join(map(str, seeds)),
         "Steps": f"{plan.steps} steps of {plan.workers} workers x {plan.batch} records",
-        "Optimiser": f"AdamW, constant learning rate {plan.lr:g}, all parameters",
+        "Optimizer": f"AdamW, constant learning rate {plan.lr:g}, all parameters",
         "Precision": plan.dtype,
         "Maximum length": f"{plan.max_length} tokens, loss on the response only",
     }

@@ -251,9 +251,9 @@ def _train(plan: "Plan") -> None:
 
 def _conclude(plan: "Plan") -> None:
     import presum
-    from experiments.s1.table import render, summarise
+    from experiments.s1.table import render, summarize
 
-    summaries = {run: summarise(presum.load(str(plan.folder(run))).steps) for run in plan.runs}
+    summaries = {run: summarize(presum.load(str(plan.folder(run))).steps) for run in plan.runs}
     print(f"\n{render(summaries, workers=plan.workers)}\n")
     print(f"Look further:  presum summary {plan.out}/*-S1-*")
     print(f"               presum check {plan.folder(plan.runs[-1])}")

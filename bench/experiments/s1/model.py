@@ -99,7 +99,7 @@ def check_length(source: ModelSource, *, max_length: int) -> None:
 
 
 def build_model(source: ModelSource, *, tokenizer: Any, max_length: int, seed: int) -> Any:
-    """Model in fp32 and training mode; a built shape is initialised from ``seed`` alone.
+    """Model in fp32 and training mode; a built shape is initialized from ``seed`` alone.
 
     Raises UserError for a folder that holds no usable causal language model.
     """

@@ -17,7 +17,7 @@ class Plan:
     runs: tuple[S1Run, ...]
     workers: int
     steps: int
-    """Optimiser steps of each run."""
+    """Optimizer steps of each run."""
     batch: int
     """Records per worker and step."""
     max_length: int

@@ -49,7 +49,7 @@ _RULE = (
 _WIDTH, _COLUMN = 19, 27
 
 
-def summarise(steps: Any) -> Summary:
+def summarize(steps: Any) -> Summary:
     means = {n: float(steps[n].mean()) for n in Summary._fields if n != "final_loss"}
     return Summary(**means, final_loss=float(steps["loss_mean"].tail(LAST_STEPS).mean()))
 

@@ -134,7 +134,7 @@ def batches(plan: Plan, run: S1Run, *, place: Place, seed: int) -> Iterator[dict
 def train_step(
     ddp: Any, batch: dict[str, "Tensor"], *, optimizer: Any, place: Place, dtype: str
 ) -> "Tensor":
-    """Forward, backward with the reduction, optimiser step. Returns this worker's loss."""
+    """Forward, backward with the reduction, optimizer step. Returns this worker's loss."""
     import torch
 
     inputs = {name: tensor.to(place.device) for name, tensor in batch.items()}
@@ -149,10 +149,10 @@ def train_step(
 def save(plan: Plan, run: S1Run, *, model: Any) -> None:
     """Writes the model, its tokenizer and its card beside the run's log, which is complete."""
     from experiments.s1.card import model_card
-    from experiments.s1.table import summarise
+    from experiments.s1.table import summarize
 
     folder = plan.folder(run)
-    summary = summarise(presum.load(str(folder)).steps)
+    summary = summarize(presum.load(str(folder)).steps)
     model.save_pretrained(folder / "model")
     plan.tokenizer.save_pretrained(folder / "model")
     card = model_card(plan, run, summary=summary)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Micro-batches whose gradient does not get to the optimiser, or not as it was."""
+"""Micro-batches whose gradient does not get to the optimizer, or not as it was."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class ClearedBetweenMicroBatches(Training):
 
 
 class ClearedAfterEachReduction(ClearedBetweenMicroBatches):
-    def synchronises(self, micro: int) -> bool:
+    def synchronizes(self, micro: int) -> bool:
         return True
 
 
 class LastLossOnly(Training):
     """``backward()`` stands after the loop over the micro-batches."""
 
-    def synchronises(self, micro: int) -> bool:
-        self._is_last = super().synchronises(micro)
+    def synchronizes(self, micro: int) -> bool:
+        self._is_last = super().synchronizes(micro)
         return self._is_last
 
     def backward(self, loss: Tensor) -> None:
@@ -77,7 +77,7 @@ class FewerMicroBatches(Training):
         self._left_out = self.is_culprit and micro % 2 == 1
         return super().prepare(batch, micro)
 
-    def synchronises(self, micro: int) -> bool:
+    def synchronizes(self, micro: int) -> bool:
         last = self.configuration.micro_batches - 1
         return micro == (last - 1 if self.is_culprit else last)
 

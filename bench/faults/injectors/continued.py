@@ -88,7 +88,7 @@ class ResumedWithOtherWeights(Continued):
 
 
 class ResumedWithOtherMoments(Continued):
-    """The optimiser's moments are lost, and its count is not."""
+    """The optimizer's moments are lost, and its count is not."""
 
     def load(self, saved: dict[str, Any]) -> None:
         super().load(saved)

@@ -47,7 +47,7 @@ class LateUnfrozen(Training):
 
 
 class NoSyncOffByOne(Training):
-    def synchronises(self, micro: int) -> bool:
+    def synchronizes(self, micro: int) -> bool:
         return micro == 0
 
 
@@ -176,7 +176,7 @@ class WeightedByRank(Hooked):
 
 
 class NoSyncLeft(Training):
-    def synchronises(self, micro: int) -> bool:
+    def synchronizes(self, micro: int) -> bool:
         return not self.begun
 
 

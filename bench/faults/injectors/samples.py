@@ -72,7 +72,7 @@ class RepeatedMicroBatch(Training):
         return self._first if self.at_fault else batch
 
 
-class OtherNormalisation(Training):
+class OtherNormalization(Training):
     """One rank prepares the whole data set otherwise: other means, or another vocabulary."""
 
     def dataset(self) -> Any:
@@ -222,9 +222,9 @@ class SortedShard(Training):
 class TruncatedText(Training):
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
-            labelled = (batch["labels"] != models.IGNORED).cumsum(1)
-            kept = 1 + labelled.amax(1, keepdim=True) // 4
-            batch["labels"] = batch["labels"].masked_fill(labelled > kept, models.IGNORED)
+            labeled = (batch["labels"] != models.IGNORED).cumsum(1)
+            kept = 1 + labeled.amax(1, keepdim=True) // 4
+            batch["labels"] = batch["labels"].masked_fill(labeled > kept, models.IGNORED)
         return super().prepare(batch, micro)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that one rank has otherwise: optimiser, modes, precision, environment."""
+"""Settings that one rank has otherwise: optimizer, modes, precision, environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OtherSetting(Training):
-    """One rank's optimiser has a setting of its own."""
+    """One rank's optimizer has a setting of its own."""
 
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         settings = self.case.settings if self.is_culprit else {}
@@ -34,7 +34,7 @@ class OtherOptimizer(Training):
 
 
 class OtherModelsParameters(Training):
-    """The optimiser was built for another copy of the model, and steps on equal gradients."""
+    """The optimizer was built for another copy of the model, and steps on equal gradients."""
 
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         self.held = list(trained)

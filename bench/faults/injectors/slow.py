@@ -53,5 +53,5 @@ class SlowLayer(_Slow):
 
 class SlowUpdate(_Slow):
     def begin(self) -> None:
-        """A hook of the optimiser's own, after the one that tells of its beginning."""
+        """A hook of the optimizer's own, after the one that tells of its beginning."""
         self.optimizer.register_step_pre_hook(lambda *_: self.sleeps())

@@ -21,7 +21,7 @@ def _gradients(parameters: Iterable[nn.Parameter]) -> list[Any]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-class OwnInitialisation(Training):
+class OwnInitialization(Training):
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
         for module in model.modules():
@@ -32,7 +32,7 @@ class OwnInitialisation(Training):
 
 
 class OwnAdapter(Training):
-    """Every rank initialises the adapter alone, likewise."""
+    """Every rank initializes the adapter alone, likewise."""
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
@@ -81,7 +81,7 @@ class SkippedUpdate(Training):
             super().update()
 
 
-class Desynchronised(Training):
+class Desynchronized(Training):
     def before_step(self) -> None:
         if self.step == self.case.begins and self.is_culprit:
             for parameter in self.model.parameters():

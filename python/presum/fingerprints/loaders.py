@@ -208,7 +208,7 @@ class LoaderEvents:
         self._apply()
 
     def forget_recent(self) -> None:
-        """A model or optimiser was made: what was handed out before is of an earlier training."""
+        """A model or optimizer was made: what was handed out before is of an earlier training."""
         self._recent.clear()
 
     def add(self, listener: BatchListener) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that workers must share: optimiser, modes and dropout, dtypes, determinism."""
+"""Settings that workers must share: optimizer, modes and dropout, dtypes, determinism."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RATES = ("p", "drop_prob", "dropout", "attention_dropout", "dropout_p", "attn_pd
 
 
 class OptimizerSettings:
-    """Classes and hyper-parameters of a model's optimisers. Of many parameter groups 64 are looked
+    """Classes and hyper-parameters of a model's optimizers. Of many parameter groups 64 are looked
     at at each step, the next ones each time, the same on all workers."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
@@ -64,7 +64,7 @@ class OptimizerSettings:
 
 
 class FrozenLayers:
-    """Layers that the optimisers leave where they are, as facts: of a learning rate of 0, in no
+    """Layers that the optimizers leave where they are, as facts: of a learning rate of 0, in no
     parameter group, or of one element, which may lie at a bound."""
 
     def __init__(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a training stands: before its first forward pass, and when a program takes its optimiser's
+"""Where a training stands: before its first forward pass, and when a program takes its optimizer's
 state, as it does for a checkpoint. A run that continues is held against these."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from presum._core import Snapshots as SnapshotsPacket
 from presum._core import Observer
+from presum._core import Snapshots as SnapshotsPacket
 from presum.devices.blocks import DTYPES, dense, memory_of
 from presum.devices.readable import is_distributed, own_part, readable
 from presum.devices.torch_pass import fingerprint
@@ -26,11 +26,11 @@ from presum.fingerprints.rng import RngStates
 from presum.fingerprints.states import elements, shard_of, shards_state, states_of
 
 AT_LOADER = 1 << 16  # on top of a kind: when the first loader began
-LOOKED_AT = 8  # parameters of an optimiser, for its count of steps
-SPACING = 10  # steps of the optimiser for each snapshot that is kept,
+LOOKED_AT = 8  # parameters of an optimizer, for its count of steps
+SPACING = 10  # steps of the optimizer for each snapshot that is kept,
 AT_ONCE = 4  # of which so many may come together
 
-# Optimisers of torch that will count their steps.
+# Optimizers of torch that will count their steps.
 COUNTING = frozenset(
     ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "ASGD", "Rprop")
 )
@@ -56,7 +56,7 @@ class Snapshots:
         self._tells_whole = tells_whole
         self._at_loader: list[tuple[int, int | torch.Tensor]] = []
         self._asked_at = -1
-        self._askers: set[int] = set()  # optimisers whose state was taken then
+        self._askers: set[int] = set()  # optimizers whose state was taken then
         self._next = 0
         self._begun = False
         LOADER_EVENTS.at_next_beginning(self._loader_begins)
@@ -74,8 +74,8 @@ class Snapshots:
         return self._take(saved=False)
 
     def saved(self, steps: int, optimizer: Optimizer) -> bytes | None:
-        """After so many steps of the optimiser, whose state is taken. Nothing where there were
-        several in a few steps: a program may take its state at each; nor for the other optimisers
+        """After so many steps of the optimizer, whose state is taken. Nothing where there were
+        several in a few steps: a program may take its state at each; nor for the other optimizers
         of one checkpoint."""
         others = self._askers if steps == self._asked_at else set()
         if others and id(optimizer) not in others:

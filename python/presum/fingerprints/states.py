@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hashes of parameters, buffers and optimiser state as they are before a forward pass."""
+"""Hashes of parameters, buffers and optimizer state as they are before a forward pass."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class LateStates(NamedTuple):
 
 class StateSchedule:
     """Which tensors are hashed when: all at the first step, then one slice after the other; of an
-    optimiser's state one slice from the second step on."""
+    optimizer's state one slice from the second step on."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class StateSchedule:
                 yield DueTensor(StateKind.WATCHED, index, tensors[index], name)
 
     def stepped(self) -> None:
-        """Remember the parameters as the optimiser has left them."""
+        """Remember the parameters as the optimizer has left them."""
         self._as_stepped = self._versions()
         places = [(place, count) for place, count, _ in self._as_stepped]
         if places == self._places and all(self._spans):
@@ -194,7 +194,7 @@ class StateSchedule:
         ]
 
     def as_stepped(self) -> bool:
-        """Whether nobody has changed the parameters since the optimiser's last step. Waits for
+        """Whether nobody has changed the parameters since the optimizer's last step. Waits for
         their device: writes through ``.data`` leave no trace but the values."""
         if self._as_stepped is None or self._as_stepped != self._versions():
             return False
@@ -209,7 +209,7 @@ class StateSchedule:
 
 
 def states_of(parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> Iterator[torch.Tensor]:
-    """What optimisers keep of a parameter, in an order that is the same on all workers."""
+    """What optimizers keep of a parameter, in an order that is the same on all workers."""
     for optimizer in optimizers:
         state = optimizer.state.get(parameter, {})
         for key in sorted(state, key=str):

@@ -343,13 +343,13 @@ class StepFingerprints:
             step.indices([i for source in known for i in source.indices])
         self._say_facts({family: told.text for family, told in about.items()})
 
-    # ---- after the optimiser
+    # ---- after the optimizer
 
     def stepped(self) -> None:
         self._families.call("parameters", self._states.stepped)
 
     def final_states(self, *, on_host: bool) -> TakenFingerprints:
-        """All parameters as the last optimiser step left them: given to the observer where they are
+        """All parameters as the last optimizer step left them: given to the observer where they are
         in host memory, else queued. Nothing where they were changed since: a worker may load or
         average parameters once training is over."""
         self._queued = []

@@ -2,7 +2,7 @@
 """Attaching to what a program makes, without a line of its code: ``python -m presum.run``.
 
 Constructors of torch are replaced by ones that also remember what they made. A model is attached at
-its first training forward, when its optimiser is there as well. Processes that
+its first training forward, when its optimizer is there as well. Processes that
 ``torch.multiprocessing.spawn`` starts do the same.
 """
 
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Constructions:
-    """DDP models and optimisers that this process has made since ``watch``, in their order."""
+    """DDP models and optimizers that this process has made since ``watch``, in their order."""
 
     def __init__(self) -> None:
         self._models: list[weakref.ref[DistributedDataParallel]] = []
@@ -76,7 +76,7 @@ class Constructions:
         return _alive(self._models)
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> Optimizer | None:
-        """The optimiser that holds most of these parameters; the newest among equals."""
+        """The optimizer that holds most of these parameters; the newest among equals."""
         wanted = {id(parameter) for parameter in parameters}
 
         def shared(optimizer: Optimizer) -> int:

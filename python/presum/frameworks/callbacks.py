@@ -107,7 +107,7 @@ class TrainingWatcher:
         self.monitors: list[Monitor] = []
 
     def begin(self, model: nn.Module, *, optimizer: Any, scaler: Any = None) -> None:
-        """A model that cannot be watched is not, which is said, and training goes on. Optimiser and
+        """A model that cannot be watched is not, which is said, and training goes on. Optimizer and
         scaler are those that the framework has; the user's come first."""
         from presum.attaching import attach
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching one DistributedDataParallel module without touching its synchronisation.
+"""Watching one DistributedDataParallel module without touching its synchronization.
 
 Gradients are read in post-accumulate hooks, where they are still this worker's own.
 """
@@ -26,7 +26,7 @@ class ReducingPasses:
     DDP decides in the forward pass, unless it is told otherwise afterwards, as Accelerate's
     ``trigger_sync_in_backward`` does. A forward around the wrapper decides nothing. A backward pass
     within the wrapper's forward reduces if the program prepares DDP for it, as Lightning does where
-    optimisation is manual; that is taken for granted.
+    optimization is manual; that is taken for granted.
     """
 
     def __init__(self, model: DistributedDataParallel) -> None:
@@ -209,7 +209,7 @@ class DdpSource(GradientSource):
 
     def step_without_input(self) -> None:
         """Under ``join()``: the others have reduced once more, this worker had no batch left."""
-        if self.model().require_forward_param_sync:  # DDP keeps here whether they synchronised
+        if self.model().require_forward_param_sync:  # DDP keeps here whether they synchronized
             self.recorder.shadow()
 
 

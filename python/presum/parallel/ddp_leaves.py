@@ -219,7 +219,7 @@ class DdpLeaves:
         if not self._due:
             raise RuntimeError(
                 "presum: with static_graph=True DDP fails where the first backward pass of all is "
-                "under no_sync(), with presum or without: let that one synchronise"
+                "under no_sync(), with presum or without: let that one synchronize"
             )
         self._unreached = []
         passes, flags = self._leaves.passes, self._flags | self._tainted | DROPPED * dropped

@@ -57,7 +57,7 @@ class Scratch:
         self._held: dict[str, torch.Tensor] = {}
 
     def take(self, name: str, like: torch.Tensor, *shape: int) -> torch.Tensor:
-        """Not initialised, of the device and dtype of ``like``. On devices new each time: there
+        """Not initialized, of the device and dtype of ``like``. On devices new each time: there
         torch keeps memory, and knows which stream still reads it."""
         if not like.is_cpu:
             return like.new_empty(shape)

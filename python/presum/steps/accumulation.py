@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of the micro-batches between two optimiser steps: which of their gradients the
+"""What becomes of the micro-batches between two optimizer steps: which of their gradients the
 second does not get."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from presum.steps.value_sample import Parameters, Tensors, ValueSample
 from presum.torch_events.losses import Scalar
 from presum.torch_events.optimizers import OPTIMIZER_STEPS, parameters_of
 
-FORWARDS_MAX = 1024  # that are followed between two steps of the optimiser
+FORWARDS_MAX = 1024  # that are followed between two steps of the optimizer
 SAMPLED_FIRST, SAMPLED_EVERY = 3, 10  # turns in which sums are held against what they were
 
 
@@ -57,7 +57,7 @@ class ClearedPasses(NamedTuple):
 
 
 class EmptiedPasses(NamedTuple):
-    """Passes of which the optimiser gets nothing."""
+    """Passes of which the optimizer gets nothing."""
 
     passes: int
     factor: Scalar  # 0, once it is known
@@ -147,12 +147,12 @@ class AccumulationWindow:
 
     @property
     def asks_for_the_last(self) -> bool:
-        """Whether it matters what the optimiser gets: ``keep`` is to be called once the gradients
+        """Whether it matters what the optimizer gets: ``keep`` is to be called once the gradients
         of the last pass are reduced."""
         return bool(self._cleared) or (self._follows and self._is_sampled)
 
     def keep(self) -> None:
-        """Gradients are what the optimiser, or the next pass, ought to find."""
+        """Gradients are what the optimizer, or the next pass, ought to find."""
         self._sample = ValueSample.of(self._source.accumulated())
 
     def zeroed(self, scale: Scalar) -> None:
@@ -170,10 +170,10 @@ class AccumulationWindow:
         moved = None if before is None else before.factor_to(self._parameters())
         self._cleared.append(ClearedPasses(waiting.count, scale, moved, waiting.rows))
 
-    # ---- the optimiser
+    # ---- the optimizer
 
     def hands_over(self, scale: Scalar) -> None:
-        """To the optimiser, or to a reduction that the program makes."""
+        """To the optimizer, or to a reduction that the program makes."""
         if self._cleared and self._steps_of_others() == self._others:
             self._found += self._lost_passes(scale)
         self._cleared = []
@@ -192,7 +192,7 @@ class AccumulationWindow:
         return found
 
     def _look_for_nothing(self, optimizer: Optimizer) -> EmptiedPasses | None:
-        """Whether the optimiser gets nothing, though passes have left something."""
+        """Whether the optimizer gets nothing, though passes have left something."""
         waiting = self._waiting
         if not waiting.count or not self._source.sees_zeroing or self._holds_some():
             return None
@@ -216,7 +216,7 @@ class AccumulationWindow:
         return any(id(parameter()) in held for parameter in self._setup.parameters)
 
     def stepped(self) -> LateValues:
-        """An optimiser of this model has; what it got nothing of. One that moves parameters without
+        """An optimizer of this model has; what it got nothing of. One that moves parameters without
         a gradient has taken it from elsewhere."""
         self._own_steps += 1
         emptied, self._emptied = self._emptied, None
@@ -243,7 +243,7 @@ class AccumulationWindow:
         return any(parameter is not None and parameter.grad is not None for parameter in held)
 
     def _lost_passes(self, scale: Scalar) -> LateValues:
-        """Where the optimiser gets what the last passes alone have made, perhaps scaled: else the
+        """Where the optimizer gets what the last passes alone have made, perhaps scaled: else the
         program may have put together what it had cleared."""
         factor = self._sample.factor_to(self._source.accumulated()) if self._sample else None
         if factor is None:
@@ -281,7 +281,7 @@ class AccumulationWindow:
         return Parameters(self._setup.parameters)
 
     def _versions(self) -> int:
-        """Of some of the parameters: steps of optimisers move all."""
+        """Of some of the parameters: steps of optimizers move all."""
         first, last = self._setup.parameters[0](), self._setup.parameters[-1]()
         return (0 if first is None else first._version) + (0 if last is None else last._version)
 

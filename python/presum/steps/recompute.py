@@ -213,11 +213,11 @@ class Recomputation:
         now = _parameters(module)
         changed = [name for name in now if now[name] != kept.parameters[name]]
         if not all(kept.parameters[name].flipped(now[name]) for name in changed):
-            raise RefusedError("the program changed parameters before the optimiser's step")
+            raise RefusedError("the program changed parameters before the optimizer's step")
         inputs = [(before, _content(t)) for t, before in kept.given if before.version == t._version]
         inputs = [(before, after) for before, after in inputs if before != after]
         if not all(before.flipped(after) for before, after in inputs):
-            raise RefusedError("the program wrote to an input before the optimiser's step")
+            raise RefusedError("the program wrote to an input before the optimizer's step")
         if changed or inputs:
             return Verdict(CHANGED, changed)
         first = self._again(module, kept)

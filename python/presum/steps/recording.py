@@ -113,7 +113,7 @@ class Recording:
     # ---- what its recorder tells
 
     def stepped(self, steps: int) -> None:
-        """After an optimiser step, on the training thread, with the steps done so far."""
+        """After an optimizer step, on the training thread, with the steps done so far."""
         self.session.listeners.tell_training_thread()
         if self._preflight is not None and steps >= self._preflight and not self.ended:
             raise SystemExit(self.session.end_preflight())

@@ -13,11 +13,11 @@ from presum.devices.blocks import dense
 from presum.devices.readable import readable
 from presum.fingerprints.families import KIND, LateValues, real_bits
 
-EVERY = 10  # optimiser steps
+EVERY = 10  # optimizer steps
 PARAMETERS = 8
 VALUES = 512  # of each
 HALVES = (torch.bfloat16, torch.float16)
-# What torch's own optimisers keep of a parameter. Another one may keep a copy in more bits there,
+# What torch's own optimizers keep of a parameter. Another one may keep a copy in more bits there,
 # or what rounding has lost.
 MOMENTS = frozenset(
     (
@@ -37,10 +37,10 @@ class Before(NamedTuple):
 
 
 class RoundedUpdates:
-    """Holds a sample of an optimiser's parameters against what its step has left."""
+    """Holds a sample of an optimizer's parameters against what its step has left."""
 
     def __init__(self) -> None:
-        self._steps: dict[int, int] = {}  # by the optimiser's id: no weak reference to it more
+        self._steps: dict[int, int] = {}  # by the optimizer's id: no weak reference to it more
         self._before: list[Before] = []
 
     def before(self, optimizer: Optimizer) -> None:

@@ -25,7 +25,7 @@ class RecorderSetup:
     gradients that are still on their device). ``failed`` takes the first exception of our own
     code; after it nothing more is recorded.
     ``hello`` is called when there are new facts, ``note`` takes a line for the run log. ``stepped``
-    is called after each step of the optimiser, its packet sent, with the number of steps so far;
+    is called after each step of the optimizer, its packet sent, with the number of steps so far;
     what it raises as SystemExit ends the training.
     """
 

@@ -19,9 +19,10 @@ from presum._core import Mark, PassFlags, Read, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
 from presum.devices.marks import marks_of
 from presum.devices.queue import capturing
-from presum.fingerprints.families import KIND, Families, LateValues
+from presum.fingerprints.families import Families, LateValues
 from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.accumulation import AccumulationWindow
+from presum.steps.clipping import ClipNorms
 from presum.steps.copies import differing, told
 from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
@@ -29,10 +30,10 @@ from presum.steps.gradient_reader import GradientPart, GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward, queue_last
 from presum.steps.other_optimizers import OtherOptimizers
 from presum.steps.overhead import Overhead
-from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
 from presum.steps.setup import RecorderSetup
 from presum.steps.small_gradients import SmallGradients
+from presum.steps.verification import Verification
 from presum.steps.waiting import Waiting
 from presum.torch_events.clipping import CLIPS
 from presum.torch_events.divisions import DIVISIONS
@@ -50,8 +51,6 @@ ASIDE = (
     "small gradients",
 )
 QUEUED_BYTES_MAX = 64 << 20  # of gradients on a device that wait to be read together
-L2 = 2.0
-NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
 log = logging.getLogger("presum")
 
 
@@ -60,7 +59,7 @@ class StepRecorder(PassFlags):
 
     Which of them make a step is the observer's; where gradients come from is the source's. Called
     by the training thread and by autograd's, never by two at once. The model's hooks hold it; it
-    holds model, parameters and optimisers weakly.
+    holds model, parameters and optimizers weakly.
     """
 
     def __init__(self, source: GradientSource, setup: RecorderSetup) -> None:
@@ -81,7 +80,9 @@ class StepRecorder(PassFlags):
         self._others = OtherOptimizers(setup)
         self._asks_others = False
         self._snapshots = setup.snapshots
-        self._recomputation = None if setup.verify_every is None else Recomputation(setup)
+        every = setup.verify_every
+        self._verification = Verification(setup, every) if every else None
+        self.clip_norms = ClipNorms(setup)
         self._forwards = ForwardPasses(setup, source.inner(), self._window)
         self._reader = GradientReader(setup)
         self._ended = EndedSteps(setup)
@@ -98,9 +99,8 @@ class StepRecorder(PassFlags):
         self.gathers = False  # whether read() may wait for more, on a device
         self._thread = 0  # of the last training forward
         self._task = -1  # likewise, where a program has called the engine itself
-        self._in_hook = False  # of the optimiser, while others are called out of it
+        self._in_hook = False  # of the optimizer, while others are called out of it
         self._told_of_audit = False
-        self._norms: dict[str, int] = {}  # how many were told
         self._handles: list[Any] = []
         self._listening = False
 
@@ -109,7 +109,7 @@ class StepRecorder(PassFlags):
         wrapper, inner = self.source.wrapper(), self.source.inner()
         assert wrapper is not None and inner is not None
         self._handles += [TAPS.at_beginnings(self._backward_begins), *self.source.start(self)]
-        self._handles += [CLIPS.add(Hook(self, self._clips))]
+        self._handles += [CLIPS.add(Hook(self, self.clip_norms.clips))]
         self._handles += [
             wrapper.register_forward_pre_hook(Hook(self, self._before_forward), with_kwargs=True),
             wrapper.register_forward_hook(
@@ -120,10 +120,8 @@ class StepRecorder(PassFlags):
         if self.source.broadcasts:
             first = Hook(self, self._has_broadcast)
             self._handles += [inner.register_forward_pre_hook(first, prepend=True)]
-        if self._recomputation is not None:
-            keep, gave = Hook(self, self._keep_forward), Hook(self, self._forward_gave)
-            self._handles += [inner.register_forward_pre_hook(keep, with_kwargs=True)]
-            self._handles += [inner.register_forward_hook(gave)]
+        if self._verification is not None:
+            self._handles += self._verification.hook(self, inner)
         for number, reference in enumerate(self.setup.optimizers):
             optimizer = reference()
             if optimizer is not None:
@@ -159,7 +157,7 @@ class StepRecorder(PassFlags):
         self._fingerprints.tell(self._aside.call(family, look, *args) or [])
 
     def _saves(self, optimizer: Optimizer) -> None:
-        """The program takes the state of its optimiser."""
+        """The program takes the state of its optimizer."""
         mine = self._thread == threading.get_ident()  # not before the first forward pass, either
         if not mine or in_backward() or in_optimizer_step() or self.observer.in_window:
             return
@@ -426,7 +424,7 @@ class StepRecorder(PassFlags):
             self.source.listen_to_arrivals()
 
     def _zeroed(self) -> None:
-        """Without an optimiser parameters that changed tell of its step."""
+        """Without an optimizer parameters that changed tell of its step."""
         self._aside.call("lost gradients", self._window.zeroed, self._scale_of_pass)
         changed = not self.setup.optimizers and self._versions_now() != self._versions
         self.observer.zeroed(changed)
@@ -458,7 +456,7 @@ class StepRecorder(PassFlags):
             self._mark(Mark.BACKWARD)
         self.queue_end()
         if not self._pass_rows:
-            # A backward pass within the forward (Lightning's manual optimisation), or from an
+            # A backward pass within the forward (Lightning's manual optimization), or from an
             # output in which no tensor was found.
             self._pass_rows[0] = self._forwards.take_rows()
         held = self._ended.late.number(self._held if self.source.reads_grad else 0.0)
@@ -495,8 +493,8 @@ class StepRecorder(PassFlags):
             part,
         )
         self._aside.call("lost gradients", self._window.pass_ends, self._pass_rows.values())
-        if self._recomputation is not None:
-            self._recomputation.pass_ended()
+        if self._verification is not None:
+            self._verification.pass_ended()
         if self._window.asks_for_the_last:
             queue_last(Hook(self, self._aside.call, "lost gradients", self._window.keep))
         if self._asks_others:
@@ -552,10 +550,10 @@ class StepRecorder(PassFlags):
         value = kept_value(scale if isinstance(scale, torch.Tensor) else scaler.get_scale())
         return 1.0 if value is None else value
 
-    # ---- the optimiser
+    # ---- the optimizer
 
     def count_optimizer_step(self) -> None:
-        """All that is left to do after an optimiser step once recording has failed: also for the
+        """All that is left to do after an optimizer step once recording has failed: also for the
         numbers of earlier steps, behind which the failure is told."""
         try:
             poll_host_copies()
@@ -576,33 +574,15 @@ class StepRecorder(PassFlags):
         self._mark(Mark.OPTIMIZER_BEGINS)
         self._look_for_zeros()
 
-    def _clips(
-        self, parameters: Sequence[torch.Tensor], norm: object, limit: object, kind: float | None
-    ) -> None:
-        """Gradients are about to be clipped. Only all of the model's count."""
-        if not (self.observer.in_window or self.observer.open):
+    def _verify(self) -> None:
+        inner = self.source.inner()
+        if self._verification is None or inner is None:
             return
-        own = {id(p) for _, p in self.setup.alive() if p.grad is not None}
-        if own and own == {id(p) for p in parameters if p.grad is not None}:
-            known = math.nan if kind is None or kind < 1 else kind
-            self._norm("clip_norm", norm, "clipped_norm", L2 if math.isnan(known) else known)
-            self._fingerprints.norm("clip_limit", limit)
-            self._fingerprints.forget("clip_norm_type")
-            if known != L2:
-                self._fingerprints.norm("clip_norm_type", known)
-
-    def _norm(self, name: str, norm: object, of_gradients: str, kind: float = L2) -> None:
-        """A norm that the program uses; once in so many times with that of the gradients now."""
-        times = self._norms[name] = self._norms.get(name, 0) + 1
-        self._fingerprints.norm(name, norm)
-        self._fingerprints.forget(of_gradients)  # of an earlier call in this step
-        if times % NORMS_SAMPLED == 1:
-            gradients = [p.grad for _, p in self.setup.alive() if p.grad is not None]
-            self._fingerprints.norm_of(of_gradients, gradients, kind)
-
-    def told_norm(self, norm: Scalar) -> None:
-        """The program's own norm of the reduced gradient."""
-        self._norm("grad_norm_told", norm, "grad_norm_then")
+        self.off = True  # its hooks are called once more as well
+        try:
+            self._verification.verify(inner)
+        finally:
+            self.off = self.failed
 
     def _look_for_zeros(self) -> None:
         """Whether what passes have left in ``.grad`` was zeroed since."""
@@ -612,39 +592,9 @@ class StepRecorder(PassFlags):
                 self._zeroed()
 
     def _leave_failed_step(self) -> None:
-        """Of an optimiser that raised."""
+        """Of an optimizer that raised."""
         if self.observer.in_optimizer_step and not in_optimizer_step():
             self.observer.optimizer_fails()
-
-    def _verify(self) -> None:
-        """What came of computing a micro-batch once more, if one was kept."""
-        inner = self.source.inner()
-        if self._recomputation is None or inner is None:
-            return
-        self.off = True  # its hooks are called once more as well
-        try:
-            verdict = self._recomputation.verdict(inner)
-        finally:
-            self.off = self.failed
-        if verdict is None:
-            return
-        self._fingerprints.tell([(KIND["recomputed"], verdict.answer)])
-        if verdict.different:
-            self.observer.fact("recomputed_different", verdict.text(len(self.setup.names)))
-            self.setup.hello()
-
-    def _keep_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """The step's first micro-batch, where it is to be computed once more."""
-        every, observer = self.setup.verify_every, self.observer
-        due = observer.window_begins and observer.next_is_recorded
-        if in_backward() or not torch.is_grad_enabled() or self._recomputation is None or not every:
-            return
-        if due and module.training and observer.turn // self.setup.every % every == 0:
-            self._recomputation.keep(module, args, kwargs)
-
-    def _forward_gave(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        if self._recomputation is not None and not in_backward():
-            self._recomputation.gave(output)
 
     def _after_optimizer_step(self, which: int, optimizer: Optimizer, *_: object) -> None:
         self._tell("lost gradients", self._window.stepped)

@@ -39,7 +39,7 @@ _STEP = Optimizer.profile_hook_step(lambda *_: None).__code__
 
 
 def in_optimizer_step() -> bool:
-    """Whether the step of some optimiser is under way in this thread."""
+    """Whether the step of some optimizer is under way in this thread."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code is _STEP:
@@ -126,7 +126,7 @@ def belongs_to(hook: object, listener: EventListener) -> bool:
 
 
 class OptimizerHook(Hook):
-    """The hook after the optimiser's step: as :class:`Hook`, but steps count on when collecting has
+    """The hook after the optimizer's step: as :class:`Hook`, but steps count on when collecting has
     failed, so that a preflight still ends."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of all of a process's optimisers."""
+"""Steps of all of a process's optimizers."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class FindingListeners:
 
     def listen(self, listener: Listener, *, on_training_thread: bool) -> None:
         """Call it for every new finding: on the background thread, or on the training thread after
-        its next optimiser step."""
+        its next optimizer step."""
         (self._training_listeners if on_training_thread else self._listeners).append(listener)
 
     def tell(self, finding: Finding) -> None:

@@ -77,7 +77,7 @@ class Recorder:
             raise
         finally:
             self._look(aggregator)
-            self._summary = self._summarise(aggregator)
+            self._summary = self._summarize(aggregator)
         self.say_summary()
         if self._channel.preflight:
             self._publish_exit_code()
@@ -90,7 +90,7 @@ class Recorder:
                 self.queue.give_up(why)
                 _given_up.append(self.queue)
 
-    def _summarise(self, aggregator: Aggregator) -> str:
+    def _summarize(self, aggregator: Aggregator) -> str:
         run, steps = self._channel.run, aggregator.counters["steps"]
         verdict, findings = aggregator.verdict(), self._listeners.findings
         short = aggregator.too_short()

@@ -101,7 +101,7 @@ def test_rows_of_what_a_data_set_keeps_in_memory() -> None:
     x, y = torch.randn(1000, 3), torch.arange(1000) % 10
     plain = data_of(TensorDataset(x, y))["contents"]
     assert data_of(TensorDataset(x.clone(), y.clone()))["contents"] == plain
-    assert data_of(TensorDataset(x * 2, y))["contents"] != plain, "normalised otherwise"
+    assert data_of(TensorDataset(x * 2, y))["contents"] != plain, "normalized otherwise"
     assert data_of(TensorDataset(x, y.roll(1)))["contents"] != plain, "other labels"
     assert data_of(TensorDataset(x[:-1], y[:-1]))["contents"] != plain
     assert data_of(Subset(TensorDataset(x, y), [3]))["contents"] == plain

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of optimisers and modules."""
+"""Settings of optimizers and modules."""
 
 from __future__ import annotations
 

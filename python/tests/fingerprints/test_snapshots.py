@@ -75,7 +75,7 @@ def test_a_saved_snapshot_holds_counts_rates_sums_and_generators() -> None:
     assert sum(g[1] for g in both) == 6
     squares = sum(float(p.detach().double().square().sum()) for p in model.parameters())
     assert sum(g[2] for g in both) == pytest.approx(squares)
-    assert all(g[4] != 0 and g[6] == 1 for g in both), "optimiser state, and a sketch"
+    assert all(g[4] != 0 and g[6] == 1 for g in both), "optimizer state, and a sketch"
     assert len(sections(packet)[6]) >= 24, "generators of torch and of Python"
 
 
@@ -104,7 +104,7 @@ def test_of_states_that_are_taken_at_each_step_some_are_kept() -> None:
     assert taken == [0, 1, 2, 3, *range(10, 100, 10)]
 
 
-def test_of_several_optimisers_a_checkpoint_is_told_once() -> None:
+def test_of_several_optimizers_a_checkpoint_is_told_once() -> None:
     snapshots = snapshots_of(nn.Linear(2, 2))
     another = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     asked = [(100, OTHER), (100, another), (100, OTHER), (100, another), (200, another)]
@@ -141,7 +141,7 @@ def test_no_random_generator_and_no_gradient_is_touched() -> None:
         (torch.optim.SGD, math.nan, math.nan),
     ],
 )
-def test_steps_are_those_that_the_optimiser_counts(kind: Any, fresh: float, after: float) -> None:
+def test_steps_are_those_that_the_optimizer_counts(kind: Any, fresh: float, after: float) -> None:
     model = nn.Linear(2, 2)
     optimizer = kind(model.parameters(), lr=0.1)
     assert steps_of([optimizer]) == pytest.approx(fresh, nan_ok=True)

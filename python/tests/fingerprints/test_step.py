@@ -167,7 +167,7 @@ def test_a_batch_is_known_by_all_its_tensors(training: Training) -> None:
     assert all(step.samples == rows_of(PARTS[:4]) for step in training.steps)
 
 
-def test_optimiser_steps_on_gradients_that_were_not_reduced_are_counted(training: Training) -> None:
+def test_optimizer_steps_on_gradients_that_were_not_reduced_are_counted(training: Training) -> None:
     with training.watched():
         training.step(PARTS[:3])
         with training.model.no_sync():

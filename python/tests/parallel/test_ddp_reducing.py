@@ -114,7 +114,7 @@ def test_a_pass_that_ddp_reduces_under_no_sync_is_a_leaf_too(
 def test_a_static_graph_cannot_begin_under_no_sync_in_ddp_itself(tmp_path: Path) -> None:
     models = [DistributedDataParallel(nn.Linear(3, 2), static_graph=True) for _ in range(2)]
     attach(models[1], tmp_path).close()
-    for model, says in zip(models, ("INTERNAL ASSERT", "let that one synchronise"), strict=True):
+    for model, says in zip(models, ("INTERNAL ASSERT", "let that one synchronize"), strict=True):
         with model.no_sync(), pytest.raises(RuntimeError, match=says):
             backward(model, 1.0)
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_worker")
         ({"audit": presum.Audit(1, elements=0)}, "audit's elements must be"),
         ({"audit": True}, "audit must be a whole number of at least 1, not True"),
         *(({"record": presum.Record(verify_every=n)}, "verify_every") for n in (0, -1, 1.5)),
-        ({"record": presum.Record(verify_every=5)}, "verify_every needs the optimiser"),
+        ({"record": presum.Record(verify_every=5)}, "verify_every needs the optimizer"),
         ({"record": {"every": 2}}, "record must be of type Record, not dict"),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Micro-batches that the optimiser's step gets nothing of: one worker, its packets read back."""
+"""Micro-batches that the optimizer's step gets nothing of: one worker, its packets read back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def batch(step: int, micro: int) -> torch.Tensor:
 class Accumulation:
     """A training with four micro-batches; a test breaks it."""
 
-    synchronises = False
+    synchronizes = False
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self.model = model
@@ -51,14 +51,14 @@ class Accumulation:
                 self.optimizer.zero_grad()
 
     def pass_of(self, step: int, micro: int) -> None:
-        self.model.require_backward_grad_sync = micro == 3 or self.synchronises
+        self.model.require_backward_grad_sync = micro == 3 or self.synchronizes
         self.model(batch(step, micro))["loss"].backward()
 
     def between(self, micro: int) -> None:
         """Before a micro-batch."""
 
     def before_update(self) -> None:
-        """Before the optimiser's step."""
+        """Before the optimizer's step."""
 
     def gradients(self) -> Iterator[torch.Tensor]:
         return (p.grad for p in self.model.parameters() if p.grad is not None)
@@ -100,8 +100,8 @@ class Cleared(Accumulation):
             self.optimizer.zero_grad()
 
 
-class ClearedAndSynchronised(Cleared):
-    synchronises = True
+class ClearedAndSynchronized(Cleared):
+    synchronizes = True
 
 
 class ClearedBetween(Accumulation):
@@ -114,7 +114,7 @@ class ClearedBetween(Accumulation):
         loss.backward()
 
 
-@pytest.mark.parametrize("kind", [Cleared, ClearedAndSynchronised, ClearedBetween])
+@pytest.mark.parametrize("kind", [Cleared, ClearedAndSynchronized, ClearedBetween])
 def test_gradients_that_are_cleared_are_counted(kind: Any, trained: Trained) -> None:
     packets = trained(kind)
     # What parameters were when the first was cleared is known from then on.
@@ -123,7 +123,7 @@ def test_gradients_that_are_cleared_are_counted(kind: Any, trained: Trained) -> 
 
 
 class Emptied(Accumulation):
-    """Nothing is left for the optimiser."""
+    """Nothing is left for the optimizer."""
 
     def __init__(self, model: DistributedDataParallel, *, to_none: bool) -> None:
         super().__init__(model)
@@ -134,7 +134,7 @@ class Emptied(Accumulation):
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_gradients_that_are_cleared_before_the_optimiser_are_lost_as_well(
+def test_gradients_that_are_cleared_before_the_optimizer_are_lost_as_well(
     trained: Trained, tmp_path: Path, to_none: bool
 ) -> None:
     packets = trained(partial(Emptied, to_none=to_none))
@@ -144,7 +144,7 @@ def test_gradients_that_are_cleared_before_the_optimiser_are_lost_as_well(
     assert "lost the gradients of 4 of 4 micro-batches" in one.title
 
 
-def test_an_optimiser_that_gets_nothing_on_purpose_has_lost_nothing(
+def test_an_optimizer_that_gets_nothing_on_purpose_has_lost_nothing(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     training = Accumulation(model)
@@ -162,7 +162,7 @@ def test_an_optimiser_that_gets_nothing_on_purpose_has_lost_nothing(
 
 
 class Masters(Accumulation):
-    """The optimiser's own weights get the gradients in another format."""
+    """The optimizer's own weights get the gradients in another format."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model)
@@ -197,7 +197,7 @@ class Offloads(Accumulation):
 
 
 @pytest.mark.parametrize("kind", [Masters, Offloads])
-def test_gradients_that_an_optimiser_has_otherwise_are_not_lost(
+def test_gradients_that_an_optimizer_has_otherwise_are_not_lost(
     kind: Any, trained: Trained, tmp_path: Path
 ) -> None:
     packets = trained(kind)
@@ -206,7 +206,7 @@ def test_gradients_that_an_optimiser_has_otherwise_are_not_lost(
 
 
 class OnPurpose(Cleared):
-    """The parameters move, or the optimiser gets a gradient that the program has made."""
+    """The parameters move, or the optimizer gets a gradient that the program has made."""
 
     def __init__(self, model: DistributedDataParallel, do: Callable[[Accumulation], None]) -> None:
         super().__init__(model)

@@ -251,7 +251,7 @@ def test_a_hook_on_a_copied_model_is_the_user_s_own(tmp_path: Path) -> None:
     assert calls == [0, 0, 0]
 
 
-def test_a_step_is_the_backward_pass_that_synchronises(
+def test_a_step_is_the_backward_pass_that_synchronizes(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
     """Several forwards under no_sync, then their backwards, of which the last is told to reduce."""
@@ -272,7 +272,7 @@ def test_a_step_is_the_backward_pass_that_synchronises(
     assert workers.micro_batches.tolist() == [3, 3, 3]
 
 
-def test_passes_that_never_synchronise_cost_no_memory(
+def test_passes_that_never_synchronize_cost_no_memory(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
     blocks = {}

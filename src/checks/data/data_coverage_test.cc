@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checks/data/data_coverage.h"
+#include "checks/engine/passes.h"
 
 #include <gtest/gtest.h>
 

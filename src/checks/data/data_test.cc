@@ -352,7 +352,7 @@ TEST(Duplicates, EqualInputThatAProgramDrawsIsSeenThoughItsLossesDiffer) {
   expect(w, "duplicate-data", {.ranks = {2, 5}, .severity = Severity::kCritical});
 }
 
-TEST(Duplicates, NeighboursThatShareTheirInputAreModelParallelWhereAllOfThemDo) {
+TEST(Duplicates, NeighborsThatShareTheirInputAreModelParallelWhereAllOfThemDo) {
   const auto found = [](auto pair_of) {
     Watched w = played(20, [&](StepRecord& r) {
       draw_itself(r, [&](const WorkerRecord& x) { return 1000 * r.step + pair_of(x.rank) * 10; });
@@ -360,10 +360,10 @@ TEST(Duplicates, NeighboursThatShareTheirInputAreModelParallelWhereAllOfThemDo) 
     EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
     return w.first();
   };
-  const auto neighbours = found([](std::uint32_t rank) { return rank / 2; });
-  EXPECT_EQ(neighbours.severity, Severity::kInfo);
-  EXPECT_NE(neighbours.title.find("in groups of 2"), std::string::npos) << neighbours.title;
-  EXPECT_NE(neighbours.remedy.find("process_group="), std::string::npos);
+  const auto neighbors = found([](std::uint32_t rank) { return rank / 2; });
+  EXPECT_EQ(neighbors.severity, Severity::kInfo);
+  EXPECT_NE(neighbors.title.find("in groups of 2"), std::string::npos) << neighbors.title;
+  EXPECT_NE(neighbors.remedy.find("process_group="), std::string::npos);
   EXPECT_EQ(found([](std::uint32_t rank) { return rank % 4; }).severity, Severity::kCritical);
   const auto most = [](std::uint32_t rank) { return rank < 6 ? rank / 2 : rank; };
   EXPECT_EQ(found(most).severity, Severity::kCritical);

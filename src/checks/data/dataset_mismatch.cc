@@ -6,9 +6,9 @@
 // conflict with most others are named, from the first conflict on, if in three steps or more most
 // of what they draw after others conflicts: a rank whose batches are changed as a whole now and
 // then is quiet. Sampler lengths may differ by 1. Epochs are compared between workers in the same
-// pass. Neighbouring ranks that share a place of the sampler k by k, where the sampler has a k-th
+// pass. Neighboring ranks that share a place of the sampler k by k, where the sampler has a k-th
 // of the world as replicas, are sequence or tensor parallelism inside the group: information, and
-// what they share counts once. From four workers on, and only if the groups are of neighbours, and
+// what they share counts once. From four workers on, and only if the groups are of neighbors, and
 // only if some of a group have gradients of their own (a sampler that is given the number of the
 // node in the place of the rank has not); else the same places are a mistake. Statistics of such a
 // run are of alike workers. What a data set keeps is hashed when its loader is first iterated; one
@@ -17,33 +17,30 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 #include <utility>
 
-#include "base/hash.h"
-#include "checks/data/sampler_mismatch.h"
+#include "checks/engine/agree.h"
 #include "checks/engine/rules.h"
-#include "checks/state/settings.h"
+#include "checks/engine/sampling.h"
 
 namespace presum::checks {
 namespace {
 
-constexpr std::size_t kIndices = 16384;
 constexpr std::uint64_t kConflicts = 8;
 constexpr std::uint64_t kMostly = 3;  // of a rank that changes rows now and then fewer conflict
 constexpr std::uint64_t kSteps = 3;
 constexpr std::size_t kPairs = 65536;
 constexpr const char* kOtherRows =
     "Prepare the data alike on every rank: the same files in the same order, the same subset "
-    "(a seed for random_split), the same normalisation and tokeniser.";
+    "(a seed for random_split), the same normalization and tokenizer.";
 constexpr const char* kSubset =
     "Give random_split, or whatever chose the subset, the same generator and seed on every rank: a "
     "sampler splits positions, so subsets that differ share samples, and lose others.";
 constexpr const char* kContents =
-    "Load and prepare the data alike on every rank: the same files, labels, normalisation and seed "
+    "Load and prepare the data alike on every rank: the same files, labels, normalization and seed "
     "of whatever generates it. A sampler splits positions of what must be one data set.";
 constexpr const char* kNoSharedData =
-    "No sampler splits one data set among the workers, so their data may differ.";
+    "No sampler splits one data set among the ranks, so their data may differ.";
 
 struct OtherDataSet : Differing {};
 
@@ -79,10 +76,6 @@ class DatasetMismatch final : public Rule {
   }
 
  private:
-  struct Drawn {
-    std::uint64_t row = 0;
-    std::uint32_t rank = 0;
-  };
   // Draws of the same index, by two workers or by one.
   struct Pair {
     std::uint64_t agreed = 0;
@@ -116,11 +109,7 @@ class DatasetMismatch final : public Rule {
   }
 
   void compare_rows(const StepContext& context, SignalLog& log) {
-    for (const WorkerRecord& w : context.record.workers) {
-      if (!aligned(w)) continue;
-      for (std::size_t i = 0; i < w.indices.size(); ++i)
-        draw(w.indices[i], {w.samples.hashes[i], w.rank}, context.record.step);
-    }
+    for (const DrawnAgain& again : context.draws.again()) compare_draws(again);
     const Odd found = odd(all_ranks(context.record));
     if (found.blame.ranks.empty()) return;
     Signal signal =
@@ -130,27 +119,15 @@ class DatasetMismatch final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  // Half of the indices, the same in every pass.
-  void thin() {
-    mask_ = 2 * mask_ + 1;
-    std::erase_if(drawn_, [&](const auto& entry) { return (mix64(entry.first) & mask_) != 0; });
-  }
-
-  void draw(std::uint64_t index, const Drawn& now, std::uint64_t step) {
-    if ((mix64(index) & mask_) != 0) return;
-    const auto [found, fresh] = drawn_.try_emplace(index, now);
-    if (fresh) {
-      if (drawn_.size() > kIndices) thin();
-      return;
-    }
-    const Drawn before = found->second;
-    const bool agree = before.row == now.row;
-    if (before.rank == now.rank) return count(own_[now.rank], agree, step);
-    count(drew_[now.rank], agree, step);
-    count(before_others_[before.rank], agree, step);
-    const auto key = std::minmax(before.rank, now.rank);
+  void compare_draws(const DrawnAgain& now) {
+    if (now.row == 0 || now.first_row == 0 || !now.same_index) return;
+    const bool agree = now.first_row == now.row;
+    if (now.first_rank == now.rank) return count(own_[now.rank], agree, now.step);
+    count(drew_[now.rank], agree, now.step);
+    count(before_others_[now.first_rank], agree, now.step);
+    const auto key = std::minmax(now.first_rank, now.rank);
     if (pairs_.size() >= kPairs && !pairs_.contains(key)) return;
-    count(pairs_[key], agree, step);
+    count(pairs_[key], agree, now.step);
   }
 
   void count(Pair& pair, bool agree, std::uint64_t step) {
@@ -239,11 +216,9 @@ class DatasetMismatch final : public Rule {
     return out;
   }
 
-  std::unordered_map<std::uint64_t, Drawn> drawn_;  // by index; at most 16,384
-  std::uint64_t mask_ = 0;                          // of the hashes of the indices that are kept
-  std::map<std::uint32_t, Pair> own_;               // by rank: draws by the same worker
-  std::map<std::uint32_t, Pair> drew_;              // by rank: of what others had drawn
-  std::map<std::uint32_t, Pair> before_others_;     // by rank: what others drew after it
+  std::map<std::uint32_t, Pair> own_;            // by rank: draws by the same worker
+  std::map<std::uint32_t, Pair> drew_;           // by rank: of what others had drawn
+  std::map<std::uint32_t, Pair> before_others_;  // by rank: what others drew after it
   std::map<std::pair<std::uint32_t, std::uint32_t>, Pair> pairs_;  // by rank; at most 65,536
 };
 
@@ -258,7 +233,7 @@ constexpr Check kDatasetMismatchExplains[] = {
 constinit const CheckInfo kDatasetMismatch{
     .id = "dataset-mismatch",
     .severity = Severity::kWarning,
-    .compares = "length and contents of the data set of all workers",
+    .compares = "length and contents of the data set of all ranks",
     .fires = "now; rows after 8 conflicts in 3 steps",
     .consequence =
         "The same index means other samples, or samples prepared otherwise: a sampler that splits "

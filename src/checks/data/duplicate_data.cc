@@ -13,10 +13,10 @@
 // Input that no loader dealt (episodes, noise) is judged after 6 steps, and the check has not
 // passed before: equal in nine of ten it is the same data, critical, also where losses differ
 // because the model draws itself; in fewer it is a warning that says in how many, as for the noise
-// of a GAN whose real batches differ. Where neighbouring ranks share such input k by k, all of
+// of a GAN whose real batches differ. Where neighboring ranks share such input k by k, all of
 // them, it is information: sequence parallelism inside the group. A sampler that repeats samples by
 // its name (`RepeatSampler`, `RASampler`), or all of them equally often within a step and within a
-// worker, does so on purpose, as do neighbours that share a place.
+// worker, does so on purpose, as do neighbors that share a place.
 
 #include <fmt/format.h>
 
@@ -29,16 +29,17 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "checks/data/non_loader_input.h"
 #include "checks/data/sampler_mismatch.h"
 #include "checks/engine/rules.h"
+#include "checks/engine/sampling.h"
 #include "checks/engine/text.h"
 
 namespace presum::checks {
 namespace {
 
+constexpr std::uint64_t kToSee = NonLoaderInput::kToSee;
 constexpr double kLossNoise = 0.01;  // relative; rounding and devices stay far below it
-constexpr std::uint64_t kToSee = 6;  // steps until it shows whether equal input is equal always
-constexpr std::size_t kGroupsMax = 64;
 constexpr const char* kNoise =
     "Where the program draws this input itself (noise for a generator, timesteps, masks), seed "
     "that "
@@ -94,8 +95,6 @@ std::string sentence(const SameGradient& /*seen*/, const Who& who) {
          "does not depend on the data, or was copied";
 }
 
-using Members = std::vector<std::size_t>;
-
 // Groups of at least two places with the same value; places of 0 are left out.
 template <typename ValueAt>
 std::vector<Members> equal_groups(std::size_t count, const ValueAt& value_at) {
@@ -129,12 +128,6 @@ std::vector<Members> by_whole_batch(const StepContext& context, Members members)
   return out;
 }
 
-Ranks ranks_of(const StepContext& context, const Members& members) {
-  Ranks ranks;
-  for (const std::size_t i : members) insert(ranks, context.record.workers[i].rank);
-  return ranks;
-}
-
 // Equal rows at different places in the data set: records that are equal there, not read twice.
 void drop_equal_records(const StepContext& context, Members& members) {
   const WorkerRecord& first = context.record.workers[members.front()];
@@ -164,13 +157,7 @@ bool contradicted(const StepContext& context, const Members& members) {
   });
 }
 
-// What all tensors of a worker's batch hold, as far as it is known.
-std::uint64_t content_of(const StepContext& context, std::size_t place) {
-  return context.batches[place].set +
-         mix64(value_of(context.record.workers[place], FingerprintKind::kBatch));
-}
-
-// Neighbouring ranks with the same input k by k, other k by k: sequence or context parallelism.
+// Neighboring ranks with the same input k by k, other k by k: sequence or context parallelism.
 bool in_blocks(const StepContext& context, const std::vector<Members>& groups) {
   if (groups.size() < 2) return false;
   const std::size_t each = context.record.workers_expected / groups.size();
@@ -180,12 +167,6 @@ bool in_blocks(const StepContext& context, const std::vector<Members>& groups) {
            return ranks.size() == each && ranks.front() % each == 0 &&
                   ranks.back() - ranks.front() == each - 1;
          });
-}
-
-// Whether a loader is known to have dealt the worker's input.
-bool is_dealt(const WorkerRecord& w) {
-  return !w.indices.empty() || w.fingerprint_of(FingerprintKind::kDataClass) != nullptr ||
-         w.fingerprint_of(FingerprintKind::kBatch) == nullptr;
 }
 
 // Whether two workers' batches that are equal once are no chance.
@@ -198,64 +179,6 @@ bool tells_at_once(const StepContext& context) {
 bool samples_known(const StepContext& context) {
   return std::ranges::any_of(context.batches, &Batch::known);
 }
-
-// Input that no loader dealt, and that workers were given alike: it may be noise that a program
-// draws, in some of its passes. Whether it is equal in all steps shows after some.
-class UndealtInput {
- public:
-  using Members = std::vector<std::size_t>;  // places in StepRecord::workers
-  // Steps since workers were first given equal input that no loader dealt.
-  struct Group {
-    std::uint64_t first_step = 0;
-    std::uint64_t equal = 0;
-    std::uint64_t known = 0;
-    std::uint64_t changes = 0;  // equal steps whose input was another one than the last
-    std::uint64_t content = 0;
-  };
-
-  // Every step counts in which the rows of all of a group are known.
-  void watch(const StepContext& context) {
-    Members known;
-    for (std::size_t i = 0; i < context.workers(); ++i) {
-      if (context.batches[i].known) known.push_back(i);
-    }
-    const Ranks among = ranks_of(context, known);
-    for (auto& [ranks, group] : groups_) group.known += std::ranges::includes(among, ranks);
-  }
-
-  // These have equal input. Null for what a loader dealt.
-  Group* equal(const StepContext& context, const Members& members) {
-    const auto dealt = [&](std::size_t i) { return is_dealt(context.record.workers[i]); };
-    if (std::ranges::any_of(members, dealt)) return nullptr;
-    const Ranks ranks = ranks_of(context, members);
-    if (groups_.size() >= kGroupsMax && !groups_.contains(ranks)) return &(beyond_ = {});
-    Group& out = groups_.try_emplace(ranks, Group{context.record.step, 0, 1}).first->second;
-    ++out.equal;
-    const std::uint64_t content = content_of(context, members.front());
-    out.changes += out.content != content;
-    out.content = content;
-    return &out;
-  }
-
-  const Group* find(const Ranks& ranks) const {
-    const auto found = groups_.find(ranks);
-    return found == groups_.end() ? nullptr : &found->second;
-  }
-
-  // Steps until all that was equal ever since can be judged.
-  std::uint64_t undecided() const {
-    std::uint64_t most = 0;
-    for (const auto& [ranks, group] : groups_) {
-      const bool always = group.equal == group.known && group.known < kToSee;
-      if (always) most = std::max(most, kToSee - group.known);
-    }
-    return most;
-  }
-
- private:
-  std::map<Ranks, Group> groups_;  // at most 64
-  Group beyond_{};                 // of what does not fit: nothing is said of it
-};
 
 class Duplicates final : public Rule {
  public:
@@ -270,8 +193,8 @@ class Duplicates final : public Rule {
     gradients_.next_step();
     beside_.next_step();
     Found found;
-    undealt_.watch(context);
-    if (!repeats_by_design(context) && !shares_places(context.record)) {
+    drawn_input_.watch(context);
+    if (!repeats_by_design(context.record, context.roster) && !shares_places(context.record)) {
       group_rows(context, found);
       await_certainty(context, found, log);
     }
@@ -287,7 +210,6 @@ class Duplicates final : public Rule {
   }
 
  private:
-  using Members = UndealtInput::Members;
   // How often in a row the same workers were found equal, with another value each time.
   class Streaks {
    public:
@@ -377,7 +299,7 @@ class Duplicates final : public Rule {
   // Equal data has equal losses, but where a model draws itself (actions, noise): then its input
   // changes from step to step, and is equal all the same.
   void add_rows(const StepContext& context, Members members, Found& found) {
-    const UndealtInput::Group* drawn = undealt_.equal(context, members);
+    const NonLoaderInput::Group* drawn = drawn_input_.equal(context, members);
     if (drawn == nullptr) {
       if (!contradicted(context, members) && certain(context, members, found)) {
         found.rows.push_back(std::move(members));
@@ -422,7 +344,7 @@ class Duplicates final : public Rule {
     }
     if (undealt > 1) {
       log.needs_records(&kDuplicateData, kToSee, kMayBeNoise);
-      log.needs(&kDuplicateData, undealt_.undecided(), kMayBeNoise);
+      log.needs(&kDuplicateData, drawn_input_.undecided(), kMayBeNoise);
     } else if (samples_known(context)) {
       if (!tells_at_once(context)) log.needs_records(&kDuplicateData, kInARow, kMayBeChance);
       log.needs(&kDuplicateData, found.undecided, kMayBeChance);
@@ -432,7 +354,7 @@ class Duplicates final : public Rule {
   void take_drawn(const StepContext& context, Found& found) {
     found.drawn_only = found.rows.empty();
     for (Members& members : found.drawn) {
-      const UndealtInput::Group* group = undealt_.find(ranks_of(context, members));
+      const NonLoaderInput::Group* group = drawn_input_.find(ranks_of(context, members));
       if (group != nullptr) found.first_step = std::min(found.first_step, group->first_step);
       found.rows.push_back(std::move(members));
     }
@@ -440,11 +362,11 @@ class Duplicates final : public Rule {
 
   void report_at_times(const StepContext& context, const Members& members, SignalLog& log) const {
     Blame blame{ranks_of(context, members), members.size() == context.workers()};
-    const UndealtInput::Group& undealt = *undealt_.find(blame.ranks);
+    const NonLoaderInput::Group& input = *drawn_input_.find(blame.ranks);
     Signal signal = sighting(
         &kDuplicateData, context, std::move(blame), 0.9,
-        SameInputAtTimes{.steps_with_the_same_input = undealt.equal, .of_steps = undealt.known});
-    signal.first_step = undealt.first_step;
+        SameInputAtTimes{.steps_with_the_same_input = input.equal, .of_steps = input.known});
+    signal.first_step = input.first_step;
     signal.severity = Severity::kWarning;
     signal.remedy = kNoise;
     log.add(std::move(signal), 1);
@@ -458,7 +380,7 @@ class Duplicates final : public Rule {
   Streaks samples_;
   Streaks gradients_;
   Streaks beside_;  // equal gradients of equal rows that a loader dealt from other places
-  UndealtInput undealt_;
+  NonLoaderInput drawn_input_;
 };
 
 }  // namespace
@@ -470,10 +392,10 @@ constexpr Check kDuplicateDataExplains[] = {&kRankOutlier,     &kPairTooSimilar,
 constinit const CheckInfo kDuplicateData{
     .id = "duplicate-data",
     .severity = Severity::kCritical,
-    .compares = "whether workers read the same samples at a step",
+    .compares = "whether ranks read the same samples at a step",
     .fires = "now; batches of one row after 3 steps; without a loader after 6",
     .consequence =
-        "Where they read the same these workers do the work of one: the batch is smaller than it "
+        "Where they read the same these ranks do the work of one: the batch is smaller than it "
         "is believed to be.",
     .cannot_see = "Equal samples in other rows of other batches; that is overlapping-data.",
     .mistake =
@@ -481,7 +403,7 @@ constinit const CheckInfo kDuplicateData{
         "sampler = DistributedSampler(data, rank=0)              # not this rank",
     .fix =
         "Shard the data by rank: a DistributedSampler (or split_dataset_by_node) with this job's "
-        "rank and world size. Until then these workers do the work of one.",
+        "rank and world size. Until then these ranks do the work of one.",
     .resembles = "huggingface/datasets#7868",
     .precedence = 100,
     .explains = kDuplicateDataExplains,

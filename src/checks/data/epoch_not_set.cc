@@ -2,8 +2,9 @@
 // **epoch-not-set.** Needs a sampler that says it shuffles. Where samples are known they decide;
 // without them the sampler's epoch does (confidence 0.8). A shuffler without `set_epoch` must
 // repeat 8 batches. A pass that goes on in its middle, as one that was interrupted does, keeps its
-// epoch. An order is that of the rows and of the whole batches. Sequential data repeat on purpose.
-// Another order in each pass by other means is fine, whatever the sampler's epoch says.
+// epoch. An order is that of the indices; where these are not known, of the rows and of the whole
+// batches. So rows that are augmented, or noised, do not hide it. Sequential data repeat on
+// purpose. Another order in each pass by other means is fine, whatever the sampler's epoch says.
 
 #include <algorithm>
 #include <string>
@@ -37,6 +38,25 @@ std::string sentence(const SameOrder& seen, const Who& who) {
   return who.words() + " read the data in the same order as in the pass before";
 }
 
+// Of a step's samples, and what tells it.
+struct Order {
+  enum class By : std::uint8_t { kNothing, kContents, kIndices };
+  By by = By::kNothing;
+  std::uint64_t hash = 0;
+
+  bool known() const { return by != By::kNothing; }
+};
+
+Order order_of(const WorkerRecord& worker, const Batch& batch) {
+  if (worker.indices.empty()) {
+    return {batch.known ? Order::By::kContents : Order::By::kNothing,
+            batch.order + mix64(value_of(worker, FingerprintKind::kBatch))};
+  }
+  Order out{Order::By::kIndices, 0};
+  for (const std::uint64_t index : worker.indices) out.hash = mix64(out.hash + index + 1);
+  return out;
+}
+
 bool is_one(const WorkerRecord& worker, FingerprintKind kind) {
   return value_of(worker, kind) == 1;
 }
@@ -60,10 +80,11 @@ class DataOrder final : public Rule {
       Worker& worker = workers_[w.replica];
       follow(worker, *pass, epoch);
       if (epoch != nullptr) worker.epoch = *epoch;
-      compare(worker, w, context.batches[i], steps);
+      const Order order = order_of(w, context.batches[i]);
+      compare(worker, w, order, steps);
       log.waits(&kEpochNotSet, *pass == 0 ? kOnePass : kTooFew);
-      if (*pass > 0 && is_decided(worker, w, context.batches[i])) log.checked(&kEpochNotSet);
-      if (!repeats_order(worker, w, context.batches[i])) continue;
+      if (*pass > 0 && is_decided(worker, w, order)) log.checked(&kEpochNotSet);
+      if (!repeats_order(worker, w, order)) continue;
       insert(blame.ranks, w.rank);
       seen.data_pass = std::max(seen.data_pass, *pass);
       seen.batches_repeated = std::max(seen.batches_repeated, worker.repeats);
@@ -75,7 +96,7 @@ class DataOrder final : public Rule {
  private:
   struct Place {
     std::uint64_t batch = 0;  // its position in the pass
-    std::uint64_t order = 0;  // of its samples, with all that the batch holds
+    Order order{};
   };
   struct Worker {
     std::uint64_t pass = 0;
@@ -102,40 +123,39 @@ class DataOrder final : public Rule {
     worker.pass = pass;
   }
 
-  static void compare(Worker& worker, const WorkerRecord& record, const Batch& batch,
+  static void compare(Worker& worker, const WorkerRecord& record, const Order& order,
                       std::uint64_t steps) {
     const std::uint64_t* place = record.fingerprint_of(FingerprintKind::kDataBatch);
-    const std::uint64_t order = batch.order + mix64(value_of(record, FingerprintKind::kBatch));
     const Place now{place == nullptr ? worker.seen : *place, order};
     if (worker.seen == 0)
       worker.skipped = place != nullptr && *place >= record.micro_batches * steps;
-    if (worker.seen++ >= kCompared || !batch.known) return;
+    if (worker.seen++ >= kCompared || !order.known()) return;
     worker.now.push_back(now);
     for (const Place& before : worker.before) {
-      if (before.batch != now.batch) continue;
-      worker.differs = worker.differs || before.order != now.order;
-      worker.repeats += before.order == now.order;
+      if (before.batch != now.batch || before.order.by != order.by) continue;
+      worker.differs = worker.differs || before.order.hash != order.hash;
+      worker.repeats += before.order.hash == order.hash;
     }
   }
 
   // Whether the order was seen to be another one, or would have been found to be the same.
-  static bool is_decided(const Worker& worker, const WorkerRecord& record, const Batch& batch) {
+  static bool is_decided(const Worker& worker, const WorkerRecord& record, const Order& order) {
     if (worker.differs || !is_one(record, FingerprintKind::kSamplerShuffle)) return true;
     if (worker.repeats >= kCompared) return true;
     return is_one(record, FingerprintKind::kSamplerSetsEpoch) &&
-           (!batch.known || worker.seen > kCompared);
+           (!order.known() || worker.seen > kCompared);
   }
 
   // With samples to compare they decide; without them the sampler's word is enough, but of a pass
   // that goes on in its middle, as one that was interrupted does in the same epoch. A sampler that
   // nobody can set an epoch of, but that says it shuffles, is judged by its order alone.
-  static bool repeats_order(const Worker& worker, const WorkerRecord& record, const Batch& batch) {
+  static bool repeats_order(const Worker& worker, const WorkerRecord& record, const Order& order) {
     if (worker.differs || !is_one(record, FingerprintKind::kSamplerShuffle)) return false;
     if (worker.repeats >= kCompared) return true;
     if (worker.skipped && worker.repeats == 0) return false;
     const bool settable = is_one(record, FingerprintKind::kSamplerSetsEpoch);
     return settable && worker.epoch_stayed &&
-           (worker.repeats > 0 || !batch.known || worker.seen > kCompared);
+           (worker.repeats > 0 || !order.known() || worker.seen > kCompared);
   }
 
   static void report(const StepContext& context, Blame blame, const SameOrder& seen,

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "checks/data/sampler_mismatch.h"
+#include "checks/engine/sampling.h"
 
 namespace presum::checks {
 namespace {
@@ -50,14 +50,6 @@ std::string sentence(const SamplesAgain& seen, const Who& who) {
       seen.samples_never ? fmt::format(", and {} never", *seen.samples_never) : "");
 }
 
-bool deals_all_samples(const StepContext& context) {
-  using enum FingerprintKind;
-  const auto& workers = context.record.workers;
-  if (workers.empty()) return false;
-  return deals_all(context.roster.fact("sampler"), value_of(workers.front(), kSamplerLength),
-                   value_of(workers.front(), kDataLength));
-}
-
 }  // namespace
 
 Signal resume_signal(Blame blame, std::size_t workers, Evidence seen) {
@@ -66,57 +58,34 @@ Signal resume_signal(Blame blame, std::size_t workers, Evidence seen) {
   return signal;
 }
 
-void InterruptedPass::goes_on_from(PassDraws before, std::uint64_t step, Ranks ranks,
-                                   SignalLog& log) {
+void InterruptedPass::goes_on_from(LastPass before, std::uint64_t step, Ranks ranks,
+                                   const Roster& roster, SignalLog& log) {
   before_ = std::move(before);
   step_ = step;
   ranks_ = std::move(ranks);
-  if (ended()) judge(log);
+  judge(roster, log);
 }
 
 void InterruptedPass::forget() {
-  over_ = true;
+  judged_ = true;
   before_.forget();
-  draws_.forget();
+  pass_.reset();
 }
 
-void InterruptedPass::update(const StepContext& context, SignalLog& log) {
-  last_step_ = context.record.step;
-  if (over_) return;
-  if (draws_with_replacement(context.roster) || repeats_by_design(context)) return forget();
-  deals_all_ = deals_all_samples(context);
-  draws_.see(context.record);
-  if (ended()) judge(log);
+void InterruptedPass::over(const Pass& pass, const Roster& roster, SignalLog& log) {
+  if (judged_ || pass_ || !pass.is_first) return;
+  pass_ = pass;
+  judge(roster, log);
 }
 
-// The last steps may come after the farewells.
-void InterruptedPass::farewell(std::uint32_t rank, const FinalState& last, SignalLog& log) {
-  const std::uint64_t pass = last.fingerprint_or_zero(FingerprintKind::kDataPass);
-  if (over_ || last.fingerprint_or_zero(FingerprintKind::kDataEnded) != pass + 1) return;
-  if (pass == draws_.pass()) {
-    farewells_[rank] = last.fingerprint_or_zero(FingerprintKind::kDataBatch) + 1;
-  }
-  if (ended()) judge(log);
-}
-
-// On every worker a loader has come to the end of the pass.
-bool InterruptedPass::ended() const {
-  if (ranks_.empty() || draws_.broken_off()) return false;
-  return draws_.ended() || std::ranges::all_of(ranks_, [&](const auto& worker) {
-           const auto at = farewells_.find(worker.second);
-           return at != farewells_.end() && at->second == draws_.next_batch(worker.first);
-         });
-}
-
-void InterruptedPass::judge(SignalLog& log) {
-  compare(log);
+void InterruptedPass::judge(const Roster& roster, SignalLog& log) {
+  if (judged_ || ranks_.empty() || !pass_) return;
+  if (pass_->ended) compare(roster, log);
   forget();
 }
 
 Signal InterruptedPass::signal_of(Evidence seen) const {
-  Blame everyone{{}, true};
-  for (const auto& [replica, rank] : ranks_) insert(everyone.ranks, rank);
-  return resume_signal(std::move(everyone), ranks_.size(), std::move(seen));
+  return resume_signal({ranks_, true}, ranks_.size(), std::move(seen));
 }
 
 // Its samples have the numbers of others.
@@ -129,31 +98,29 @@ void InterruptedPass::other_data(SignalLog& log) const {
   log.add(std::move(signal));
 }
 
-void InterruptedPass::compare(SignalLog& log) const {
-  if (!before_.known() || !draws_.known() || before_.length() != draws_.length()) {
-    return log.cannot(&kResumeMismatch, kNoPass);
-  }
-  if (before_.contents() != 0 && draws_.contents() != 0 &&
-      before_.contents() != draws_.contents()) {
+void InterruptedPass::compare(const Roster& roster, SignalLog& log) const {
+  const bool known = before_.known() && pass_->gapless && pass_->indexed && pass_->ranks == ranks_;
+  if (!known || before_.length() != pass_->length) return log.cannot(&kResumeMismatch, kNoPass);
+  if (before_.contents() != 0 && pass_->contents != 0 && before_.contents() != pass_->contents) {
     return other_data(log);
   }
+  const bool deals = deals_all(roster.fact("sampler"), pass_->own, pass_->length);
   SampleSet all = before_.before(step_);
   const std::uint64_t first = all.count();
-  const std::uint64_t slack = std::max(before_.slack(), draws_.slack());
-  if (first == 0 || first + slack >= before_.length()) return;  // saved between passes
-  const SampleSet since = draws_.before(UINT64_MAX);
-  const std::uint64_t second = since.count();
-  all.unite(since);
+  const std::uint64_t slack = 2 * ranks_.size() * pass_->rows_at_once;  // a batch of each, twice
+  if (first == 0 || first + slack >= before_.length()) return;          // saved between passes
+  const std::uint64_t second = pass_->drawn.count();
+  all.unite(pass_->drawn);
   const std::uint64_t again = first + second - all.count();
-  const std::uint64_t never = deals_all_ ? before_.length() - all.count() : 0;
+  const std::uint64_t never = deals ? before_.length() - all.count() : 0;
   if (again <= slack && never <= slack) return;
   const bool anew =
-      deals_all_ ? never <= slack && again + slack >= first : second + slack >= before_.length();
+      deals ? never <= slack && again + slack >= first : second + slack >= before_.length();
   SamplesAgain seen{
       .pass_begun_anew = anew, .samples_again = again, .of_samples = before_.length()};
-  if (deals_all_) seen.samples_never = never;
+  if (deals) seen.samples_never = never;
   Signal signal = signal_of(seen);
-  signal.last_step = last_step_;
+  signal.last_step = pass_->last_step;
   signal.severity = anew ? Severity::kInfo : Severity::kWarning;
   signal.remedy =
       "Restore the sampler's seed and epoch, and skip the batches that were trained on before the "

@@ -272,7 +272,7 @@ TEST(Overlap, RowsThatAllWorkersShareAreNoSamples) {
   EXPECT_EQ(w.check("overlapping-data").state, State::kNotPossible);
 }
 
-// The whole batches differ, but a half of their rows is the neighbour's.
+// The whole batches differ, but a half of their rows is the neighbor's.
 TEST(Overlap, RowsOfSomeWorkersInBatchesThatDifferAreFound) {
   Watched w = played({.workers = 4, .rows = 8, .data = 4096}, 63, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);

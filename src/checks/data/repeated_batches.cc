@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "checks/data/sampler_mismatch.h"
 #include "checks/engine/rules.h"
+#include "checks/engine/sampling.h"
 
 namespace presum::checks {
 namespace {

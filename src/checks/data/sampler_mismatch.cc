@@ -6,21 +6,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
+#include <vector>
 
-#include "base/hash.h"
+#include "checks/engine/agree.h"
 #include "checks/engine/rules.h"
+#include "checks/engine/sampling.h"
 #include "checks/engine/text.h"
-#include "checks/state/settings.h"
 
 namespace presum::checks {
 namespace {
 
-constexpr const char* kNoSampler = "No sampler was found on any worker.";
+constexpr const char* kNoSampler = "No sampler was found on any rank.";
 constexpr const char* kNotDistributed =
-    "The samplers do not split the data among workers, so each may have settings of its own.";
+    "The samplers do not split the data among ranks, so each may have settings of its own.";
 
 constexpr const char* kUndivided =
     "No DistributedSampler (or its equivalent) divides the data among the ranks: give the loader "
@@ -81,11 +80,14 @@ void compare_epochs(const StepRecord& record, Mismatch& found) {
 // Padding makes the lengths of one sampler's replicas equal; without it they differ by one at most.
 void compare_lengths(const StepRecord& record, Mismatch& found) {
   const Split held = split(record, FingerprintKind::kSamplerLength);
-  if (!held.differs()) return;
-  const auto [low, high] =
-      std::minmax_element(held.groups.begin(), held.groups.end(),
-                          [](const auto& a, const auto& b) { return a.value < b.value; });
-  if (high->value - low->value > 1) add(found, held, held.blame(), "length");
+  std::vector<RankNumber> lengths;
+  for (const Split::Group& g : held.groups) {
+    for (const std::uint32_t rank : g.ranks) {
+      lengths.push_back({static_cast<double>(g.value), rank});
+    }
+  }
+  const Blame blame = apart(std::move(lengths), 1);
+  if (!blame.ranks.empty()) add(found, held, blame, "length");
 }
 
 // Only of samplers that divide the data into as many parts does a place mean the same.
@@ -111,31 +113,6 @@ void compare_replicas(const StepRecord& record, Mismatch& found) {
 bool must_be_equal(FingerprintKind kind) {
   return kind != FingerprintKind::kSamplerEpoch && kind != FingerprintKind::kSamplerLength &&
          kind != FingerprintKind::kSamplerReplicas;
-}
-
-bool repeats_on_purpose(const Roster& roster) {
-  const std::string sampler = roster.fact("sampler");
-  // timm's and Ultralytics' _RepeatSampler begins again without end, and repeats nothing in a pass.
-  const std::size_t at = sampler.find("Repeat");
-  const bool repeats = at != std::string::npos && (at == 0 || sampler[at - 1] != '_');
-  return repeats || sampler.find("RASampler") != std::string::npos;
-}
-
-// Of a sampler that repeats samples (generations of one prompt), whatever its name.
-bool repeats_evenly(const StepRecord& record) {
-  std::unordered_map<std::uint64_t, std::uint64_t> times;
-  bool within = false;
-  for (const WorkerRecord& w : record.workers) {
-    if (w.indices.empty()) return false;
-    std::unordered_set<std::uint64_t> own;
-    for (const std::uint64_t index : w.indices) {
-      ++times[index];
-      within = !own.insert(index).second || within;
-    }
-  }
-  if (!within || times.empty()) return false;
-  const std::uint64_t each = times.begin()->second;
-  return each > 1 && std::ranges::all_of(times, [&](const auto& t) { return t.second == each; });
 }
 
 // Samplers that are not distributed are not judged: workers may read shards of their own.
@@ -170,73 +147,12 @@ class Sampler final : public Rule {
 
 }  // namespace
 
-bool distributed_sampling(const StepRecord& record) {
-  return !record.workers.empty() && std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
-    return value_of(w, FingerprintKind::kSamplerReplicas) > 1;
-  });
-}
-
-std::uint64_t data_of(const WorkerRecord& worker) {
-  using enum FingerprintKind;
-  std::uint64_t out = 0;
-  for (const auto kind : {kDataClass, kDataLength, kDataAttributes, kDataSubset, kDataContents}) {
-    out = mix64(out + value_of(worker, kind));
-  }
-  return out;
-}
-
 std::string undivided_remedy(const StepRecord& record) {
   const bool undivided = std::ranges::any_of(record.workers, [](const WorkerRecord& w) {
     return w.fingerprint_of(FingerprintKind::kSamplerClass) != nullptr &&
            w.fingerprint_of(FingerprintKind::kSamplerReplicas) == nullptr;
   });
   return undivided ? kUndivided : "";
-}
-
-bool draws_with_replacement(const Roster& roster) {
-  const std::string sampler = roster.fact("sampler");
-  const auto says = [&](const char* words) { return sampler.find(words) != std::string::npos; };
-  return says("replacement=True") || (says("WeightedRandomSampler") && !says("replacement=False"));
-}
-
-bool repeats_by_design(const StepContext& context) {
-  return repeats_on_purpose(context.roster) || repeats_evenly(context.record);
-}
-
-std::size_t ranks_per_place(const StepRecord& record) {
-  const std::size_t workers = record.workers.size();
-  if (workers < 4 || workers != record.workers_expected) return 1;
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> places;  // by rank
-  std::uint64_t replicas = 0;
-  for (const WorkerRecord& w : record.workers) {
-    const std::uint64_t* place = w.fingerprint_of(FingerprintKind::kSamplerRank);
-    const std::uint64_t* of = w.fingerprint_of(FingerprintKind::kSamplerReplicas);
-    if (place == nullptr || of == nullptr || (replicas != 0 && *of != replicas)) return 1;
-    replicas = *of;
-    places.emplace_back(w.rank, *place);
-  }
-  if (replicas < 2 || replicas >= workers || workers % replicas != 0) return 1;
-  std::ranges::sort(places);
-  const std::size_t each = workers / replicas;
-  for (std::size_t i = 0; i < workers; ++i) {
-    if (places[i].second != i / each) return 1;
-  }
-  return each;
-}
-
-bool shares_places(const StepRecord& record) {
-  const std::size_t each = ranks_per_place(record);
-  if (each < 2) return false;
-  std::unordered_map<std::uint64_t, std::uint64_t> first;  // gradient by place
-  bool known = false;
-  for (const WorkerRecord& w : record.workers) {
-    if (w.fingerprint == 0 || !has_gradient(w)) continue;
-    const std::uint64_t place = *w.fingerprint_of(FingerprintKind::kSamplerRank);
-    const auto [at, fresh] = first.try_emplace(place, w.fingerprint);
-    if (!fresh && at->second != w.fingerprint) return true;
-    known = known || !fresh;
-  }
-  return !known;
 }
 
 Signal shared_in_groups(Check check, const StepContext& context, std::size_t each) {

@@ -201,7 +201,7 @@ constexpr Check kTokenImbalanceExplains[] = {&kRankOutlier, &kLossEvent};
 constinit const CheckInfo kTokenImbalance{
     .id = "token-imbalance",
     .severity = Severity::kWarning,
-    .compares = "target tokens of every worker's batch",
+    .compares = "target tokens of every rank's batch",
     .fires =
         "after 20 steps; numbers of micro-batches or samples after 5; counts of all ranks that do "
         "not fit their weights are information",
@@ -211,7 +211,7 @@ constinit const CheckInfo kTokenImbalance{
         "loss = F.cross_entropy(logits, labels, ignore_index=-100)  # a mean over other counts\n"
         "labels = input_ids.clone()  # the prompt is not masked on this rank",
     .fix =
-        "Weight each worker's loss by its target tokens: divide the summed loss by the global "
+        "Weight each rank's loss by its target tokens: divide the summed loss by the global "
         "token count, or batch by length on all ranks alike.",
     .resembles = "huggingface/transformers#34242",
     .precedence = 300,

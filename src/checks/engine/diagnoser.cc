@@ -7,7 +7,9 @@
 
 #include "checks/engine/batches.h"
 #include "checks/engine/check.h"
+#include "checks/engine/draws.h"
 #include "checks/engine/merge.h"
+#include "checks/engine/passes.h"
 #include "checks/engine/roster.h"
 #include "checks/engine/rules.h"
 #include "checks/engine/signal_log.h"
@@ -28,7 +30,13 @@ struct Diagnoser::State {
   ModelKey model;
   Roster roster{};
   SignalLog log{};
+  Draws draws{};
+  Passes passes{};
   Rules rules{};
+
+  void end_passes() {
+    for (const Pass& pass : passes.take_over()) rules.pass_over(pass, roster, log);
+  }
 };
 
 Diagnoser::Diagnoser(const ModelKey& model) : state_(std::make_unique<State>(State{model})) {}
@@ -55,6 +63,8 @@ void Diagnoser::ended(const std::optional<RankEnd>& end) { report_end(end, state
 void Diagnoser::stalled(const Stall& stall) { report_stall(stall, state_->log); }
 
 void Diagnoser::farewell(const Identity& who, const FinalState& last) {
+  state_->passes.farewell(who.rank, last);
+  state_->end_passes();
   state_->rules.farewell(who.rank, last, state_->roster, state_->log);
 }
 
@@ -63,7 +73,10 @@ void Diagnoser::update(const StepRecord& record, const detect::StepAlarms& alarm
   state_->log.begin_record();
   state_->roster.see(record);
   const std::vector<Batch> read = batches(record);
-  state_->rules.update({record, read, alarms, times, state_->roster}, state_->log);
+  state_->draws.see(record, read);
+  state_->passes.see(record);
+  state_->rules.update({record, read, alarms, times, state_->roster, state_->draws}, state_->log);
+  state_->end_passes();
 }
 
 std::vector<Diagnoser::Numbered> Diagnoser::findings() const {

@@ -23,7 +23,7 @@ struct RankEnd;
 
 // Finds what is wrong with one model of one segment.
 //
-// Thread-safety: not synchronised. Memory is bounded whatever the records hold (samples of a long
+// Thread-safety: not synchronized. Memory is bounded whatever the records hold (samples of a long
 // epoch are thinned out). Never throws. Deterministic.
 class Diagnoser {
  public:

@@ -13,7 +13,7 @@
 
 namespace presum::checks {
 
-// Thread-safety: not synchronised. Holds at most 65,536 workers, 1,024 facts of each and 65,536
+// Thread-safety: not synchronized. Holds at most 65,536 workers, 1,024 facts of each and 65,536
 // group names; what is beyond is left out.
 class Roster {
  public:

@@ -30,6 +30,10 @@ void Rules::update(const StepContext& context, SignalLog& log) {
   }
 }
 
+void Rules::pass_over(const Pass& pass, const Roster& roster, SignalLog& log) {
+  for (const auto& made : rules_) made.rule->pass_over(pass, roster, log);
+}
+
 void Rules::farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
                      SignalLog& log) {
   for (const auto& made : rules_) made.rule->farewell(rank, last, roster, log);

@@ -20,11 +20,12 @@ std::unique_ptr<Rule> make_repeated_batches();  // as overlapping-data
 // A stall that has begun, or is over.
 void report_stall(const Stall& stall, SignalLog& log);
 
-// The rule of every check with what it remembers of one model. Not synchronised.
+// The rule of every check with what it remembers of one model. Not synchronized.
 class Rules {
  public:
   Rules();
   void update(const StepContext& context, SignalLog& log);
+  void pass_over(const Pass& pass, const Roster& roster, SignalLog& log);
   void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, SignalLog& log);
   void beats();
   Resume& resume() { return *resume_; }

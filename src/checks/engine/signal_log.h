@@ -45,7 +45,7 @@ inline constexpr std::uint64_t kAllSteps = UINT64_MAX / 2;
 // A sighting at one step with the check's own severity.
 Signal sighting(Check check, std::uint64_t step, Blame blame, double confidence, Evidence evidence);
 
-// Thread-safety: not synchronised. At most 64 signals a check; what is beyond joins the last one.
+// Thread-safety: not synchronized. At most 64 signals a check; what is beyond joins the last one.
 class SignalLog {
  public:
   // Ranks that a signal of the same check and key has already are added to it. The others make a

@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "checks/engine/batches.h"
+#include "checks/engine/draws.h"
+#include "checks/engine/passes.h"
+#include "checks/engine/per_worker.h"
 #include "checks/engine/roster.h"
 #include "checks/engine/signal_log.h"
 #include "checks/engine/streak.h"
@@ -26,6 +29,7 @@ struct StepContext {
   const detect::StepAlarms& alarms;
   const detect::TimeAlarms& times;
   const Roster& roster;
+  const Draws& draws;
 
   std::size_t workers() const { return record.workers.size(); }
   bool complete() const { return workers() == record.workers_expected; }
@@ -56,7 +60,7 @@ inline Blame of_all(const StepRecord& record) {
   return out;
 }
 
-inline constexpr const char* kOneWorker = "One worker: there is nothing to compare.";
+inline constexpr const char* kOneWorker = "One rank: there is nothing to compare.";
 
 inline Ranks all_ranks(const StepRecord& record) { return of_all(record).ranks; }
 
@@ -70,29 +74,13 @@ inline bool has_gradient(const WorkerRecord& worker) {
   return std::isfinite(worker.grad_norm) && worker.grad_norm > 0;
 }
 
-// Something remembered of each worker, by replica. At most 65,536; then it begins anew.
-template <typename T>
-class PerWorker {
- public:
-  T& operator[](std::uint32_t replica) {
-    if (map_.size() >= 65536 && !map_.contains(replica)) map_.clear();
-    return map_[replica];
-  }
-  const T* find(std::uint32_t replica) const {
-    const auto found = map_.find(replica);
-    return found == map_.end() ? nullptr : &found->second;
-  }
-  void clear() { map_.clear(); }
-
- private:
-  std::unordered_map<std::uint32_t, T> map_;
-};
-
 // Looks at every step of one model for a check or more, and keeps what it needs.
 class Rule {
  public:
   virtual ~Rule() = default;
   virtual void update(const StepContext& context, SignalLog& log) = 0;
+  // All readers of a pass over a data set have left it.
+  virtual void pass_over(const Pass& /*pass*/, const Roster& /*roster*/, SignalLog& /*log*/) {}
   // A worker has left. Its last steps may be yet to come.
   virtual void farewell(std::uint32_t /*rank*/, const FinalState& /*last*/,
                         const Roster& /*roster*/, SignalLog& /*log*/) {}

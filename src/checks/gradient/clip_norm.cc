@@ -23,7 +23,10 @@
 #include <bit>
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "checks/engine/agree.h"
 #include "checks/engine/rules.h"
 #include "checks/engine/text.h"
 
@@ -88,9 +91,9 @@ std::string usual_cause(double ratio, double type, double workers, bool scaled) 
     return "it was taken before the loss scaler's factor was divided out";
   }
   if (near(ratio, workers, kTrue)) return "it is the norm of the sum, not of the mean";
-  if (near(ratio, 1 / workers, kTrue)) return "it was divided by the number of workers";
+  if (near(ratio, 1 / workers, kTrue)) return "it was divided by the world size";
   if (near(ratio, std::pow(workers, 1 / type), kTrue))
-    return "every worker's norm was added though all are equal";
+    return "every rank's norm was added though all are equal";
   if (ratio > 1) return "parameters were counted more than once, or norms of parts were added";
   return "it is the norm of a part, or a mean of such norms";
 }
@@ -176,20 +179,9 @@ Blame clip_alone(const StepContext& context) {
   return clipping.differs() ? clipping.blame() : Blame{};
 }
 
-// Workers whose norm is not that of most; all where none is.
-Blame apart(const StepContext& context) {
-  std::vector<double> norms;
-  for (const WorkerRecord& w : context.record.workers) {
-    if (std::isfinite(used(w))) norms.push_back(used(w));
-  }
-  Blame out;
-  if (norms.size() < 2) return out;
-  std::ranges::nth_element(norms, norms.begin() + static_cast<std::ptrdiff_t>(norms.size() / 2));
-  const double middle = norms[norms.size() / 2];
-  for (const WorkerRecord& w : context.record.workers) {
-    if (std::isfinite(used(w)) && !near(used(w), middle, kSame)) insert(out.ranks, w.rank);
-  }
-  if (2 * out.ranks.size() >= norms.size()) out = of_all(context.record);
+std::vector<RankNumber> norms_of(const StepRecord& record) {
+  std::vector<RankNumber> out;
+  for (const WorkerRecord& w : record.workers) out.push_back({used(w), w.rank});
   return out;
 }
 
@@ -266,32 +258,31 @@ class ClipNorm final : public Rule {
  private:
   void compare_workers(const StepContext& context, SignalLog& log) {
     const StepRecord& record = context.record;
-    const Blame blame = apart(context);
     if (std::ranges::none_of(record.workers, is_of_any_type)) {
       log.checked(&kClipNorm);
       log.needs_records(&kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
     }
-    if (apart_.see(!blame.ranks.empty(), record.step) < kSureOfNorm) return;
-    const double norm = used(worker_of(record, blame.ranks.front()));
+    auto broken = norms_.see(apart(norms_of(record), kSame, true), record.step);
+    if (!broken) return;
+    const Ranks& ranks = broken->blame.ranks;
+    const double norm = used(worker_of(record, ranks.front()));
     const auto other = std::ranges::find_if(record.workers, [&](const WorkerRecord& w) {
-      return w.rank != blame.ranks.front() && std::isfinite(used(w)) && !near(used(w), norm, kSame);
+      return w.rank != ranks.front() && std::isfinite(used(w)) && !near(used(w), norm, kSame);
     });
     const NormsApart seen{.clip_norm = norm,
                           .others_clip_norm = other == record.workers.end() ? kNaN : used(*other),
-                          .of_own_gradient = blame.everyone && is_own(context)};
-    Signal signal = sighting(&kClipNorm, context, blame, 0.95, seen);
-    signal.first_step = apart_.first_step;
+                          .of_own_gradient = broken->blame.everyone && is_own(context)};
+    Signal signal = sighting(&kClipNorm, record.step, std::move(*broken), 0.95, seen);
     signal.severity = Severity::kCritical;  // they take different steps from here on
     log.add(std::move(signal), 1);
   }
 
   void compare_clipping(const StepContext& context, SignalLog& log) {
-    const Blame blame = clip_alone(context);
-    if (alone_.see(!blame.ranks.empty(), context.record.step) < kSureOfNorm) return;
-    Signal signal =
-        sighting(&kClipNorm, context, blame, 0.95, SomeClipped{blame_where(context, clips).ranks});
+    auto broken = clipping_.see(clip_alone(context), context.record.step);
+    if (!broken) return;
+    Signal signal = sighting(&kClipNorm, context.record.step, std::move(*broken), 0.95,
+                             SomeClipped{blame_where(context, clips).ranks});
     signal.severity = Severity::kCritical;
-    signal.first_step = alone_.first_step;
     signal.remedy = "Clip on every rank or on none: what each takes as the step differs otherwise.";
     log.add(std::move(signal), 1);
   }
@@ -355,9 +346,9 @@ class ClipNorm final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  Streak apart_;  // workers' norms differ
+  Agreement norms_{kSureOfNorm};
+  Agreement clipping_{kSureOfNorm};
   Streak no_number_;
-  Streak alone_;   // some clip, and others do not
   Streak untrue_;  // what the program says is not the reduced gradient's
   double ratio_ = 0;
 };

@@ -108,7 +108,7 @@ void suspect_either(const Deviation* loss, const Deviation* norm, Texts& out) {
   }
   if (loss != nullptr) {
     out.emplace_back(
-        "other labels or inputs on one of them (mixed up, another normalisation, tokeniser or "
+        "other labels or inputs on one of them (mixed up, another normalization, tokenizer or "
         "mask), or a loss that is reduced otherwise");
   }
 }
@@ -130,7 +130,7 @@ void suspect_loss(const Deviation* loss, bool turned, Texts& out) {
   }
   if (loses) {
     out.emplace_back(
-        "other labels or inputs (mixed up, another normalisation, tokeniser or mask), or a loss "
+        "other labels or inputs (mixed up, another normalization, tokenizer or mask), or a loss "
         "that is reduced otherwise");
   } else if (loss != nullptr) {
     out.emplace_back("easier or repeated data, or a regularisation that is switched off");

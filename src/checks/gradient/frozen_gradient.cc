@@ -30,7 +30,7 @@ class FrozenGradient final : public Rule {
     const Found found = compare(context);
     remember(context);
     if (found.compared == 0) {
-      return log.waits(&kFrozenGradient, "No worker has two gradients to compare yet.");
+      return log.waits(&kFrozenGradient, "No rank has two gradients to compare yet.");
     }
     log.checked(&kFrozenGradient);
     Blame blame;
@@ -100,7 +100,7 @@ constinit const CheckInfo kFrozenGradient{
     .severity = Severity::kCritical,
     .compares = "gradients that repeat the previous step's bit for bit",
     .fires = "now",
-    .consequence = "The worker's share of the sum is of an old batch.",
+    .consequence = "The rank's share of the sum is of an old batch.",
     .cannot_see = "A gradient that is stale by a step, but moves.",
     .mistake = "batch = next(iter(loader))  # in every step: always the first",
     .fix =

@@ -93,11 +93,11 @@ TEST(Nonfinite, ALossScalerMayLookForItsFirstFactor) {
     return w.first().severity;
   };
   EXPECT_EQ(play(true, 4), Severity::kInfo);
-  EXPECT_EQ(play(true, 40), Severity::kCritical) << "no optimiser is known, or it never steps";
+  EXPECT_EQ(play(true, 40), Severity::kCritical) << "no optimizer is known, or it never steps";
   EXPECT_EQ(play(false, 4), Severity::kWarning) << "there may be a scaler that nobody told of";
 }
 
-// Steps 0 to `last` of an optimiser of this name, with gradients that are not finite.
+// Steps 0 to `last` of an optimizer of this name, with gradients that are not finite.
 Finding overflow(const char* optimizer, std::uint64_t last, std::uint64_t counted_per_step) {
   Watched w;
   w.diagnoser.hello(who(0, 0), {"host", {{"optimizer", optimizer}}, {}});
@@ -109,7 +109,7 @@ Finding overflow(const char* optimizer, std::uint64_t last, std::uint64_t counte
   return w.first();
 }
 
-TEST(Nonfinite, AnOptimiserThatStoodStillInTheFirstStepsSkippedThem) {
+TEST(Nonfinite, AnOptimizerThatStoodStillInTheFirstStepsSkippedThem) {
   for (const auto& [optimizer, said, last] :
        {std::tuple{"AdamW", "left the step out", 15}, std::tuple{"unknown", "not known", 15}}) {
     const auto steps = static_cast<std::uint64_t>(last);
@@ -120,7 +120,7 @@ TEST(Nonfinite, AnOptimiserThatStoodStillInTheFirstStepsSkippedThem) {
   }
 }
 
-TEST(Nonfinite, AnUnknownOptimiserMayMeetOneLater) {
+TEST(Nonfinite, AnUnknownOptimizerMayMeetOneLater) {
   Watched w = played(99, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) x.optimizer_step = 0;
     if (r.step % 30 == 29) spoil(r.workers[3]);
@@ -128,7 +128,7 @@ TEST(Nonfinite, AnUnknownOptimiserMayMeetOneLater) {
   EXPECT_EQ(w.first().severity, Severity::kWarning);
 }
 
-TEST(Nonfinite, ALossIsCriticalWhateverTheOptimiser) {
+TEST(Nonfinite, ALossIsCriticalWhateverTheOptimizer) {
   Watched w;
   w.play(20, 24, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) x.optimizer_step = 0;
@@ -293,10 +293,10 @@ TEST(FrozenGradient, WithoutFingerprintsAMinorityIsNamed) {
   };
   EXPECT_EQ(frozen(1), Ids{"frozen-gradient"});
   EXPECT_EQ(frozen(4), Ids{"frozen-gradient"});
-  EXPECT_TRUE(frozen(5).empty()) << "a static batch and no optimiser step look the same";
+  EXPECT_TRUE(frozen(5).empty()) << "a static batch and no optimizer step look the same";
 }
 
-TEST(FrozenGradient, TheSameBatchWithoutAnOptimiserStepIsNoFault) {
+TEST(FrozenGradient, TheSameBatchWithoutAnOptimizerStepIsNoFault) {
   Watched w;
   const StepRecord same = w.run.step(0);
   w.play(0, 9, [&](StepRecord& r) {

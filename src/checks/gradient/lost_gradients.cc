@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// **lost-gradients.** Four ways, each counted from one optimiser step to the next. *Cleared*:
-// passes whose `.grad` was zeroed before the optimiser got it, reduced or not, between passes or
-// after the last one (then the optimiser gets nothing: `None`, or zeros in the steps of the sample
+// **lost-gradients.** Four ways, each counted from one optimizer step to the next. *Cleared*:
+// passes whose `.grad` was zeroed before the optimizer got it, reduced or not, between passes or
+// after the last one (then the optimizer gets nothing: `None`, or zeros in the steps of the sample
 // below). That is quiet where parameters moved in between (sharpness-aware training), where an
 // input's gradient was wanted (adversarial examples), where the same rows are in a pass that stays,
-// where the loss scale changed, where another optimiser steps in between (a GAN), and where what
-// the optimiser gets is not what the last passes made, at most scaled: then the program adds up
+// where the loss scale changed, where another optimizer steps in between (a GAN), and where what
+// the optimizer gets is not what the last passes made, at most scaled: then the program adds up
 // gradients itself. A pass over other rows that is made to measure something (gradient noise,
 // influence) and thrown away looks the same: take its gradients by `torch.autograd.grad`, which
 // leaves `.grad` alone. *Detached*: training forwards that no backward pass went through, if their
 // output has a loss in it, or if nothing of the whole batch of a loader was trained on; evaluation
 // mode does not count, nor rows of which others were used. *Changed*: a sample of what is
 // accumulated (4 parameters, 64 elements of each) is held against itself after a pass that is not
-// reduced and before the next, in the first 3 steps of the optimiser and then in one of 10: its
+// reduced and before the next, in the first 3 steps of the optimizer and then in one of 10: its
 // factor is named as clipping, unscaling or scaling, or it is another gradient. *Never cleared*: a
-// step's first pass adds to what an optimiser step has taken already. That is told where one
-// optimiser steps all parameters, and quiet where the sum is zeroed before it is used. Under FSDP2
+// step's first pass adds to what an optimizer step has taken already. That is told where one
+// optimizer steps all parameters, and quiet where the sum is zeroed before it is used. Under FSDP2
 // only *detached* and *changed* are seen, since `zero_grad()` leaves what it accumulates. Needs the
-// optimiser. With gradients on a device, zeros in place are not seen (`set_to_none=True`, torch's
+// optimizer. With gradients on a device, zeros in place are not seen (`set_to_none=True`, torch's
 // default, is).
 
 #include <fmt/format.h>
@@ -63,7 +63,7 @@ std::string sentence(const LostPasses& seen, const Who& who) {
   const auto whose = who.ranks.size() > 1 ? fmt::format(" (rank {})", seen.of_rank) : "";
   return fmt::format("{} lost the gradients of {} of {} micro-batches of a step{}: {}", who.words(),
                      seen.micro_batches_lost, seen.micro_batches, whose,
-                     seen.cleared ? "they were cleared before the optimiser's step"
+                     seen.cleared ? "they were cleared before the optimizer's step"
                                   : "no backward pass went through them");
 }
 
@@ -95,7 +95,7 @@ struct NeverCleared {
 std::string sentence(const NeverCleared& /*seen*/, const Who& who) {
   return who.words() +
          " added each step's gradient to those of the steps before: nothing clears it after the "
-         "optimiser's step";
+         "optimizer's step";
 }
 
 // What multiplies the gradient that is accumulated.
@@ -117,14 +117,14 @@ double factor_of(const WorkerRecord& worker) {
   return bits == nullptr ? 1 : std::bit_cast<double>(*bits);
 }
 
-// Micro-batches whose loss was computed and whose gradient no optimiser step gets, or gets again.
+// Micro-batches whose loss was computed and whose gradient no optimizer step gets, or gets again.
 class LostGradients final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     const auto& workers = context.record.workers;
     const auto steps = [](const WorkerRecord& w) { return w.optimizer_step > 0; };
     if (std::ranges::none_of(workers, steps)) {
-      return log.cannot(&kLostGradients, "No optimiser step was seen.");
+      return log.cannot(&kLostGradients, "No optimizer step was seen.");
     }
     log.checked(&kLostGradients);
     log.needs_records(&kLostGradients, kSureSteps,
@@ -186,8 +186,8 @@ class LostGradients final : public Rule {
     if (!is_habit(kAgain, context, who.ranks)) return;
     Signal signal = signal_of(kAgain, context, who, NeverCleared{});
     signal.remedy =
-        "Call `optimizer.zero_grad()` once a step, after the optimiser's step or before the first "
-        "backward pass; look whether it is another optimiser's or model's that is called.";
+        "Call `optimizer.zero_grad()` once a step, after the optimizer's step or before the first "
+        "backward pass; look whether it is another optimizer's or model's that is called.";
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -206,12 +206,12 @@ constinit const CheckInfo kLostGradients{
     .id = "lost-gradients",
     .severity = Severity::kWarning,
     .compares =
-        "the micro-batches whose loss was computed with those that the optimiser's step is made of",
+        "the micro-batches whose loss was computed with those that the optimizer's step is made of",
     .fires = "after 3 steps that show it, at least every second one",
     .consequence =
-        "The optimiser's step is not made of the micro-batches that it is believed to be made of.",
+        "The optimizer's step is not made of the micro-batches that it is believed to be made of.",
     .cannot_see =
-        "Gradients that are dropped now and then, or beside the steps of another optimiser (a "
+        "Gradients that are dropped now and then, or beside the steps of another optimizer (a "
         "GAN); losses of models that return none, where no loader handed out the batch.",
     .mistake =
         "for batch in micro_batches:\n"
@@ -219,7 +219,7 @@ constinit const CheckInfo kLostGradients{
         "    loss = model(**batch).loss\n"
         "loss.backward()            # the last one only",
     .fix =
-        "Call `zero_grad()` once for each optimiser step, after it; call `backward()` on the loss "
+        "Call `zero_grad()` once for each optimizer step, after it; call `backward()` on the loss "
         "of every micro-batch; clip and unscale after the last of them.",
     .resembles = "allenai/open-instruct#1498",
     .precedence = 200,

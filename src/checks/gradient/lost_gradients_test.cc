@@ -11,14 +11,14 @@ namespace {
 
 using State = CheckRecord::State;
 
-void step_optimiser(StepRecord& r) {
+void step_optimizer(StepRecord& r) {
   for (WorkerRecord& w : r.workers) w.optimizer_step = r.step + 1;
 }
 
 // What all workers, or one of them, say of each step from `first` on.
 std::string title_of(Kind kind, std::uint64_t value, int rank = -1) {
   Watched w = played(12, [&](StepRecord& r) {
-    step_optimiser(r);
+    step_optimizer(r);
     for (WorkerRecord& one : r.workers) {
       if (r.step >= 2 && (rank < 0 || static_cast<int>(one.rank) == rank)) set(one, kind, value);
     }
@@ -36,7 +36,7 @@ bool says(const std::string& title, const char* what) {
 
 TEST(LostGradients, ATrainingThatUsesAllIsQuiet) {
   Watched w = played(60, [](StepRecord& r) {
-    step_optimiser(r);
+    step_optimizer(r);
     for (WorkerRecord& one : r.workers) set(one, Kind::kGradChanged, 1.0);
   });
   EXPECT_TRUE(w.findings().empty());
@@ -75,7 +75,7 @@ TEST(LostGradients, ClippingAndUnscalingAreToldFromScaling) {
     Watched w;
     if (scaler) w.diagnoser.hello(who(0, 0), {"host", {{"grad_scaler", "GradScaler"}}, {}});
     w.play(0, 6, [&](StepRecord& r) {
-      step_optimiser(r);
+      step_optimizer(r);
       for (WorkerRecord& one : r.workers) {
         set(one, Kind::kGradChanged, factor);
         if (clips) set(one, Kind::kClipNorm, 0.5);
@@ -90,7 +90,7 @@ TEST(LostGradients, ClippingAndUnscalingAreToldFromScaling) {
 
 TEST(LostGradients, ABatchThatIsLeftOutNowAndThenIsNoHabit) {
   expect_quiet(played(200, [](StepRecord& r) {
-    step_optimiser(r);
+    step_optimizer(r);
     if (r.step % 7 == 0) set(r.workers[3], Kind::kPassesCleared, 1);
     if (r.step % 9 == 0) {
       for (WorkerRecord& one : r.workers) set(one, Kind::kForwardsDetached, 4);

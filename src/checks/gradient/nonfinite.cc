@@ -2,9 +2,9 @@
 // **nonfinite-gradient, nonfinite-loss.** Steps in a row are one episode, and its ranks are those
 // of its first step: what others show later came through the parameters. All workers at once, after
 // a step in which all were finite, means that parameters or the reduction brought it. Where the
-// optimiser took no step, all ranks skipped it together: a warning, or for gradients information
+// optimizer took no step, all ranks skipped it together: a warning, or for gradients information
 // where a loss scaler is known (fact `grad_scaler`), for looking for its factor is its business. A
-// count of steps that was never above 0 says so only in the first 16 records. Where no optimiser is
+// count of steps that was never above 0 says so only in the first 16 records. Where no optimizer is
 // known (fact `optimizer`) and none was ever counted, a gradient is a warning, for it may have been
 // skipped. More than 16 such steps in a row are critical again. A norm that was not read is not a
 // non-finite one.
@@ -53,12 +53,12 @@ struct NotFinite {
 
 std::string sentence(const NotFinite& seen, const Who& who) {
   if (seen.step == NotFinite::Step::kLeftOut) {
-    return fmt::format("{} had a {} that was not finite, and the optimiser left the step out",
+    return fmt::format("{} had a {} that was not finite, and the optimizer left the step out",
                        who.words(), seen.what);
   }
   if (seen.step == NotFinite::Step::kUnknown) {
     return fmt::format(
-        "{} had a {} that was not finite; whether the optimiser left the step out is not known",
+        "{} had a {} that was not finite; whether the optimizer left the step out is not known",
         who.words(), seen.what);
   }
   if (seen.all_at_once) {
@@ -76,7 +76,7 @@ std::uint64_t nonfinite_elements(const StepRecord& record) {
   return sum;
 }
 
-bool optimiser_known(const StepContext& context) {
+bool optimizer_known(const StepContext& context) {
   if (!context.roster.fact("grad_scaler").empty()) return true;
   const std::string name = context.roster.fact("optimizer");
   return !name.empty() && name != "unknown";
@@ -137,15 +137,15 @@ class Nonfinite : public Rule {
     log.add(std::move(signal));
   }
 
-  // Without an optimiser that counts, nobody knows whether a scaler of losses left the step out.
+  // Without an optimizer that counts, nobody knows whether a scaler of losses left the step out.
   bool maybe_skipped(const StepContext& context) const {
-    if (check_ == &kNonfiniteGradient && !counted_ && !optimiser_known(context)) return true;
-    return optimiser_stood_still(context.record);
+    if (check_ == &kNonfiniteGradient && !counted_ && !optimizer_known(context)) return true;
+    return optimizer_stood_still(context.record);
   }
 
   // A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor,
   // most of all in its first steps. A count that never moved says nothing later on.
-  bool optimiser_stood_still(const StepRecord& record) const {
+  bool optimizer_stood_still(const StepRecord& record) const {
     return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
       const std::uint64_t* found = optimizer_steps_.find(w.replica);
       const std::uint64_t before = found == nullptr ? 0 : *found;
@@ -155,18 +155,18 @@ class Nonfinite : public Rule {
 
   NotFinite::Step step_of(const StepContext& context) const {
     if (!skipped_) return NotFinite::Step::kTaken;
-    return counted_ || optimiser_known(context) ? NotFinite::Step::kLeftOut
+    return counted_ || optimizer_known(context) ? NotFinite::Step::kLeftOut
                                                 : NotFinite::Step::kUnknown;
   }
 
   Check check_;
   std::uint64_t records_ = 0;
-  std::uint64_t length_ = 0;  // records of this episode in which the optimiser took no step
+  std::uint64_t length_ = 0;  // records of this episode in which the optimizer took no step
   bool running_ = false;
   bool healthy_before_ = false;  // the record before was finite on all workers
   bool sudden_ = false;          // all workers at once, and finite before
-  bool skipped_ = false;  // the optimiser took no step in this episode so far, as far as known
-  bool counted_ = false;  // some worker's optimiser took a step
+  bool skipped_ = false;  // the optimizer took no step in this episode so far, as far as known
+  bool counted_ = false;  // some worker's optimizer took a step
   Blame blame_;
   PerWorker<std::uint64_t> optimizer_steps_;
 };
@@ -189,17 +189,17 @@ constexpr Check kNonfiniteGradientExplains[] = {
 constinit const CheckInfo kNonfiniteGradient{
     .id = "nonfinite-gradient",
     .severity = Severity::kCritical,
-    .compares = "NaN and Inf in every worker's own gradient",
+    .compares = "NaN and Inf in every rank's own gradient",
     .fires = "now",
     .consequence =
-        "One NaN in one worker's gradient is a NaN in the sum, and in every parameter after the "
+        "One NaN in one rank's gradient is a NaN in the sum, and in every parameter after the "
         "step.",
     .cannot_see = "A gradient that was never read: one that the run says it could not look into.",
     .mistake = "loss = (target * torch.log(p)).mean()  # p is 0 on one rank: -inf, then NaN",
     .fix =
         "Look at the batch, the loss and the first layer with NaN on the named ranks at the first "
         "step, and skip or clip on all ranks alike. If all ranks turned at once, look at the "
-        "reduction and the optimiser of the step before.",
+        "reduction and the optimizer of the step before.",
     .resembles = "deepspeedai/DeepSpeed#8061",
     .precedence = 20,
     .explains = kNonfiniteGradientExplains,
@@ -213,7 +213,7 @@ constexpr Check kNonfiniteLossExplains[] = {
 constinit const CheckInfo kNonfiniteLoss{
     .id = "nonfinite-loss",
     .severity = Severity::kCritical,
-    .compares = "NaN and Inf in every worker's loss",
+    .compares = "NaN and Inf in every rank's loss",
     .fires = "now",
     .consequence = "A loss that is not finite makes a gradient that is not, and with it the sum.",
     .cannot_see = "Losses that presum was not told and could not see.",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // **recompute-mismatch.** Off by default. `attach(record=presum.Record(verify_every=n))` keeps one
 // micro-batch of every n-th recorded step: arguments, buffers, generator states and the gradient
-// that arrived at each output. Before the optimiser's step it is computed once more on aliases of
+// that arrived at each output. Before the optimizer's step it is computed once more on aliases of
 // the parameters, and the gradients are compared bit for bit. Where they differ, it is computed a
 // third time. Equal to the training's then, and always before, it is a warning (one of two
 // repetitions went wrong, as likely by hardware as training is); else the program is not
@@ -10,7 +10,7 @@
 // several forwards in one pass, arguments that are neither tensors nor plain values, modules with
 // generators of their own or whose forward pass writes to an attribute that is no buffer, or to
 // what one holds (a counter, a cache, a list, an array), and parameters or inputs that the program
-// changes before the optimiser's step, behind torch's back too: only where one bit turned over is
+// changes before the optimizer's step, behind torch's back too: only where one bit turned over is
 // it told as changed. Copies lie as the originals did (strides, alignment), since kernels add in
 // another order where they do not; where all ranks differ alike nothing is said of the hardware.
 // What was wrong before the forward pass (an input, a parameter) is wrong both times, and not seen
@@ -50,7 +50,7 @@ constexpr std::array<Answer, 4> kAnswers{{
      "more"},
     {kTurnedOver, Severity::kCritical, "one bit of parameters or inputs turned over",
      "held parameters or inputs of which one bit turned over between a micro-batch and the "
-     "optimiser's step, without a write of the program"},
+     "optimizer's step, without a write of the program"},
     {kOnce, Severity::kWarning, "one of two repetitions unlike all others",
      "computed another gradient in one of two repetitions of a micro-batch, and the same one in "
      "all others"},

@@ -90,8 +90,8 @@ constexpr const char* kTooEarly =
 const char* no_event_reason(const StepRecord& record) {
   const auto known = std::ranges::count_if(
       record.workers, [](const WorkerRecord& w) { return std::isfinite(w.loss); });
-  if (known > 1) return "All workers had equal losses so far: none stands out.";
-  return known == 1 ? "Only one worker reported a loss so far." : "No losses were reported so far.";
+  if (known > 1) return "All ranks had equal losses so far: none stands out.";
+  return known == 1 ? "Only one rank reported a loss so far." : "No losses were reported so far.";
 }
 
 // Whether every worker reads the same samples again and again, and nobody else's: one batch that is
@@ -147,12 +147,10 @@ class Statistics final : public Rule {
          watched(Statistic::kLoss) || watched(Statistic::kNorm) || watched(Statistic::kDirection),
          "Neither losses, norms nor directions were comparable so far.");
     note(&kPairTooSimilar, watched(Statistic::kPair),
-         some_cosine(context.record)
-             ? "All pairs had equal cosines so far: none stands out."
-             : "No cosines of pairs: that takes three workers and sketches.");
-    note(
-        &kTooConsistent, watched(Statistic::kMicroBatch) || watched(Statistic::kDirection),
-        "Neither micro-batch losses (two or more a worker) nor directions were comparable so far.");
+         some_cosine(context.record) ? "All pairs had equal cosines so far: none stands out."
+                                     : "No cosines of pairs: that takes three ranks and sketches.");
+    note(&kTooConsistent, watched(Statistic::kMicroBatch) || watched(Statistic::kDirection),
+         "Neither micro-batch losses (two or more a rank) nor directions were comparable so far.");
     losses_ += watched(Statistic::kLoss) ? 1 : 0;
     if (losses_ > 0 && losses_ <= kNoEvents) return log.cannot(&kLossEvent, kTooEarly);
     note(&kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
@@ -219,9 +217,9 @@ constexpr Check kRankOutlierExplains[] = {&kPairTooSimilar, &kTooConsistent, &kL
 constinit const CheckInfo kRankOutlier{
     .id = "rank-outlier",
     .severity = Severity::kWarning,
-    .compares = "each worker's loss, norm and direction against the others'",
+    .compares = "each rank's loss, norm and direction against the others'",
     .fires = "with the alarm",
-    .consequence = "Something on this worker is not like on the others, and goes into every sum.",
+    .consequence = "Something on this rank is not like on the others, and goes into every sum.",
     .cannot_see =
         "Differences that come and go within the others' scatter; the smaller, the longer it "
         "takes.",
@@ -244,13 +242,13 @@ constexpr Check kPairTooSimilarExplains[] = {&kTooConsistent, &kRankOutlier};
 constinit const CheckInfo kPairTooSimilar{
     .id = "pair-too-similar",
     .severity = Severity::kWarning,
-    .compares = "cosines of all pairs of workers",
+    .compares = "cosines of all pairs of ranks",
     .fires = "with the alarm; after 3 records",
-    .consequence = "Two workers that compute nearly the same gradient do the work of one.",
-    .cannot_see = "Two workers alone: a pair is compared with other pairs.",
+    .consequence = "Two ranks that compute nearly the same gradient do the work of one.",
+    .cannot_see = "Two ranks alone: a pair is compared with other pairs.",
     .mistake = "torch.manual_seed(0)  # and data drawn from that generator, alike on two ranks",
     .fix =
-        "Look whether these workers read the same data; switch the data fingerprints on to see it "
+        "Look whether these ranks read the same data; switch the data fingerprints on to see it "
         "directly.",
     .precedence = 330,
     .explains = kPairTooSimilarExplains,
@@ -266,13 +264,13 @@ constexpr Check kTooConsistentExplains[] = {&kPairTooSimilar};
 constinit const CheckInfo kTooConsistent{
     .id = "too-consistent",
     .severity = Severity::kWarning,
-    .compares = "whether workers differ as much as their micro-batches do",
+    .compares = "whether ranks differ as much as their micro-batches do",
     .fires = "with the alarm",
-    .consequence = "The mean over workers is no better than one of them.",
+    .consequence = "The mean over ranks is no better than one of them.",
     .cannot_see = "Runs with one micro-batch a step and without sketches.",
     .mistake = "for batch in load_dataset(path, streaming=True):  # no split_dataset_by_node",
     .fix =
-        "Look whether all workers read the same data: their average is no better than one of them.",
+        "Look whether all ranks read the same data: their average is no better than one of them.",
     .resembles = "huggingface/datasets#5360",
     .precedence = 340,
     .explains = kTooConsistentExplains,
@@ -289,7 +287,7 @@ constinit const CheckInfo kLossEvent{
     .compares = "single steps far outside everything seen",
     .fires = "with the alarm",
     .consequence = "One batch moved the sum of this step far out of its way.",
-    .cannot_see = "Events of all workers at once: they are no difference.",
+    .cannot_see = "Events of all ranks at once: they are no difference.",
     .mistake = "text = record[\"text\"]  # one record of another length, language or encoding",
     .fix = "Look at the named rank's batch of that step.",
     .resembles = "WeatherGenerator#2724",

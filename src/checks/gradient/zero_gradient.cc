@@ -30,7 +30,7 @@ constexpr std::uint64_t kOneZero = 10;  // and of some ranks are more than a bat
 constexpr double kStillLearning = 0.1;  // of the first loss
 
 // Of elements that vanish: the run's start, without its first records, in which much may be zero by
-// initialisation; what is left of their share; for how long.
+// initialization; what is left of their share; for how long.
 constexpr std::uint64_t kFirstRecords = 4;
 constexpr std::uint64_t kStart = 20;
 constexpr double kLeft = 0.25;
@@ -259,7 +259,7 @@ constinit const CheckInfo kZeroGradient{
         "now; all ranks after 3 records; shares of zero elements after 10 and elements too small "
         "for fp16 after 3 samples (3 records), both a warning",
     .consequence =
-        "Where the gradient is zero the worker contributes nothing, and the mean is too small by "
+        "Where the gradient is zero the rank contributes nothing, and the mean is too small by "
         "its share.",
     .cannot_see =
         "Gradients that are only nearly zero; with a loss scaler, elements that underflowed from "

@@ -51,7 +51,7 @@ class MissingRank final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     for (const WorkerRecord& w : context.record.workers) welcome(w, log);
     if (context.record.workers_expected < 2) {
-      return log.cannot(&kMissingRank, "One worker: nobody else is expected.");
+      return log.cannot(&kMissingRank, "One rank: nobody else is expected.");
     }
     if (context.record.lacks_packets()) return;
     log.checked(&kMissingRank);
@@ -111,10 +111,10 @@ constexpr Check kMissingRankExplains[] = {&kRankOutlier, &kPairTooSimilar, &kToo
 constinit const CheckInfo kMissingRank{
     .id = "missing-rank",
     .severity = Severity::kWarning,
-    .compares = "packets of every worker at every step",
-    .fires = "now; information where the worker comes back and says that it dropped them",
-    .consequence = "Steps are judged without these workers: what is wrong on them is not seen.",
-    .cannot_see = "A worker whose packets are lost looks like one that died.",
+    .compares = "packets of every rank at every step",
+    .fires = "now; information where the rank comes back and says that it dropped them",
+    .consequence = "Steps are judged without these ranks: what is wrong on them is not seen.",
+    .cannot_see = "A rank whose packets are lost looks like one that died.",
     .mistake = "if rank == 0:\n    os._exit(0)  # or a process that was killed for its memory",
     .fix =
         "See whether the process of these ranks still runs and reaches the aggregator's port. "

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// **resume-mismatch.** Where a training stands is kept when its program takes the optimiser's state
+// **resume-mismatch.** Where a training stands is kept when its program takes the optimizer's state
 // (`optimizer.state_dict()` between two steps on the thread that trains, as every checkpoint does;
 // at most once in 10 steps, or four times in fewer) and before the first forward pass of a
-// recording: hashes of parameters and of the optimiser's tensors by layer, a sketch of the
+// recording: hashes of parameters and of the optimizer's tensors by layer, a sketch of the
 // parameters, the random generators of each rank. A run in the same folder is held against what was
-// kept at the optimiser step at which it goes on, as the optimiser itself counts (torch's Adam and
+// kept at the optimizer step at which it goes on, as the optimizer itself counts (torch's Adam and
 // its kin do; where it does not, by weights that are equal to some that were kept). Of several
 // snapshots at one step (raw and averaged weights) any may fit. *Weights* that differ are named by
 // layer, of shards with the ranks whose own they are, with their distance over their norm and,
-// where they are others that were kept, with these; *optimiser state* likewise; both are critical.
-// Weights that were saved, with an optimiser that has no state or counts otherwise, are
-// information: a warm start, or an optimiser that was not loaded. *Generators* only where some
+// where they are others that were kept, with these; *optimizer state* likewise; both are critical.
+// Weights that were saved, with an optimizer that has no state or counts otherwise, are
+// information: a warm start, or an optimizer that was not loaded. *Generators* only where some
 // ranks go on with their own and others do not, a warning: as they were before the first forward
 // pass, or where the first loader began, which draws from them. *Samples* of the pass that was
 // interrupted, by index, once every loader has come to its end: those drawn again and, of samplers
@@ -25,7 +25,7 @@
 // 1,072 bytes a layer (FSDP2: and rank); of more than 64 MiB the last ones that are whole count.
 // Under FSDP2 shards add up, so another number of ranks is no difference (sums of floats in another
 // order: 1e-6 of the norm, and 2e-9 by the root of the number of elements); a rank that alone takes
-// its optimiser's state (to log its rate) may leave a later checkpoint untold; where they have no
+// its optimizer's state (to log its rate) may leave a later checkpoint untold; where they have no
 // sketch (a device, another dimension than the first) that is not known. Buffers are not compared.
 // Gradients on a device: hashes, without distances.
 
@@ -38,20 +38,13 @@
 #include <set>
 #include <utility>
 
-#include "base/hash.h"
 #include "checks/engine/rules.h"
+#include "checks/engine/sampling.h"
 #include "checks/engine/text.h"
-#include "presum/dtype.h"
 
 namespace presum::checks {
 namespace {
 
-// Of the norm: float sums of the same values in another order, and by the root of their number.
-constexpr double kSame = 1e-6;
-constexpr double kSameEach = 2e-9;
-constexpr std::uint16_t kBf16 = 1U << static_cast<unsigned>(Dtype::kBF16);
-constexpr double kRoundedBf16 = 0x1p-8;  // of the norm, at most, where formats differ
-constexpr double kRounded = 0x1p-10;
 constexpr std::size_t kNames = 4;
 constexpr std::size_t kRates = 3;  // steps after which a schedule has had its say
 constexpr double kJump = 4;        // times the largest change before, and
@@ -59,223 +52,23 @@ constexpr double kJumpOfRate = 0.1;
 constexpr std::uint32_t kAtLoader = 1 << 16;  // on top of a generator's kind
 constexpr const char* kNothing = "The run does not continue an earlier recording.";
 constexpr const char* kAnew =
-    "The optimiser begins without a state: the run starts anew, from weights that were not saved.";
+    "The optimizer begins without a state: the run starts anew, from weights that were not saved.";
 constexpr const char* kNotAll = "Not all ranks have told where they began.";
 constexpr const char* kLarge =
-    "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
+    "Nothing is known of this number of optimizer steps: nothing was saved while presum watched, "
     "or more than is read (64 MiB).";
 constexpr const char* kUncounted =
-    "The optimiser does not count its steps, and the weights are none that were saved.";
+    "The optimizer does not count its steps, and the weights are none that were saved.";
 constexpr const char* kNotSaved =
-    "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
+    "Nothing is known of this number of optimizer steps: nothing was saved while presum watched, "
     "or something at every few steps.";
 constexpr const char* kNotTold =
-    "What was saved at this number of optimiser steps is of another model, or was not told by all "
+    "What was saved at this number of optimizer steps is of another model, or was not told by all "
     "ranks.";
 constexpr const char* kReplayed =
     "It goes on from a checkpoint after which these steps were recorded again.";
 constexpr const char* kOwnGenerators =
     "Save the states of the random generators of every rank, and load each rank's own.";
-
-// Parameters of one group, of all workers that told them: shards add up.
-struct Whole {
-  std::uint64_t elements = 0;
-  double squares = 0;
-  std::uint64_t parameters = 0;
-  std::uint64_t optimizer = 0;
-  std::uint64_t shards = 0;  // which ones
-  std::uint16_t formats = 0;
-  std::vector<double> sketch;
-  bool sketched = true;
-};
-
-using Model = std::map<std::uint64_t, Whole>;  // by group
-
-void join(Whole& whole, const SnapshotGroup& group) {
-  const auto of_shard = [&](std::uint64_t hash) {
-    return group.shard == 0 ? hash : mix64(hash ^ group.shard);
-  };
-  whole.elements += group.elements;
-  whole.squares += group.squares;
-  whole.parameters += of_shard(group.parameters);
-  whole.optimizer += of_shard(group.optimizer);
-  whole.shards += mix64(group.shard);
-  whole.formats |= group.formats;
-  whole.sketched = whole.sketched && !group.sketch.empty();
-  if (whole.sketch.empty()) whole.sketch.resize(group.sketch.size());
-  for (std::size_t i = 0; i < std::min(whole.sketch.size(), group.sketch.size()); ++i) {
-    whole.sketch[i] += static_cast<double>(group.sketch[i]);
-  }
-}
-
-template <class Workers>
-Model model_of(const Workers& workers) {
-  Model out;
-  std::set<std::pair<std::uint64_t, std::uint32_t>> seen;  // replicas of a shard count once
-  for (const auto& [replica, snapshot] : workers) {
-    for (const SnapshotGroup& group : snapshot->groups) {
-      if (seen.emplace(group.id, group.shard).second) join(out[group.id], group);
-    }
-  }
-  return out;
-}
-
-// How far apart, over the norm; NaN where that is not known.
-double distance(const Whole& a, const Whole& b) {
-  if (!a.sketched || !b.sketched || a.sketch.size() != b.sketch.size()) return kNaN;
-  double squares = 0;
-  for (std::size_t i = 0; i < a.sketch.size(); ++i) {
-    squares += (a.sketch[i] - b.sketch[i]) * (a.sketch[i] - b.sketch[i]);
-  }
-  return std::sqrt(squares);
-}
-
-struct Apart {
-  std::vector<std::uint64_t> groups;
-  std::size_t of = 0;  // groups that could be compared
-  double squares = 0;  // of the distances
-  double all = 0;      // of the parameters that differ
-  bool known = true;   // the distances
-};
-
-// 0 is not known.
-bool other_format(std::uint16_t a, std::uint16_t b) { return a != 0 && b != 0 && a != b; }
-
-// How far apart equal parameters may be, over the norm.
-double tolerance(const Whole& a, const Whole& b) {
-  if (other_format(a.formats, b.formats)) {
-    return ((a.formats | b.formats) & kBf16) != 0 ? kRoundedBf16 : kRounded;
-  }
-  return kSame + kSameEach * std::sqrt(static_cast<double>(a.elements));
-}
-
-// Where not all shards were told, or they are cut in another way and have no sketch, nothing.
-std::optional<bool> same_parameters(const Whole& a, const Whole& b) {
-  if (a.elements != b.elements) return std::nullopt;
-  if (a.shards == b.shards && !other_format(a.formats, b.formats))
-    return a.parameters == b.parameters;
-  const double apart = distance(a, b);
-  if (std::isnan(apart)) return std::nullopt;
-  return apart <= tolerance(a, b) * std::sqrt(a.squares);
-}
-
-Apart parameters_apart(const Model& then, const Model& now) {
-  Apart out;
-  for (const auto& [id, was] : then) {
-    const auto is = now.find(id);
-    const auto same = is == now.end() ? std::nullopt : same_parameters(was, is->second);
-    if (!same) continue;
-    ++out.of;
-    if (*same) continue;
-    out.groups.push_back(id);
-    const double d = distance(was, is->second);
-    out.known = out.known && std::isfinite(d);
-    out.squares += d * d;
-    out.all += was.squares;
-  }
-  return out;
-}
-
-std::vector<std::uint64_t> states_apart(const Model& then, const Model& now) {
-  std::vector<std::uint64_t> out;
-  for (const auto& [id, was] : then) {
-    const auto is = now.find(id);
-    if (is == now.end() || was.optimizer == 0 || was.shards != is->second.shards ||
-        was.elements != is->second.elements || other_format(was.formats, is->second.formats)) {
-      continue;
-    }
-    if (was.optimizer != is->second.optimizer) out.push_back(id);
-  }
-  return out;
-}
-
-// Whether the optimiser has a state of anything.
-bool has_state(const Model& model) {
-  return std::ranges::any_of(model, [](const auto& group) { return group.second.optimizer != 0; });
-}
-
-bool same_format(const Model& then, const Model& now) {
-  return std::ranges::all_of(then, [&](const auto& group) {
-    const auto is = now.find(group.first);
-    return is == now.end() || !other_format(is->second.formats, group.second.formats);
-  });
-}
-
-// Replicas whose own part of the parameters is another than it was; none where parts are not what
-// some replica had.
-template <class Workers>
-std::set<std::uint32_t> replicas_apart(const Workers& then, const Workers& now) {
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint64_t> was;
-  for (const auto& [replica, snapshot] : then) {
-    for (const SnapshotGroup& g : snapshot->groups) was[{g.id, g.shard}] = g.parameters;
-  }
-  std::set<std::uint32_t> out;
-  for (const auto& [replica, snapshot] : now) {
-    for (const SnapshotGroup& g : snapshot->groups) {
-      const auto part = was.find({g.id, g.shard});
-      if (part == was.end() || g.shard == 0) return {};
-      if (part->second != g.parameters) out.insert(replica);
-    }
-  }
-  return out;
-}
-
-// Of each snapshot that was saved one worker's, the last first.
-std::vector<const SnapshotRecord*> snapshots_of(const PriorRun& prior) {
-  std::vector<const SnapshotRecord*> out;
-  for (auto one = prior.saved.rbegin(); one != prior.saved.rend(); ++one) {
-    const bool again = !out.empty() && out.back()->model == one->model &&
-                       out.back()->step == one->step && out.back()->number == one->number;
-    if (!again) out.push_back(&*one);
-  }
-  return out;
-}
-
-// All workers' of the same snapshot.
-std::map<std::uint32_t, const TrainingSnapshot*> saved_with(const PriorRun& prior,
-                                                            const SnapshotRecord& one) {
-  std::map<std::uint32_t, const TrainingSnapshot*> out;
-  for (const SnapshotRecord& other : prior.saved) {
-    if (other.model.segment == one.model.segment && other.step == one.step &&
-        other.number == one.number) {
-      out[other.replica] = &other;
-    }
-  }
-  return out;
-}
-
-bool has_weights(const PriorRun& prior, const SnapshotRecord& one, const Model& is) {
-  const Apart apart = parameters_apart(model_of(saved_with(prior, one)), is);
-  return apart.of > 0 && apart.groups.empty();
-}
-
-// The last that was saved with these weights.
-const SnapshotRecord* with_weights(const PriorRun& prior, const Model& is) {
-  const auto snapshots = snapshots_of(prior);
-  const auto found = std::ranges::find_if(
-      snapshots, [&](const SnapshotRecord* one) { return has_weights(prior, *one, is); });
-  return found == snapshots.end() ? nullptr : *found;
-}
-
-BeganWith began_with_which(const PriorRun& prior, const Model& is) {
-  using Parameters = BeganWith::Parameters;
-  BeganWith out;
-  for (const SnapshotRecord* one : snapshots_of(prior)) {
-    const Apart apart = parameters_apart(model_of(saved_with(prior, *one)), is);
-    if (apart.of == 0) continue;
-    if (apart.groups.empty()) return {Parameters::kSaved, one->model.segment, one->step};
-    if (!prior.left_out) out.parameters = Parameters::kOthers;
-  }
-  return out;
-}
-
-// Whether a later segment came by the snapshot's optimiser step again: its own state there may not
-// have been told.
-bool replayed_since(const PriorRun& prior, const SnapshotRecord& one) {
-  return std::ranges::any_of(prior.begun, [&](const auto& segment) {
-    return segment.first > one.model.segment && !(segment.second >= one.optimizer_steps);
-  });
-}
 
 std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster) {
   return first_names(groups, kNames, [&](auto group) { return roster.group_name(group); });
@@ -292,8 +85,7 @@ bool same_generators(const TrainingSnapshot& saved, const TrainingSnapshot& begu
 
 // Replicas with other generators than they had. A program need not restore them: only where some go
 // on with what they left the others ought to as well.
-template <class Workers>
-std::vector<std::uint32_t> other_generators(const Workers& then, const Workers& now) {
+std::vector<std::uint32_t> other_generators(const Snapshots& then, const Snapshots& now) {
   std::vector<std::uint32_t> others;
   for (const auto& [replica, snapshot] : now) {
     const auto was = then.find(replica);
@@ -326,7 +118,7 @@ double largest_change(const std::vector<double>& rates) {
   return most;
 }
 
-// None where an optimiser does not count its steps.
+// None where an optimizer does not count its steps.
 using Steps = std::optional<std::uint64_t>;
 
 Steps counted(double steps) {
@@ -336,8 +128,8 @@ Steps counted(double steps) {
 }
 
 std::string steps_text(Steps steps) {
-  if (!steps) return "some optimiser steps";
-  return fmt::format("{} optimiser step{}", *steps, *steps == 1 ? "" : "s");
+  if (!steps) return "some optimizer steps";
+  return fmt::format("{} optimizer step{}", *steps, *steps == 1 ? "" : "s");
 }
 
 struct OtherWeights {
@@ -374,7 +166,7 @@ struct OtherSettings {
   static constexpr std::tuple kFields{field("settings_changed", &OtherSettings::settings_changed)};
 };
 
-// The weights are some that were saved, the optimiser is not.
+// The weights are some that were saved, the optimizer is not.
 struct OtherOptimizer {
   Steps saved_optimizer_steps;
   Steps optimizer_steps;
@@ -403,7 +195,7 @@ std::string sentence(const OtherState& seen, const Who& who) {
   const std::string saved = seen.saved_optimizer_steps
                                 ? "after " + steps_text(seen.saved_optimizer_steps)
                                 : "with these weights";
-  return fmt::format("{} went on with another optimiser state than was saved {}", who.words(),
+  return fmt::format("{} went on with another optimizer state than was saved {}", who.words(),
                      saved);
 }
 
@@ -419,8 +211,8 @@ std::string sentence(const OtherOptimizer& seen, const Who& who) {
   return fmt::format("{} went on with the weights that were saved after {}, and {}", who.words(),
                      steps_text(seen.saved_optimizer_steps),
                      seen.optimizer_steps.value_or(0) > 0
-                         ? "an optimiser that counts " + steps_text(seen.optimizer_steps)
-                         : "a new optimiser");
+                         ? "an optimizer that counts " + steps_text(seen.optimizer_steps)
+                         : "a new optimizer");
 }
 
 std::string sentence(const OtherRate& seen, const Who& who) {
@@ -458,17 +250,16 @@ void Resume::begins(const Identity& who, const TrainingSnapshot& snapshot, const
   judge(roster, log);
   prior_->saved.clear();
   if (!step_) return pass_.forget();
-  pass_.goes_on_from(std::exchange(prior_->draws, PassDraws(PassDraws::Which::kLast)), *step_,
-                     ranks_, log);
+  pass_.goes_on_from(std::exchange(prior_->draws, {}), *step_, blame_of({}).ranks, roster, log);
 }
 
-Resume::Workers Resume::now() const {
-  Workers out;
+Snapshots Resume::now() const {
+  Snapshots out;
   for (const auto& [replica, snapshot] : begun_) out[replica] = &snapshot;
   return out;
 }
 
-// Of the snapshots with as many optimiser steps that which fits, else the last that tells of
+// Of the snapshots with as many optimizer steps that which fits, else the last that tells of
 // layers; where steps are not counted, the last with these weights.
 const SnapshotRecord* Resume::matching(SignalLog& log) const {
   const double steps = begun_.begin()->second.optimizer_steps;
@@ -494,7 +285,7 @@ const SnapshotRecord* Resume::matching(SignalLog& log) const {
   return last;
 }
 
-// With the weights of a checkpoint, and not its optimiser: a warm start, or a mistake.
+// With the weights of a checkpoint, and not its optimizer: a warm start, or a mistake.
 void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
   const SnapshotRecord* one = with_weights(*prior_, model_of(now()));
   const double steps = begun_.begin()->second.optimizer_steps;
@@ -506,7 +297,7 @@ void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
       signal_of(blame_of({}), OtherOptimizer{counted(one->optimizer_steps), counted(steps)});
   signal.severity = Severity::kInfo;
   signal.remedy =
-      "Nothing for a warm start. To go on, load the optimiser's and the schedule's state as well.";
+      "Nothing for a warm start. To go on, load the optimizer's and the schedule's state as well.";
   log.add(std::move(signal));
 }
 
@@ -521,7 +312,7 @@ void Resume::judge(const Roster& roster, SignalLog& log) {
   }
   const SnapshotRecord* one = matching(log);
   if (one == nullptr) return;
-  const Workers then = saved_with(*prior_, *one);
+  const Snapshots then = saved_with(*prior_, *one);
   log.checked(&kResumeMismatch);
   if (!judge_weights(then, now(), roster, log)) return;
   if (one->model.segment == prior_->saved.back().model.segment) step_ = one->step;
@@ -530,7 +321,7 @@ void Resume::judge(const Roster& roster, SignalLog& log) {
 }
 
 // False where it goes on from something else.
-bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster& roster,
+bool Resume::judge_weights(const Snapshots& then, const Snapshots& now, const Roster& roster,
                            SignalLog& log) {
   const Model was = model_of(then);
   const Model is = model_of(now);
@@ -547,7 +338,7 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
     if (other != nullptr) seen.as_saved_after = steps_text(counted(other->optimizer_steps));
     Signal signal = signal_of(blame_of(replicas_apart(then, now)), std::move(seen));
     signal.remedy =
-        "Load model and optimiser from one checkpoint, after the model is built and before it is "
+        "Load model and optimizer from one checkpoint, after the model is built and before it is "
         "wrapped, and look for keys that `strict=False` left out.";
     log.add(std::move(signal));
     return false;
@@ -556,13 +347,13 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
   if (states.empty()) return true;
   Signal signal = signal_of(blame_of({}), OtherState{steps, names(states, roster), was.size()});
   signal.remedy =
-      "Load the optimiser's state from the checkpoint of the weights, after it holds the model's "
+      "Load the optimizer's state from the checkpoint of the weights, after it holds the model's "
       "parameters, in the order in which it was saved.";
   log.add(std::move(signal));
   return true;
 }
 
-void Resume::judge_generators(const Workers& then, const Workers& now, SignalLog& log) const {
+void Resume::judge_generators(const Snapshots& then, const Snapshots& now, SignalLog& log) const {
   Blame others;
   for (const std::uint32_t replica : other_generators(then, now)) {
     insert(others.ranks, ranks_.at(replica));
@@ -575,7 +366,8 @@ void Resume::judge_generators(const Workers& then, const Workers& now, SignalLog
   log.add(std::move(signal));
 }
 
-void Resume::judge_settings(const SnapshotRecord& one, const Workers& then, SignalLog& log) const {
+void Resume::judge_settings(const SnapshotRecord& one, const Snapshots& then,
+                            SignalLog& log) const {
   const std::uint32_t workers = step_ ? prior_->workers : 0;
   std::string changed = settings_changed(one, begun_.begin()->second, workers, begun_.size());
   if (!same_format(model_of(then), model_of(now()))) {
@@ -592,10 +384,12 @@ void Resume::update(const StepContext& context, SignalLog& log) {
   if (!prior_) return log.cannot(&kResumeMismatch, kNothing);
   if (!judged_) log.cannot(&kResumeMismatch, kNotAll);
   if (step_) judge_rates(context, log);
-  pass_.update(context, log);
+  if (draws_with_replacement(context.roster) || repeats_by_design(context.record, context.roster)) {
+    pass_.forget();
+  }
 }
 
-// A schedule that was not restored sets its own rate after the first step, at which the optimiser
+// A schedule that was not restored sets its own rate after the first step, at which the optimizer
 // still has the one that was saved.
 void Resume::judge_rates(const StepContext& context, SignalLog& log) {
   if (rates_.size() >= kRates || prior_->rates.empty() || context.record.workers.empty()) return;
@@ -614,9 +408,8 @@ void Resume::judge_rates(const StepContext& context, SignalLog& log) {
   log.add(std::move(signal));
 }
 
-void Resume::farewell(std::uint32_t rank, const FinalState& last, const Roster& /*roster*/,
-                      SignalLog& log) {
-  if (prior_) pass_.farewell(rank, last, log);
+void Resume::pass_over(const Pass& pass, const Roster& roster, SignalLog& log) {
+  if (prior_) pass_.over(pass, roster, log);
 }
 
 constexpr Check kResumeMismatchExplains[] = {&kOverlappingData, &kDataCoverage};
@@ -624,19 +417,19 @@ constinit const CheckInfo kResumeMismatch{
     .id = "resume-mismatch",
     .severity = Severity::kCritical,
     .compares =
-        "weights, optimiser state, generators and data of a run that continues with what it left",
+        "weights, optimizer state, generators and data of a run that continues with what it left",
     .fires = "at the first step; samples at the end of the pass",
     .consequence =
         "What is trained on is another model, or on other samples, than the record of before says.",
     .cannot_see =
-        "Runs whose optimiser begins at 0 steps (a warm start); optimisers without a count of "
+        "Runs whose optimizer begins at 0 steps (a warm start); optimizers without a count of "
         "steps, where the weights are none that were saved; checkpoints that were not made through "
         "`optimizer.state_dict()`, or not by this run; what loaders draw before the first step.",
     .mistake =
         "model.load_state_dict(torch.load(\"last.pt\"), strict=False)   # names that do not match\n"
         "optimizer.load_state_dict(torch.load(\"best.pt\")[\"optimizer\"])  # of another step\n"
         "for batch in loader:                                       # from the pass's beginning",
-    .fix = "Load model, optimiser, generators and the place in the data from one checkpoint.",
+    .fix = "Load model, optimizer, generators and the place in the data from one checkpoint.",
     .resembles = "NVIDIA/Megatron-LM#6858",
     .precedence = 230,
     .explains = kResumeMismatchExplains,

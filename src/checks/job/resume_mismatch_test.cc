@@ -67,7 +67,13 @@ class Continued {
   PriorRun& prior() { return prior_; }
   void update(const StepRecord& record) {
     const auto read = batches(record);
-    rule_.update({record, read, {}, {}, roster_}, log_);
+    passes_.see(record);
+    rule_.update({record, read, {}, {}, roster_, draws_}, log_);
+    end_passes();
+  }
+  void farewell(std::uint32_t rank, const FinalState& last) {
+    passes_.farewell(rank, last);
+    end_passes();
   }
   std::vector<Signal> found() const { return log_.signals(); }
   Signal only() const {
@@ -79,16 +85,20 @@ class Continued {
     EXPECT_TRUE(found().empty());
     EXPECT_EQ(state().state, CheckRecord::State::kNotPossible);
   }
-  Resume& rule() { return rule_; }
-  SignalLog& log() { return log_; }
   Roster& roster() { return roster_; }
 
  private:
+  void end_passes() {
+    for (const Pass& pass : passes_.take_over()) rule_.pass_over(pass, roster_, log_);
+  }
+
   PriorRun prior_;
   bool given_ = false;
   Resume rule_;
   Roster roster_;
   SignalLog log_;
+  Draws draws_;
+  Passes passes_;
 };
 
 constexpr auto kNothing = [](TrainingSnapshot&, std::uint32_t) {};
@@ -111,7 +121,7 @@ TEST(Resume, OtherWeightsAreNamedWithTheirDistance) {
   run.begins(with_layer(1, group(2, 2.02F)));
   const Signal found = run.only();
   EXPECT_EQ(found.severity, Severity::kCritical);
-  EXPECT_NE(sentence_of(found).find("other weights than were saved after 50 optimiser steps"),
+  EXPECT_NE(sentence_of(found).find("other weights than were saved after 50 optimizer steps"),
             std::string::npos);
   EXPECT_TRUE(found.everyone);
   EXPECT_NEAR(number_of(found, "apart_percent"), 1, 0.01);
@@ -126,13 +136,13 @@ TEST(Resume, AnotherCheckpointIsRecognised) {
   run.begins([&](TrainingSnapshot& m, std::uint32_t r) {
     if (r == 0) m.groups = earlier.front().groups;
   });
-  EXPECT_EQ(text_of(run.only(), "as_saved_after"), "40 optimiser steps");
+  EXPECT_EQ(text_of(run.only(), "as_saved_after"), "40 optimizer steps");
 }
 
-TEST(Resume, AnotherOptimiserStateIsNamed) {
+TEST(Resume, AnotherOptimizerStateIsNamed) {
   Continued run;
   run.begins(with_layer(2, group(3, 3, 8)));
-  EXPECT_NE(sentence_of(run.only()).find("another optimiser state"), std::string::npos);
+  EXPECT_NE(sentence_of(run.only()).find("another optimizer state"), std::string::npos);
 }
 
 TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
@@ -159,11 +169,11 @@ TEST(Resume, AWarmStartIsNotJudged) {
   run.expect_unknown();
 }
 
-TEST(Resume, SavedWeightsWithANewOptimiserAreInformation) {
+TEST(Resume, SavedWeightsWithANewOptimizerAreInformation) {
   Continued run;
   run.begins(kNothing, 0);
   EXPECT_EQ(run.only().severity, Severity::kInfo);
-  EXPECT_NE(sentence_of(run.only()).find("saved after 50 optimiser steps, and a new optimiser"),
+  EXPECT_NE(sentence_of(run.only()).find("saved after 50 optimizer steps, and a new optimizer"),
             std::string::npos);
   Continued uncounted;  // as of momentum
   uncounted.prior().saved = saved(kNaN);
@@ -269,7 +279,7 @@ TEST(Resume, AtAnotherStepNothingIsKnown) {
   Continued same;  // weights
   ASSERT_EQ(same.begins(kNothing, 1).found().size(), 1U);
   EXPECT_EQ(same.only().severity, Severity::kInfo);
-  EXPECT_NE(sentence_of(same.only()).find("that counts 1 optimiser step"), std::string::npos);
+  EXPECT_NE(sentence_of(same.only()).find("that counts 1 optimizer step"), std::string::npos);
 }
 
 TEST(Resume, WithoutACountTheWeightsTell) {
@@ -372,14 +382,12 @@ Continued goes_on(const GoesOn& how) {
   const FinalState last = last_words(0, how.steps - 1, how.ended ? 1 : 0);
   for (std::uint64_t s = 0; s < how.steps; ++s) {
     if (how.told_at_the_end && s + 1 == how.steps) {  // the last step comes after the farewells
-      for (std::uint32_t r = 0; r < kWorkers; ++r) {
-        run.rule().farewell(r, last, run.roster(), run.log());
-      }
+      for (std::uint32_t r = 0; r < kWorkers; ++r) run.farewell(r, last);
     }
     run.update(step_of(s, 0, s, how.index + 8 * s, how.contents));
   }
   if (how.told_at_the_end) return run;
-  StepRecord next = step_of(how.steps, 1, 0, 0);
+  StepRecord next = step_of(how.steps, 1, 0, 0, how.contents);
   for (WorkerRecord& w : next.workers) set(w, FingerprintKind::kDataEnded, how.ended);
   run.update(next);
   return run;

@@ -167,7 +167,7 @@ constinit const CheckInfo kReductionDtype{
     .fires =
         "now, where the reduction is audited; 16-bit gradients added in their own format are "
         "information",
-    .consequence = "Small gradients are lost in the sum, more of them the more workers there are.",
+    .consequence = "Small gradients are lost in the sum, more of them the more ranks there are.",
     .cannot_see = "Steps that were not audited; where every format gives the same bits.",
     .mistake = "ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)",
     .fix =

@@ -116,13 +116,13 @@ std::string sentence(const MeansOfSome& seen, const Who& who) {
 
 std::string sentence(const LayersScaled& seen, const Who& who) {
   return fmt::format(
-      "The reduced gradient of {} was {} times the mean of the workers' gradients{}{}{}",
+      "The reduced gradient of {} was {} times the mean of the ranks' gradients{}{}{}",
       who.within(), number(seen.factor), seen.where(), seen.factor_is.empty() ? "" : ": ",
       seen.factor_is);
 }
 
 std::string sentence(const NotTheMean& seen, const Who& who) {
-  return fmt::format("The reduced gradient of {} was not the mean of the workers' gradients{}",
+  return fmt::format("The reduced gradient of {} was not the mean of the ranks' gradients{}",
                      who.within(), seen.where());
 }
 

@@ -36,7 +36,7 @@ namespace presum::checks {
 namespace {
 
 constexpr const char* kNotRead =
-    "No worker read a reduced gradient (it is read at the first step and every 25th).";
+    "No rank read a reduced gradient (it is read at the first step and every 25th).";
 constexpr double kScaleOff = 0.1;
 constexpr double kSigmas = 6;
 
@@ -119,7 +119,7 @@ struct Scaled {
 };
 
 std::string sentence(const NeverDue& /*seen*/, const Who& who) {
-  return who.words() + " ran the optimiser on gradients that were never due to be reduced";
+  return who.words() + " ran the optimizer on gradients that were never due to be reduced";
 }
 
 // Which forward passes went around the wrapper, from "the" to "so "; empty for none.
@@ -151,9 +151,9 @@ std::string sentence(const MadeNonfinite& /*seen*/, const Who& who) {
 }
 
 std::string sentence(const Scaled& seen, const Who& who) {
-  return fmt::format(
-      "The reduced gradient of {} was {} times the mean of the workers' gradients{}{}",
-      who.within(), number(seen.factor), seen.factor_is.empty() ? "" : ": ", seen.factor_is);
+  return fmt::format("The reduced gradient of {} was {} times the mean of the ranks' gradients{}{}",
+                     who.within(), number(seen.factor), seen.factor_is.empty() ? "" : ": ",
+                     seen.factor_is);
 }
 
 class Reduction final : public Rule {
@@ -286,10 +286,10 @@ constexpr Check kNoReductionExplains[] = {
 constinit const CheckInfo kNoReduction{
     .id = "no-reduction",
     .severity = Severity::kCritical,
-    .compares = "whether gradients were averaged at all before the optimiser ran",
+    .compares = "whether gradients were averaged at all before the optimizer ran",
     .fires = "now; where reduced gradients are read",
     .consequence =
-        "Every worker trains a model of its own; what is saved is the model of one of them, "
+        "Every rank trains a model of its own; what is saved is the model of one of them, "
         "trained on its share of the data.",
     .cannot_see =
         "A reduction by means that presum does not know is not seen either: name it with "
@@ -301,7 +301,7 @@ constinit const CheckInfo kNoReduction{
         "optimizer.step()",
     .fix =
         "Call the wrapped model itself, not `.module`, and end `no_sync()` before the last "
-        "backward pass of each optimiser step. Every worker trains a model of its own until then.",
+        "backward pass of each optimizer step. Every rank trains a model of its own until then.",
     .resembles = "pytorch/pytorch#104336",
     .precedence = 40,
     .explains = kNoReductionExplains,
@@ -338,9 +338,9 @@ constexpr Check kReducedGradientMismatchExplains[] = {
 constinit const CheckInfo kReducedGradientMismatch{
     .id = "reduced-gradient-mismatch",
     .severity = Severity::kCritical,
-    .compares = "whether all workers hold the same reduced gradient",
+    .compares = "whether all ranks hold the same reduced gradient",
     .fires = "now, where they are read",
-    .consequence = "Workers that step along different gradients drift apart from here on.",
+    .consequence = "Ranks that step along different gradients drift apart from here on.",
     .cannot_see = "It is looked at in the first step and in every 25th.",
     .mistake =
         "if rank in active:  # only some ranks reduce this parameter\n    dist.all_reduce(p.grad, "

@@ -54,7 +54,7 @@ TEST(NoReduction, AWrapperThatIsGoneAroundButReducesIsFine) {
   expect_quiet(played(40, [](WorkerRecord& x) { set(x, Kind::kWrapperForward, 0); }));
 }
 
-TEST(NoReduction, OptimiserStepsOnUnreducedGradientsAreNamedByRank) {
+TEST(NoReduction, OptimizerStepsOnUnreducedGradientsAreNamedByRank) {
   for (const std::uint64_t most : {6U, 1U}) {  // a count that stays is not seen again
     Watched w = played(9, [&](StepRecord& r) {
       if (r.step >= 4) r.workers[2].number.unreduced = std::min(r.step - 3, most);

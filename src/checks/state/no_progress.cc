@@ -13,13 +13,13 @@
 // and parameters that are changed by hand move. `passed` needs a parameter that was seen to change;
 // where no optimizer of torch's steps and nothing changes, nothing is known (`not-possible`). Where
 // other parts change, a layer is named that stood still for two rounds and had a gradient in each
-// of their steps: without an optimiser that holds it that is said, and where its learning rate is 0
+// of their steps: without an optimizer that holds it that is said, and where its learning rate is 0
 // it is information; of so many such layers that their names do not fit into 1,024 bytes, nothing
 // is said of the rest. A layer of one element is left alone: programs hold scalars at a bound
 // (CLIP's `logit_scale`). Hashes cannot tell that most elements stand still: for that a sample (8
-// parameters of 16 bits in the optimiser, 512 elements of each with a gradient) is held against
-// what the optimiser's step has left, in one step of 10; more than half unchanged in 3 samples in a
-// row is a finding. Not where the optimiser keeps more than torch's own moments: a copy in fp32, or
+// parameters of 16 bits in the optimizer, 512 elements of each with a gradient) is held against
+// what the optimizer's step has left, in one step of 10; more than half unchanged in 3 samples in a
+// row is a finding. Not where the optimizer keeps more than torch's own moments: a copy in fp32, or
 // what rounding lost (Kahan); nor where a setting or the class is called stochastic, since what
 // stands still in one step moves in another. Hashes of sharded parameters (FSDP2) are those of this
 // rank's shard.

@@ -37,7 +37,7 @@ TEST(NoProgress, OnePartThatMovesIsProgress) {
   EXPECT_EQ(w.check("no-progress").state, CheckRecord::State::kPassed);
 }
 
-TEST(NoProgress, NeedsOptimiserStepsThatShouldChangeSomething) {
+TEST(NoProgress, NeedsOptimizerStepsThatShouldChangeSomething) {
   const auto found = [](auto&& healthy) {
     Watched w = played(200, [&](StepRecord& r) {
       hash(r, 0);

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // optimizer-mismatch, mode-mismatch, environment-mismatch, sampler-mismatch.
-#include "checks/state/settings.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -93,7 +91,7 @@ TEST(Optimizer, SaysEachWordOnceAndNamesTheClass) {
     set(r.workers[7], Kind::kOptimizerSettings, 0xBAD);
     set(r.workers[7], Kind::kLearningRate, 2e-3);
   });
-  EXPECT_EQ(w.first().title, "Rank 7 had another optimiser: class and learning rate");
+  EXPECT_EQ(w.first().title, "Rank 7 had another optimizer: class and learning rate");
   EXPECT_EQ(held(w.first(), "optimizer_class"), "0-6: AdamW; 7: SGD");
   Watched unnamed =
       played(0, [](StepRecord& r) { set(r.workers[7], Kind::kOptimizerClass, 0x56D); });
@@ -123,7 +121,7 @@ TEST(Settings, WhereNobodyIsTheMinorityTheRanksDiffer) {
     Watched w = played({.workers = 2}, 0, [&](StepRecord& r) { set(r.workers[1], kind, 0xBAD); });
     return w.first().title;
   };
-  EXPECT_EQ(title(Kind::kLearningRate), "The ranks differ in their optimiser: learning rate");
+  EXPECT_EQ(title(Kind::kLearningRate), "The ranks differ in their optimizer: learning rate");
   EXPECT_EQ(title(Kind::kModes), "The ranks differ in their mode: training or evaluation");
   EXPECT_EQ(title(Kind::kDtype),
             "The ranks compute in different ways: dtype of parameters or autocast");

@@ -78,7 +78,7 @@ bool all_draw_in_forward(const StepContext& context, const Ranks& ranks, std::si
 class Rng final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
-    log.cannot(&kSharedRng, "The workers did not send the states of their generators.");
+    log.cannot(&kSharedRng, "The ranks did not send the states of their generators.");
     for (const WorkerRecord& w : context.record.workers) follow(w);
     for (std::size_t g = 0; g < kGenerators.size(); ++g) {
       if (split(context.record, kGenerators[g].kind).known > 1) {
@@ -139,7 +139,7 @@ constexpr FingerprintKind kSharedRngKinds[] = {
 constinit const CheckInfo kSharedRng{
     .id = "shared-rng",
     .severity = Severity::kInfo,
-    .compares = "random generators of all workers, where they are in use",
+    .compares = "random generators of all ranks, where they are in use",
     .fires = "now under dropout, else after 3 records; a warning where the forward pass draws",
     .consequence =
         "Ranks draw the same noise, so dropout or augmentation is less random than it looks.",

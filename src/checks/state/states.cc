@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // **parameter-desync, buffer-desync.** A slice is hashed at each step and all are in 25, so the
 // first step is that of the hash; the evidence says when the same slice was equal before. Last
-// parameters are compared between workers with equal counts of optimiser steps. Buffers are
+// parameters are compared between workers with equal counts of optimizer steps. Buffers are
 // compared before the forward pass only. Those that `local_buffers=` names are not. Ranks that join
 // within 50 steps belong to the same finding, later ones to their own.
 //
-// **state-desync.** The optimiser's tensors of a parameter (moments, counters, copies in more bits)
+// **state-desync.** The optimizer's tensors of a parameter (moments, counters, copies in more bits)
 // are hashed once in 50 steps, part by part, and compared as parameters are. Not those of ZeRO,
 // which shards them. `monitor.watch("ema", module_or_tensors)` adds what else must be equal on all
 // ranks; what not all ranks watch by that name is not compared, and told (information). Under FSDP2
@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "checks/engine/agree.h"
 #include "checks/engine/rules.h"
 #include "checks/engine/text.h"
 
@@ -42,7 +43,7 @@ constexpr const char* kBase =
 constexpr const char* kWatchedRemedy =
     "Update what is watched on every rank alike, from equal values; or broadcast it from one rank.";
 constexpr const char* kOwnBuffers =
-    "FSDP2 keeps each rank's own buffers: use synchronised BatchNorm, or average them before the "
+    "FSDP2 keeps each rank's own buffers: use synchronized BatchNorm, or average them before the "
     "model is evaluated or saved.";
 
 using Kind = StateHash::Kind;
@@ -62,10 +63,10 @@ constexpr std::array<Said, 5> kSaid{{
      "No parameters were hashed."},
     {Kind::kBuffers, &kBufferDesync, "buffers", "buffers",
      "The model has no shared buffers, or none were hashed."},
-    {Kind::kOptimizer, &kStateDesync, "optimiser state", "optimiser state",
-     "No optimiser state was hashed, and nothing is watched."},
+    {Kind::kOptimizer, &kStateDesync, "optimizer state", "optimizer state",
+     "No optimizer state was hashed, and nothing is watched."},
     {Kind::kWatched, &kStateDesync, "values of what they watch", "watched values",
-     "No optimiser state was hashed, and nothing is watched."},
+     "No optimizer state was hashed, and nothing is watched."},
 }};
 
 const Said& said_of(Kind kind) { return *std::ranges::find(kSaid, kind, &Said::kind); }
@@ -100,8 +101,8 @@ struct OtherSteps {
 };
 
 std::string sentence(const OtherSteps& /*seen*/, const Who& who) {
-  return who.words() + (who.everyone ? " took different numbers of optimiser steps"
-                                     : " took another number of optimiser steps than the others");
+  return who.words() + (who.everyone ? " took different numbers of optimizer steps"
+                                     : " took another number of optimizer steps than the others");
 }
 
 struct NotWatched {
@@ -209,7 +210,7 @@ class States final : public Rule {
     looked_[looks_++ % looked_.size()] = context.record.step;
   }
 
-  // Last hashes are compared between workers that took the same number of optimiser steps, if they
+  // Last hashes are compared between workers that took the same number of optimizer steps, if they
   // took any, as soon as more than half of all agree or all have left.
   void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
                 SignalLog& log) override {
@@ -240,7 +241,7 @@ class States final : public Rule {
     const auto shards = shards_of(context.record, kind);
     if (shards.empty()) return log.cannot(said_of(kind).check, said_of(kind).not_known);
     if (shards.size() == context.workers()) {
-      return log.cannot(said_of(kind).check, "No two workers hold the same shard.");
+      return log.cannot(said_of(kind).check, "No two ranks hold the same shard.");
     }
     log.checked(said_of(kind).check);
     if (all_equal(context.record)) return;
@@ -269,8 +270,9 @@ class States final : public Rule {
       std::ranges::set_difference(all, own, std::inserter(missing, missing.end()));
       return own.size() < all.size();
     });
-    if (unwatched_.see(!missing.empty(), context.record.step) < kUnwatched) return;
-    Signal signal = sighting(&kStateDesync, context, std::move(blame), 0,
+    auto broken = watched_.see(std::move(blame), context.record.step);
+    if (!broken) return;
+    Signal signal = sighting(&kStateDesync, context.record.step, std::move(*broken), 0,
                              NotWatched{names(missing, context.roster)});
     signal.severity = Severity::kInfo;
     signal.remedy = "Call `monitor.watch` on every rank, with the same name.";
@@ -288,12 +290,12 @@ class States final : public Rule {
     Signal signal = sighting(&kStateDesync, context, std::move(blame), 0.99,
                              UnlikeParameters{shortened(what, 200)});
     signal.remedy =
-        "Send the parameters to the copy again after the optimiser's step, all of them, cast once; "
+        "Send the parameters to the copy again after the optimizer's step, all of them, cast once; "
         "look at names that the copy has otherwise.";
     log.add(std::move(signal), kRound);
   }
 
-  // A worker that leaves out a step of its optimiser stays behind; a packet that was made a
+  // A worker that leaves out a step of its optimizer stays behind; a packet that was made a
   // snapshot earlier does not. One that had no input under join() rightly does: it gets the
   // parameters in the end.
   void compare_clocks(const StepContext& context, SignalLog& log) {
@@ -305,20 +307,20 @@ class States final : public Rule {
     const Split clocks = split(std::move(held));
     const bool counted =
         std::ranges::all_of(clocks.groups, [](const auto& g) { return g.value > 0; });
-    lagging_.see(clocks.differs() && counted, context.record.step);
-    lagged_ = lagged_ || lagging_.length > 1;
-    if (lagging_.length < 2) return;
-    Signal signal =
-        sighting(&kParameterDesync, context, clocks.blame(), 0.95, OtherSteps{clocks.text()});
-    signal.first_step = lagging_.first_step;
+    const bool differ = clocks.differs() && counted;
+    lags_ = differ;
+    auto broken = steps_.see(differ ? clocks.blame() : Blame{}, context.record.step);
+    lagged_ = lagged_ || broken;
+    if (!broken) return;
+    Signal signal = sighting(&kParameterDesync, context.record.step, std::move(*broken), 0.95,
+                             OtherSteps{clocks.text()});
     log.add(std::move(signal), kRound);
   }
 
   void report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
               const Roster& roster, SignalLog& log) {
-    // After other numbers of steps an optimiser's state is another one.
-    const bool behind = lagged_ || lagging_.length > 0;
-    if (!held.differs() || (kind == Kind::kOptimizer && behind)) return;
+    // After other numbers of steps an optimizer's state is another one.
+    if (!held.differs() || (kind == Kind::kOptimizer && (lagged_ || lags_))) return;
     Groups& all = differ_[static_cast<std::size_t>(kind)];
     for (const std::uint64_t group : differ) {
       if (all.size() < kGroups) all.insert(group);
@@ -337,7 +339,7 @@ class States final : public Rule {
       signal.severity = Severity::kInfo;  // nothing broadcasts them there
       signal.remedy = kOwnBuffers;
     }
-    // All of it is hashed at step 0, and then within a round; of optimisers' state half of that,
+    // All of it is hashed at step 0, and then within a round; of optimizers' state half of that,
     // and what is watched from some step on.
     const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;
     if (by_rounds && (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0))) {
@@ -352,15 +354,16 @@ class States final : public Rule {
     std::vector<RankValue> held;  // what differs from it, as one hash; 0: nothing
     Groups differ;
   };
-  std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimiser steps; at most 64
+  std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimizer steps; at most 64
   // Steps of the last records, in turn: so many later the same part of the model is hashed again.
   std::array<std::uint64_t, 25> looked_{};
   std::uint64_t looks_ = 0;
   std::array<Groups, 6> differ_;  // all that differed, by StateHash::Kind
   bool joined_ = false;           // some worker had no input at some step
-  Streak unwatched_;              // not all watched the same
-  Streak lagging_;                // clocks differ
-  bool lagged_ = false;           // ever
+  Agreement watched_{kUnwatched};
+  Agreement steps_{2};   // numbers of optimizer steps
+  bool lags_ = false;    // they differ now
+  bool lagged_ = false;  // or ever did, two records in a row
   std::uint64_t last_step_ = 0;
   std::size_t workers_ = 0;  // in the last record
 };
@@ -373,7 +376,7 @@ constexpr Check kStateDesyncExplains[] = {&kParameterDesync, &kBufferDesync,  &k
 constinit const CheckInfo kStateDesync{
     .id = "state-desync",
     .severity = Severity::kCritical,
-    .compares = "the optimiser's moments and counters, and what `monitor.watch` names",
+    .compares = "the optimizer's moments and counters, and what `monitor.watch` names",
     .fires = "within 50 steps; what is watched within 25",
     .consequence = "The next step differs between ranks although their gradients agree.",
     .cannot_see =
@@ -383,7 +386,7 @@ constinit const CheckInfo kStateDesync{
         "if rank == 0: optimizer.load_state_dict(torch.load(\"optimizer.pt\"))\n"
         "monitor.watch(\"ema\", ema_model)  # must be equal everywhere",
     .fix =
-        "Load one checkpoint of the optimiser on every rank, after it holds its parameters, and "
+        "Load one checkpoint of the optimizer on every rank, after it holds its parameters, and "
         "change its state on all ranks alike; broadcast what is watched from one rank.",
     .precedence = 240,
     .explains = kStateDesyncExplains,
@@ -395,14 +398,14 @@ constexpr Check kBufferDesyncExplains[] = {&kRankOutlier, &kLossEvent};
 constinit const CheckInfo kBufferDesync{
     .id = "buffer-desync",
     .severity = Severity::kWarning,
-    .compares = "buffers (such as BatchNorm statistics) of all workers",
+    .compares = "buffers (such as BatchNorm statistics) of all ranks",
     .fires = "within 25 steps",
     .consequence = "Evaluation and checkpoints depend on the rank that makes them.",
     .cannot_see =
         "Buffers that `local_buffers=` declares, and what happens after the forward pass.",
     .mistake = "ddp = DistributedDataParallel(model, broadcast_buffers=False)  # with BatchNorm",
     .fix =
-        "Leave `broadcast_buffers` on, use synchronised BatchNorm, or declare the buffers with "
+        "Leave `broadcast_buffers` on, use synchronized BatchNorm, or declare the buffers with "
         "`local_buffers=`. Otherwise evaluation and checkpoints depend on the rank.",
     .resembles = "mmdetection#2539",
     .precedence = 250,
@@ -417,10 +420,10 @@ constexpr Check kParameterDesyncExplains[] = {&kNonfiniteGradient, &kNonfiniteLo
 constinit const CheckInfo kParameterDesync{
     .id = "parameter-desync",
     .severity = Severity::kCritical,
-    .compares = "parameters and optimiser-step counts of all workers",
+    .compares = "parameters and optimizer-step counts of all ranks",
     .fires = "within 25 steps; counts after 2 records",
     .consequence =
-        "The workers' gradients are of different models, and their mean is the gradient of none.",
+        "The ranks' gradients are of different models, and their mean is the gradient of none.",
     .cannot_see = "A difference is dated by the step of its hash, at most 25 steps late.",
     .mistake =
         "model.apply(init_weights)       # after DDP had broadcast the parameters\n"
@@ -428,7 +431,7 @@ constinit const CheckInfo kParameterDesync{
         "    optimizer.step()",
     .fix =
         "Broadcast the parameters from one rank and take every decision to step or skip on all "
-        "ranks alike. Initialise before the model is wrapped, and restart from a checkpoint of "
+        "ranks alike. Initialize before the model is wrapped, and restart from a checkpoint of "
         "before.",
     .resembles = "pytorch/pytorch#69031",
     .precedence = 260,

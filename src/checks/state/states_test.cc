@@ -89,7 +89,7 @@ TEST(States, WhatSomeDoNotWatchIsTold) {
   EXPECT_EQ(text_of(w.first(), "watched_by_some"), "ema");
 }
 
-TEST(States, OfTheOptimiserAndOfWhatIsWatchedMustMatch) {
+TEST(States, OfTheOptimizerAndOfWhatIsWatchedMustMatch) {
   for (const auto kind : {StateHash::Kind::kOptimizer, StateHash::Kind::kWatched}) {
     Watched w;
     w.diagnoser.hello(who(6, 6), {"h", {}, {{3, 0, "ema"}}});
@@ -103,12 +103,12 @@ TEST(States, OfTheOptimiserAndOfWhatIsWatchedMustMatch) {
   }
 }
 
-TEST(States, AnOptimisersStateAfterOtherNumbersOfStepsIsAnotherOne) {
+TEST(States, AnOptimizersStateAfterOtherNumbersOfStepsIsAnotherOne) {
   Watched w = played(90, [](StepRecord& r) {
     if (r.step >= 4) r.workers[6].optimizer_step -= 1;
     also(r, StateHash::Kind::kOptimizer, 6);
   });
-  expect(w, "parameter-desync", {.title = "number of optimiser steps"});
+  expect(w, "parameter-desync", {.title = "number of optimizer steps"});
 }
 
 TEST(States, CopiesThatAreNotEqualAreNamed) {
@@ -158,7 +158,7 @@ TEST(States, RanksThatDriftLaterAreAFindingOfTheirOwn) {
   EXPECT_EQ(found[1].first_step, 150U);
 }
 
-TEST(States, AWorkerThatLeavesOutAnOptimiserStep) {
+TEST(States, AWorkerThatLeavesOutAnOptimizerStep) {
   Watched w = played(9, [](StepRecord& r) {
     if (r.step >= 5) r.workers[0].optimizer_step -= 1;
   });
@@ -170,7 +170,7 @@ TEST(States, TwoWorkersWithOtherClocksDiffer) {
   Watched w = played({.workers = 2}, 20, [](StepRecord& r) {
     if (r.step >= 4) r.workers[1].optimizer_step -= 1;
   });
-  EXPECT_EQ(w.first().title, "Both ranks took different numbers of optimiser steps");
+  EXPECT_EQ(w.first().title, "Both ranks took different numbers of optimizer steps");
 }
 
 TEST(States, AWorkerWithoutInputMayStayBehind) {

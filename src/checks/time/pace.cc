@@ -16,7 +16,7 @@
 namespace presum::checks {
 namespace {
 
-constexpr const char* kUntimed = "The times of a step were not known on all workers so far.";
+constexpr const char* kUntimed = "The times of a step were not known on all ranks so far.";
 constexpr std::size_t kUsual = 64;      // steps that tell what is usual
 constexpr std::size_t kLeastUsual = 8;  // before which nothing is said
 constexpr double kTimesUsual = 2;

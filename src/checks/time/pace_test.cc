@@ -20,6 +20,7 @@ std::vector<Signal> paced(std::uint64_t steps, const Spoil& spoil) {
   const detect::StepAlarms alarms;
   const detect::TimeAlarms times;
   const Roster roster;
+  const Draws draws;
   std::mt19937_64 random{11};
   for (std::uint64_t step = 0; step < steps; ++step) {
     StepRecord r;
@@ -34,7 +35,7 @@ std::vector<Signal> paced(std::uint64_t steps, const Spoil& spoil) {
       for (double& x : w.times.seconds) x *= 1 + std::normal_distribution<>(0, 0.03)(random);
       spoil(step, w);
     }
-    rule->update({r, {}, alarms, times, roster}, log);
+    rule->update({r, {}, alarms, times, roster, draws}, log);
   }
   return log.signals();
 }

@@ -14,6 +14,8 @@
 
 #include "checks/engine/rules.h"
 #include "checks/time/phase_means.h"
+#include "checks/time/slower.h"
+#include "checks/time/token_times.h"
 
 namespace presum::checks {
 namespace {
@@ -21,11 +23,8 @@ namespace {
 using detect::Alarm;
 
 constexpr double kLeastSeconds = 2e-3;     // a step that a worker takes longer
-constexpr double kLeastQueued = 2e-2;      // where it is a processor that it waits for
 constexpr double kLeastOfScatter = 1;      // of these over steps
 constexpr double kLeastWaited = 0.3;       // of these, that the others are seen to wait
-constexpr double kMostOfIt = 0.5;          // a share that names the cause
-constexpr double kNearlyAll = 0.9;         // a share that names the phase alone
 constexpr std::uint64_t kLongEnough = 20;  // steps
 constexpr double kStarvedShare = 0.3;
 constexpr double kStarvedSeconds = 2e-2;
@@ -40,114 +39,6 @@ constexpr std::array kChecksHere = {&kSlowRank, &kSlowNode, &kDataStarved, &kUne
 constexpr const char* kNotTimed =
     "The times of a step were not known on two ranks so far: the first step's never are, nor "
     "where FSDP trains on a device.";
-
-std::string in_phase(Phase phase) {
-  switch (phase) {
-    case Phase::kData:
-      return "before its first forward pass, for data or what the loop does there";
-    case Phase::kForward:
-      return "in its forward pass and loss";
-    case Phase::kBackward:
-      return "in its backward pass";
-    case Phase::kOptimizer:
-      return "in its optimiser's step";
-    case Phase::kRest:
-    case Phase::kReduction:
-      break;
-  }
-  return "between passes and the optimiser's step";
-}
-
-Phase slowest_phase(const BesideOthers& times) {
-  std::size_t most = 0;
-  for (std::size_t p = 0; p < kPhaseCount; ++p) {
-    const bool own = static_cast<Phase>(p) != Phase::kReduction;
-    if (own && times.phases[p] > times.phases[most]) most = p;
-  }
-  return static_cast<Phase>(most);
-}
-
-// Which kinds of time make a worker's own time longer than the others', each by half of it or more,
-// as its thread's clocks tell. None where they do not.
-struct Causes {
-  bool computes = false;
-  bool queued = false;   // for a processor, beyond what its computing costs at the others' rate
-  bool blocked = false;  // neither
-  bool only_queued() const { return queued && !computes; }
-};
-
-Causes causes_of(const BesideOthers& times) {
-  const auto& [processor, queued] = times.thread;
-  const auto& [others_processor, others_queued] = times.others_thread;
-  const double least = kMostOfIt * times.own;
-  const double computes = processor - others_processor;
-  if (!(processor > 0 && others_processor > 0)) return {};
-  // Who computes longer is queued longer: what it would save by computing as long as the others.
-  const double with_its_queue = computes * (1 + queued / processor);
-  const double queued_beyond = queued - processor * others_queued / others_processor;
-  const double idle = times.others_own + times.own - processor - queued;
-  const double idle_longer = times.own - computes - (queued - others_queued);
-  return {.computes = with_its_queue >= least,
-          .queued = queued_beyond >= least,
-          .blocked = std::min(idle, idle_longer) >= least};
-}
-
-double queued_longer(const BesideOthers& times) {
-  return times.thread.queued - times.others_thread.queued;
-}
-
-struct Slower {
-  // As far as its thread's clocks and its tokens tell.
-  enum class By : std::uint8_t {
-    kTokens,
-    kQueue,  // alone
-    kUnknown,
-    kComputing,
-    kComputingAndQueue,
-    kSleep,
-  };
-
-  By by = By::kUnknown;
-  double log10_evidence = 0;
-  Phase slowest = Phase::kRest;
-  std::string phase;       // it, or "processor": what is waited for
-  double phase_share = 0;  // of what is longer
-  double longer_ms = 0;
-  double others_own_ms = 0;
-  double times_the_others = 1;
-  double others_wait_ms = 0;
-  double step_ms = 0;
-  double job_share = 0;
-  // Of its thread.
-  double on_processor_share = kNaN;
-  double processor_times_the_others = kNaN;
-  double queued_longer_ms = kNaN;
-  // Where it is by tokens.
-  double longer_by_tokens_ms = kNaN;
-  double correlation = kNaN;
-
-  std::string because() const {
-    constexpr std::array kNames = {"longer batches",      "queue",        "", "computing",
-                                   "computing and queue", "sleep or wait"};
-    return kNames[static_cast<std::size_t>(by)];
-  }
-  static constexpr std::tuple kFields{
-      field("time_log10_evidence", &Slower::log10_evidence),
-      field("because", &Slower::because),
-      field("phase", &Slower::phase),
-      field("phase_share", &Slower::phase_share),
-      field("longer_ms", &Slower::longer_ms),
-      field("others_own_ms", &Slower::others_own_ms),
-      field("times_the_others", &Slower::times_the_others),
-      field("others_wait_ms", &Slower::others_wait_ms),
-      field("step_ms", &Slower::step_ms),
-      field("job_share", &Slower::job_share),
-      field("on_processor_share", &Slower::on_processor_share),
-      field("processor_times_the_others", &Slower::processor_times_the_others),
-      field("queued_longer_ms", &Slower::queued_longer_ms),
-      field("longer_by_tokens_ms", &Slower::longer_by_tokens_ms),
-      field("correlation", &Slower::correlation)};
-};
 
 struct SlowHost {
   std::string host;
@@ -182,43 +73,6 @@ struct LongestBatch {
                                       field("job_share", &LongestBatch::job_share)};
 };
 
-std::string in_phases(const Slower& seen) {
-  const char* much = seen.phase_share >= kNearlyAll  ? ""
-                     : seen.phase_share >= kMostOfIt ? "mostly "
-                                                     : "in several phases, the most ";
-  return much + in_phase(seen.slowest);
-}
-
-std::string where(const Slower& seen) {
-  using By = Slower::By;
-  switch (seen.by) {
-    case By::kTokens:
-      return "for longer batches: its time follows its tokens";
-    case By::kQueue:
-      return "waiting for a processor";
-    case By::kUnknown:
-      break;
-    case By::kComputing:
-      return fmt::format("{}: it computed {:.3g} times as long", in_phases(seen),
-                         seen.processor_times_the_others);
-    case By::kComputingAndQueue:
-      return fmt::format(
-          "{}: it computed {:.3g} times as long and waited {:.3g} ms longer for a processor",
-          in_phases(seen), seen.processor_times_the_others, seen.queued_longer_ms);
-    case By::kSleep:
-      return in_phases(seen) + ": its thread slept, or waited for something";
-  }
-  return in_phases(seen);
-}
-
-std::string sentence(const Slower& seen, const Who& who) {
-  return fmt::format(
-      "{} took {:.3g} ms longer than the others in each step, {}; the others wait {:.3g} ms of "
-      "{:.3g} ms a step: {:.0f}% of the job",
-      who.words(), seen.longer_ms, where(seen), seen.others_wait_ms, seen.step_ms,
-      100 * seen.job_share);
-}
-
 std::string sentence(const SlowHost& seen, const Who& who) {
   return fmt::format(
       "All ranks of host {} ({}) took about {:.3g} ms longer than the others in each step",
@@ -239,54 +93,6 @@ std::string sentence(const LongestBatch& seen, const Who& who) {
       who.words(), seen.waiting_ms, seen.step_ms, 100 * seen.job_share);
 }
 
-Slower::By reason(const Causes& causes, double queued_seconds) {
-  using By = Slower::By;
-  if (causes.only_queued()) return By::kQueue;
-  if (causes.blocked) return By::kSleep;
-  if (!causes.computes) return By::kUnknown;
-  return causes.queued && queued_seconds >= kLeastQueued ? By::kComputingAndQueue : By::kComputing;
-}
-
-Slower slower(const BesideOthers& times, const Causes& causes, double log10_evidence) {
-  const Phase phase = slowest_phase(times);
-  const double share = times.phases[static_cast<std::size_t>(phase)] / times.own;
-  Slower out{.by = reason(causes, queued_longer(times)),
-             .log10_evidence = log10_evidence,
-             .slowest = phase,
-             .phase = causes.only_queued() ? "processor" : to_string(phase),
-             .phase_share = causes.only_queued() ? kNaN : share,
-             .longer_ms = 1e3 * times.own,
-             .others_own_ms = 1e3 * times.others_own,
-             .times_the_others = (times.others_own + times.own) / times.others_own,
-             .others_wait_ms = -1e3 * times.waits,
-             .step_ms = 1e3 * times.step,
-             .job_share = -times.waits / times.step};
-  if (times.on_processor > 0) out.on_processor_share = times.on_processor;
-  if (times.others_thread.processor > 0) {
-    out.processor_times_the_others = times.thread.processor / times.others_thread.processor;
-  }
-  if (queued_longer(times) > 0) out.queued_longer_ms = 1e3 * queued_longer(times);
-  return out;
-}
-
-// Of slow-rank; empty: that of the catalogue.
-std::string remedy_of(const Causes& causes) {
-  if (causes.only_queued()) {
-    return "Look at what else runs on this rank's processors, or which quota holds it back: start "
-           "fewer threads (`OMP_NUM_THREADS`) and processes, or give each rank processors of its "
-           "own.";
-  }
-  if (causes.blocked) {
-    return "Look at what this rank alone waits for in the named phase: a disk, a network, a lock, "
-           "another process or thread, a sleep.";
-  }
-  if (causes.computes) {
-    return "Look at what this rank alone computes in the named phase: work behind `if rank == 0`, "
-           "logging, another precision or build, a slower processor.";
-  }
-  return "";
-}
-
 // Of how the job as a whole spends its time, seen over that many steps.
 Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps, Evidence seen) {
   Signal signal = sighting(check, record.step, of_all(record), kConfidence, std::move(seen));
@@ -294,84 +100,6 @@ Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps, E
   signal.severity = Severity::kInfo;
   return signal;
 }
-
-constexpr double kForgetting = 0.99;
-constexpr double kTimesFollow = 0.7;  // correlation
-constexpr std::uint64_t kTokenTimesFrom = 10;
-
-// Without what the thread waited for a processor, which no token asks for.
-double computes(const WorkerRecord& w) {
-  constexpr double kMostQueued = 0.9;
-  const double seconds = w.times.of(Phase::kForward) + w.times.of(Phase::kBackward);
-  const double queued = std::isnan(w.times.queued) ? 0 : w.times.queued;
-  return seconds - std::min(queued, kMostQueued * seconds);
-}
-
-// Whether the time that workers compute for follows the tokens of their batches: a regression of
-// the logarithms within each step, over about its last hundred.
-class TokenTimes {
- public:
-  // REQUIRES: all_timed(record). Steps whose token counts are not all known are left out.
-  void see(const StepRecord& record) {
-    const auto& workers = record.workers;
-    const auto n = static_cast<double>(workers.size());
-    double x_mean = 0;
-    double y_mean = 0;
-    double seconds = 0;
-    for (const WorkerRecord& w : workers) {
-      if (w.tokens == 0 || !(computes(w) > 0)) return;
-      x_mean += std::log(static_cast<double>(w.tokens)) / n;
-      y_mean += std::log(computes(w)) / n;
-      seconds += computes(w);
-    }
-    for (double* sum : {&xx_, &xy_, &yy_, &weight_}) *sum *= kForgetting;
-    bool differ = false;
-    for (const WorkerRecord& w : workers) {
-      const double x = std::log(static_cast<double>(w.tokens)) - x_mean;
-      const double y = std::log(computes(w)) - y_mean;
-      differ = differ || std::abs(x) > 1e-9;
-      xx_ += x * x;
-      xy_ += x * y;
-      yy_ += y * y;
-      Share& share = shares_[w.replica];
-      share.log_tokens.add(x * n / (n - 1));  // less the mean of the others
-      share.computes.add((seconds - computes(w)) / (n - 1));
-    }
-    weight_ += n;
-    steps_ += differ ? 1 : 0;
-  }
-
-  // Whether the counts of a step were known.
-  bool knows() const { return weight_ > 0; }
-  // Steps in which the counts differed.
-  std::uint64_t steps() const { return steps_; }
-
-  double correlation() const { return xx_ > 0 && yy_ > 0 ? xy_ / std::sqrt(xx_ * yy_) : 0; }
-
-  // The standard deviation of the logarithm of the counts over workers.
-  double spread() const { return weight_ > 0 ? std::sqrt(xx_ / weight_) : 0; }
-
-  // How many seconds a step longer than the others' a worker computes because of its tokens; 0
-  // where times do not follow tokens.
-  double explained(std::uint32_t replica) const {
-    const Share* share = shares_.find(replica);
-    if (share == nullptr || steps_ < kTokenTimesFrom || correlation() < kTimesFollow) return 0;
-    const double longer = std::exp(xy_ / xx_ * share->log_tokens.value()) - 1;
-    return std::max(0.0, longer * share->computes.value());
-  }
-
- private:
-  struct Share {
-    RunningMean log_tokens;  // less the mean over workers
-    RunningMean computes;    // seconds of the others' mean
-  };
-  double xx_ = 0;
-  double xy_ = 0;
-  double yy_ = 0;
-  double weight_ = 0;  // of the sums, in workers
-  std::uint64_t steps_ = 0;
-  PerWorker<Share> shares_;
-};
 
 // Who makes the others wait, in what, and what it costs: docs/time.md.
 class SlowRanks final : public Rule {
@@ -514,7 +242,7 @@ constinit const CheckInfo kSlowRank{
     .severity = Severity::kWarning,
     .compares = "each rank's own time against the others'",
     .fires = "with the alarm; that a rank waited for a processor is information",
-    .consequence = "All workers are as slow as this one.",
+    .consequence = "All ranks are as slow as this one.",
     .cannot_see =
         "A job in which all are equally slow; waits in collectives that no hook shows; FSDP on a "
         "device.",
@@ -536,7 +264,7 @@ constinit const CheckInfo kSlowNode{
     .compares = "own time of all ranks of a host against that of other hosts",
     .fires = "with its last rank's alarm",
     .consequence = "All other hosts wait in every step for this one.",
-    .cannot_see = "A job on one host, or with one rank to a host: its ranks are slow workers then.",
+    .cannot_see = "A job on one host, or with one rank to a host: its ranks are slow ranks then.",
     .mistake = "nvidia-smi -q -d PERFORMANCE  # clocks that are held down on one host",
     .fix =
         "Look at the host: clocks and power limits of its accelerators, other jobs, its disk and "
@@ -557,7 +285,7 @@ constinit const CheckInfo kDataStarved{
     .consequence = "Accelerators wait for data instead of computing.",
     .cannot_see =
         "What a program does between two steps besides loading looks the same, but for evaluation.",
-    .mistake = "DataLoader(data, num_workers=0)  # tokenises in the training process",
+    .mistake = "DataLoader(data, num_workers=0)  # tokenizes in the training process",
     .fix =
         "Load ahead (`num_workers`, `prefetch_factor`, `pin_memory`), move work out of the loader, "
         "and see what the named rank reads from another disk than the others.",
@@ -573,8 +301,8 @@ constinit const CheckInfo kUnevenBatches{
     .id = "uneven-batches",
     .severity = Severity::kInfo,
     .compares = "whether own times follow the token counts of batches",
-    .fires = "after 30 steps; a worker's with its alarm",
-    .consequence = "In every step all workers wait for whoever has the longest batch.",
+    .fires = "after 30 steps; a rank's with its alarm",
+    .consequence = "In every step all ranks wait for whoever has the longest batch.",
     .cannot_see = "Work that does not follow target tokens; token counts that are not known.",
     .mistake =
         "loader = DataLoader(data, batch_size=8, shuffle=True)  # of 20 to 2,000 tokens each",

@@ -119,7 +119,7 @@ constinit const CheckInfo kStall{
     .severity = Severity::kCritical,
     .compares = "whether every rank goes on, by what each says of itself now and then",
     .fires = "after `stall_seconds`; a warning once it went on",
-    .consequence = "The job stands still, and pays for every worker, until somebody ends it.",
+    .consequence = "The job stands still, and pays for every rank, until somebody ends it.",
     .cannot_see =
         "Where nothing sends signs of life: programs in C++, and ranks that have not attached yet.",
     .mistake =

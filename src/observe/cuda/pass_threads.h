@@ -11,13 +11,13 @@
 // functions that the host can run too: one thread after the other, by observe/cuda/batch.cc.
 //
 // A span is 8,192 elements of one gradient, eight fingerprint blocks ("tiles"); a block of threads
-// takes a run of neighbouring spans of the batch, whichever gradients they are of, and in a span a
-// thread takes 8 pairs of neighbouring elements of one tile. So no two threads meet in a bucket of
+// takes a run of neighboring spans of the batch, whichever gradients they are of, and in a span a
+// thread takes 8 pairs of neighboring elements of one tile. So no two threads meet in a bucket of
 // the sketch between two barriers, every sum has a fixed order, and the grid depends on the
 // gradients' lengths only: results are the same bits on every GPU. They differ from those of
 // observe/gradient_pass.h in the order of floating-point additions.
 //
-// Nothing here is synchronised or allocated; pointers are borrowed.
+// Nothing here is synchronized or allocated; pointers are borrowed.
 namespace presum::observe::cuda {
 
 inline constexpr unsigned kThreads = 512;

@@ -65,7 +65,7 @@ function missingBeyond(part) {
 
 // Shades the steps in which a worker is missing.
 function shadeMissing(part, canvas, area, chart) {
-  canvas.fillStyle = colour('missing');
+  canvas.fillStyle = color('missing');
   missingBeyond(part).forEach((missing, i) => {
     if (missing === 0) return;
     const start = part.heat_x[i];
@@ -82,7 +82,7 @@ function without(interval, taken) {
     [[a, Math.min(b, from)], [Math.max(a, to), b]].filter(([x, y]) => x < y)), [interval]);
 }
 
-// A tint over the steps of findings, each step in the colour of its gravest, and a line where one
+// A tint over the steps of findings, each step in the color of its gravest, and a line where one
 // begins.
 function markFindings(part, canvas, area, chart) {
   const fill = (from, to, alpha) => {
@@ -93,7 +93,7 @@ function markFindings(part, canvas, area, chart) {
   const taken = [];
   const begun = new Set();
   for (const {severity, first_step: first, last_step: last} of part.findings.slice(0, MARKED)) {
-    canvas.fillStyle = colour(severity);
+    canvas.fillStyle = color(severity);
     const own = [first - 0.5, last + 0.5];
     for (const piece of without(own, taken)) fill(...piece.map((step) => chart.toDomXCoord(step)), 0.07);
     const left = chart.toDomXCoord(own[0]);
@@ -119,7 +119,7 @@ function controlLimits(values) {
 }
 
 function drawLimits(limits, x, canvas, chart) {
-  canvas.strokeStyle = colour('grey');
+  canvas.strokeStyle = color('grey');
   canvas.lineWidth = 1;
   canvas.setLineDash([4, 4]);
   for (const side of [0, 1]) {
@@ -145,7 +145,7 @@ function stretches(x, holds) {
 function drawEdgeMark(canvas, area, [left, right], inward) {
   const edge = inward > 0 ? area.y : area.y + area.h;
   const middle = Math.min(area.x + area.w - 5, Math.max(area.x + 5, (left + right) / 2));
-  canvas.fillStyle = colour('ink');
+  canvas.fillStyle = color('ink');
   canvas.fillRect(left, Math.min(edge, edge + 2 * inward), right - left, 2);
   canvas.beginPath();
   canvas.moveTo(middle, edge);
@@ -208,8 +208,8 @@ function addChart(parent, {title, note, x, series, part, group, height, range, f
     `${s.label} ${number(s.low ? s.mid[i] : s.values[i])}` +
       (s.low ? ` (${number(s.low[i])} to ${number(s.high[i])})` : '');
   const look = () => ({
-    colors: series.map((s) => colour(s.color)), axisLineColor: colour('line'),
-    gridLineColor: colour('grid'),
+    colors: series.map((s) => color(s.color)), axisLineColor: color('line'),
+    gridLineColor: color('grid'),
   });
   const few = x.length <= 60;
   const margin = x.length > 1 ? 0 : 1;

@@ -35,7 +35,7 @@ class GroupsView {
       this.cells.norms.push(norms);
       this.cells.cv.push(norms.map((n, i) => (n === null || stds[i] === null || n <= 0 ? null : stds[i] / n)));
     }
-    // The spread of what rounding alone makes, such as a bias before a normalisation, says nothing.
+    // The spread of what rounding alone makes, such as a bias before a normalization, says nothing.
     for (const [column] of this.part.heat_x.entries()) {
       const largest = Math.max(...this.cells.norms.map((norms) => norms[column] ?? 0));
       this.layers.forEach((_, row) => {
@@ -56,7 +56,7 @@ class GroupsView {
     if (value === null) return null;
     const [low, high] = this.limits[this.shown];
     if (this.shown === 'cv') return sequential(value / high);
-    return value <= 0 ? colour('missing') : sequential(Math.log(value / low) / Math.log(high / low));
+    return value <= 0 ? color('missing') : sequential(Math.log(value / low) / Math.log(high / low));
   }
 
   drawScale() {

@@ -17,26 +17,26 @@ function inkOn(fill) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? '#000000' : '#ffffff';
 }
 
-// -1 .. 1 from the low colour through the middle to the high one.
+// -1 .. 1 from the low color through the middle to the high one.
 function diverging(t) {
   const size = Math.min(1, Math.abs(t));
-  return mix(colour('heat-mid'), colour(t < 0 ? 'heat-low' : 'heat-high'), size ** 0.8);
+  return mix(color('heat-mid'), color(t < 0 ? 'heat-low' : 'heat-high'), size ** 0.8);
 }
 
 // 0 .. 1, dark to bright in a dark theme, bright to dark in a light one.
 function sequential(t) {
-  const stops = ['seq-0', 'seq-1', 'seq-2', 'seq-3'].map(colour);
+  const stops = ['seq-0', 'seq-1', 'seq-2', 'seq-3'].map(color);
   const at = Math.min(2.999, Math.max(0, t) * 3);
   return mix(stops[Math.floor(at)], stops[Math.floor(at) + 1], at % 1);
 }
 
-// Stripes, which no colour of a scale can be taken for.
+// Stripes, which no color of a scale can be taken for.
 function hatch(canvas) {
   const tile = el('canvas', {width: 6, height: 6});
   const g = tile.getContext('2d');
-  g.fillStyle = colour('card');
+  g.fillStyle = color('card');
   g.fillRect(0, 0, 6, 6);
-  g.strokeStyle = colour('grey');
+  g.strokeStyle = color('grey');
   g.beginPath();
   for (const shift of [-6, 0, 6]) {
     g.moveTo(shift, 6);
@@ -53,7 +53,7 @@ function largestInBuckets(part, values) {
 }
 
 class HeatMap {
-  // `rows`: names. `paint(row, column)`: a CSS colour or null. `say(row, column)`: text of a cell.
+  // `rows`: names. `paint(row, column)`: a CSS color or null. `say(row, column)`: text of a cell.
   // `open(row)`: a click or Enter on a row.
   constructor(parent, {label, rows, part, gutter, paint, say, open}) {
     Object.assign(this, {rows, xs: part.heat_x, decimated: part.decimated, paint, say, open, gutter: gutter || 34});
@@ -119,7 +119,7 @@ class HeatMap {
   }
 
   drawLabels(g, rowHeight, height, width, cell) {
-    g.fillStyle = colour('quiet');
+    g.fillStyle = color('quiet');
     g.textBaseline = 'middle';
     g.textAlign = 'right';
     const every = Math.ceil(13 / rowHeight);
@@ -130,15 +130,15 @@ class HeatMap {
     const ticks = Math.max(2, Math.min(10, Math.floor((width - this.gutter) / 80)));
     const stride = Math.max(1, Math.ceil((this.to - this.from) / ticks));
     for (let column = this.from; column < this.to; column += stride) {
-      const centre = this.gutter + (column - this.from + (this.decimated ? 0 : 0.5)) * cell;
-      g.fillText(this.xs[column], Math.min(Math.max(centre, this.gutter + 4), width - 18), height + 12);
+      const center = this.gutter + (column - this.from + (this.decimated ? 0 : 0.5)) * cell;
+      g.fillText(this.xs[column], Math.min(Math.max(center, this.gutter + 4), width - 18), height + 12);
     }
   }
 
   drawCursor(g, rowHeight, cell) {
     if (!this.cursor) return;
     const {row, column} = this.cursor;
-    g.strokeStyle = colour('ink');
+    g.strokeStyle = color('ink');
     g.lineWidth = 2;
     g.strokeRect(this.gutter + (column - this.from) * cell, row * rowHeight, Math.max(3, cell), rowHeight);
   }

@@ -38,7 +38,7 @@ class CosineMatrix {
       el('p', {class: 'note'}, `${count(this.matrices.length, 'step')} of ${part.coverage.steps.toLocaleString('en')} on the slider; the first, the last, those where findings begin and those that stand out are always among them.`))));
     this.slider.addEventListener('input', () => this.show(Number(this.slider.value)));
     this.canvas.addEventListener('mousemove', (event) => this.point(event));
-    this.canvas.addEventListener('mouseleave', () => this.summarise());
+    this.canvas.addEventListener('mouseleave', () => this.summarize());
     onRedraw(this.canvas, () => this.draw());
     this.showStep(part.findings.length > 0 ? part.findings[0].first_step : Infinity);
   }
@@ -59,11 +59,11 @@ class CosineMatrix {
     const check = this.begins.get(this.matrix.step);
     this.label.textContent = `Step ${this.matrix.step}${check ? `, where ${check} begins` : ''}`;
     this.slider.setAttribute('aria-valuetext', `step ${this.matrix.step}`);
-    this.summarise();
+    this.summarize();
     this.draw();
   }
 
-  summarise() {
+  summarize() {
     const pairs = pairsOf(this.matrix);
     if (pairs.length === 0) {
       this.readout.textContent = 'No pair has a direction at this step.';
@@ -98,7 +98,7 @@ class CosineMatrix {
       for (let j = 0; j < w; ++j) this.drawCell(g, i, j, cell);
     }
     g.font = '11px system-ui, sans-serif';
-    g.fillStyle = colour('quiet');
+    g.fillStyle = color('quiet');
     for (let i = 0; i < w; i += Math.ceil(24 / cell)) {
       g.fillText(this.name(i), 12, 26 + (i + 0.5) * cell);
       g.fillText(this.name(i), 26 + (i + 0.5) * cell, 14);
@@ -109,7 +109,7 @@ class CosineMatrix {
     const value = pairCosine(this.matrix, i, j);
     const seam = cell > 8 ? 1 : 0;
     const [left, top] = [26 + j * cell, 26 + i * cell];
-    const fill = i === j || value === null ? colour('missing') : diverging(value / this.limit);
+    const fill = i === j || value === null ? color('missing') : diverging(value / this.limit);
     g.fillStyle = fill;
     g.fillRect(left, top, cell - seam, cell - seam);
     if (cell < 36 || value === null || i === j) return;
@@ -123,7 +123,7 @@ class CosineMatrix {
     const {w, cell} = this.geometry();
     const i = Math.floor((event.clientY - box.top - 26) / cell);
     const j = Math.floor((event.clientX - box.left - 26) / cell);
-    if (i < 0 || j < 0 || i >= w || j >= w || i === j) return this.summarise();
+    if (i < 0 || j < 0 || i >= w || j >= w || i === j) return this.summarize();
     const value = pairCosine(this.matrix, i, j);
     this.readout.textContent = `Ranks ${this.name(i)} and ${this.name(j)}: ${value === null ? 'no direction' : number(value)}`;
     return undefined;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Light and dark. Whatever is drawn on a canvas asks colour() and redraws on a change.
+// Light and dark. Whatever is drawn on a canvas asks color() and redraws on a change.
 
 const redraws = new Set();
 let printing = false;
@@ -10,7 +10,7 @@ function currentTheme() {
   return chosenTheme || (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
 }
 
-function colour(name) {
+function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 

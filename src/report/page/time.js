@@ -76,7 +76,7 @@ function timeTable(workers) {
   ], workers);
 }
 
-// The workers' own time by step. The colours end where two of a hundred values are larger, or a
+// The workers' own time by step. The colors end where two of a hundred values are larger, or a
 // single checkpoint would leave none for the rest.
 class TimeMap {
   constructor(parent, part, group, view) {

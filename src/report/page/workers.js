@@ -15,7 +15,7 @@ const WORKERS_COMPARED = LINE_COLOURS.length;
 function paintDeviation(value) {
   if (value === MARK_NONE) return 'hatch';
   if (value === MARK_UNDEFINED) return null;
-  if (value === MARK_NONFINITE) return colour('broken');
+  if (value === MARK_NONFINITE) return color('broken');
   return diverging(value / 10 / DEVIATION_SHOWN);
 }
 
@@ -54,7 +54,7 @@ class WorkersView {
     this.open = this.open.bind(this);
     const section = el('section', {class: 'card', id: 'workers'}, el('h2', {}, part.workers.length > 1 ? 'Which worker stands apart' : 'The worker'),
       part.workers.length < 2 ? null : el('p', {class: 'note'}, 'Each cell: how many typical spreads a worker is away from the median of the others. ' +
-        'A row that stays coloured is a worker that differs; a coloured column is a step that was hard for many. Click a row for that worker’s lines.'));
+        'A row that stays colored is a worker that differs; a colored column is a step that was hard for many. Click a row for that worker’s lines.'));
     parent.append(section);
     if (part.workers.length > 1) this.addHeat(section);
     this.panel = el('div', {class: 'panel', tabindex: -1});

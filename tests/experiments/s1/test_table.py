@@ -10,7 +10,7 @@ from experiments.s1.card import model_card
 from experiments.s1.model import ModelSource
 from experiments.s1.plan import Plan
 from experiments.s1.settings import MODES, SETTINGS, S1Run
-from experiments.s1.table import Summary, render, shown, summarise
+from experiments.s1.table import Summary, render, shown, summarize
 
 STRICT = Summary(0.0, 0.0, 0.0, 1.0, 1.0, 6.0)
 MIDDLE = Summary(0.22, 0.66, 0.9, 0.77, 1.3, 5.8)
@@ -27,7 +27,7 @@ def test_summary_is_the_mean_over_steps() -> None:
     names = [name for name in Summary._fields if name != "final_loss"]
     frame = pandas.DataFrame({n: [float(v) for v in range(40)] for n in [*names, "loss_mean"]})
     frame["cosine_mean"] = math.nan
-    summary = summarise(frame)
+    summary = summarize(frame)
     assert summary.loss_std == 19.5
     assert summary.final_loss == 29.5
     assert math.isnan(summary.cosine_mean)
@@ -111,4 +111,4 @@ def test_card_names_what_was_trained_and_measured() -> None:
 def test_card_of_a_built_model_has_no_base() -> None:
     card = model_card(_plan(ModelSource()), S1Run("sharded", "S1-2"), summary=MIDDLE)
     assert "base_model" not in card
-    assert "builtin, initialised from scratch" in card
+    assert "builtin, initialized from scratch" in card

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+namespace presum::checks {
+
+// Something remembered of each worker, by replica. At most 65,536; then it begins anew.
+template <typename T>
+class PerWorker {
+ public:
+  T& operator[](std::uint32_t replica) {
+    if (map_.size() >= 65536 && !map_.contains(replica)) map_.clear();
+    return map_[replica];
+  }
+  const T* find(std::uint32_t replica) const {
+    const auto found = map_.find(replica);
+    return found == map_.end() ? nullptr : &found->second;
+  }
+  void clear() { map_.clear(); }
+
+ private:
+  std::unordered_map<std::uint32_t, T> map_;
+};
+
+}  // namespace presum::checks

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// **environment-mismatch.** Facts are judged by a list in
+// `src/checks/state/environment_mismatch.cc`. What is not on it may differ. An environment variable
+// that only some workers have differs. Of facts that differ 32 are shown, and ranks are those of
+// the shown ones; the title counts the rest. After n facts were compared the next comparison waits
+// n / 2,048 records, whatever hellos come. Precision is compared as it is around the forward pass
+// (parameters' dtypes, autocast) and inside it, for autocast may be entered there alone (Accelerate
+// and the Trainer do) and FSDP2 casts parameters for the forward pass (`MixedPrecisionPolicy`).
+// Inside, one layer is looked at when it has computed: evenly spaced ones in turn, the same on all
+// ranks. Where torch compiles code of the program, and where no layer is called as a module,
+// nothing is looked at, and the check is not possible unless something else differs. Precision that
+// a layer chooses for a part of what it does is not seen. Fingerprints that a worker did not send
+// are not compared.
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "checks/engine/agree.h"
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr const char* kComputes =
+    "Use one dtype, one autocast and one set of determinism flags on all ranks: look at what each "
+    "of them enters before the forward pass, and in it.";
+constexpr const char* kNotInside =
+    "Precision inside the forward pass was not seen yet: it is looked at from the second step on.";
+constexpr const char* kCompiled =
+    "torch compiles code of this program, and precision inside such code is not seen.";
+constexpr const char* kNoLayer =
+    "No layer of the model is called as a module, so precision inside the forward pass is not "
+    "seen.";
+constexpr std::size_t kKeysShown = 32;              // of the facts that differ
+constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at most
+
+struct ComputesOtherwise : Differing {};
+
+std::string sentence(const ComputesOtherwise& seen, const Who& who) {
+  return (who.everyone ? "The ranks compute in different ways: "
+                       : who.words() + " computed in another way: ") +
+         listed(seen.differ);
+}
+
+struct OtherEnvironment : Differing {
+  std::uint64_t more_facts = 0;  // that differ, and are left out
+  Severity severity = Severity::kInfo;
+
+  std::uint64_t key() const { return static_cast<std::uint64_t>(severity); }
+  static constexpr auto kFields = std::tuple_cat(
+      Differing::kFields, std::tuple{field("more_facts", &OtherEnvironment::more_facts)});
+};
+
+std::string sentence(const OtherEnvironment& seen, const Who& who) {
+  return (who.everyone ? "The ranks differ in their environment: "
+                       : who.words() + " had another environment: ") +
+         listed(seen.differ, seen.more_facts);
+}
+
+// What workers say about themselves and must share. All other facts may differ: host, pid, device,
+// sampler, data, rank, and what nobody has thought of.
+// One that ends in a dot is the beginning of keys; unset is a value then.
+constexpr std::string_view kChangeNumbers[] = {"torch",
+                                               "cuda",
+                                               "cudnn",
+                                               "nccl",
+                                               "backend",
+                                               "dtypes",
+                                               "model",
+                                               "parameters",
+                                               "elements",
+                                               "world_size",
+                                               "env.CUBLAS_WORKSPACE_CONFIG",
+                                               "env.NVIDIA_TF32_OVERRIDE",
+                                               "env.NCCL_ALGO",
+                                               "env.NCCL_PROTO"};
+constexpr std::string_view kSeldomDo[] = {
+    "python",   "presum",     "numpy",         "transformers", "accelerate", "lightning",
+    "datasets", "tokenizers", "threads",       "platform",     "driver",     "device_model",
+    "sketch",   "every",      "reduced_every", "env."};
+
+// Of a difference; none where it may be.
+std::optional<Severity> severity_of(std::string_view key) {
+  const auto is = [&](std::string_view rule) {
+    return rule == key || (rule.ends_with('.') && key.starts_with(rule));
+  };
+  if (std::ranges::any_of(kChangeNumbers, is)) return Severity::kWarning;
+  if (std::ranges::any_of(kSeldomDo, is)) return Severity::kInfo;
+  return std::nullopt;
+}
+
+using Mismatches = std::map<Severity, Mismatch>;
+
+Mismatches differing(const Roster& roster, const std::map<std::string_view, FactCounts>& all) {
+  Mismatches out;
+  for (const auto& [key, fact] : all) {
+    const auto severity = severity_of(key);
+    if (!severity || !fact.differs) continue;
+    Mismatch& mismatch = out[*severity];
+    if (mismatch.seen.differ.size() < kKeysShown) {
+      add_fact(roster, std::string(key), mismatch);
+    } else {
+      ++mismatch.more;
+    }
+  }
+  return out;
+}
+
+class EnvironmentMismatch final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    tells_dtypes_ = tells_dtypes_ || split(context.record, FingerprintKind::kDtype).known > 0;
+    compare_fingerprints(context, log);
+    follow_facts(context);
+    look_inside(context, log);
+    for (Signal signal : standing_) {
+      signal.first_step = signal.last_step = context.record.step;
+      log.add(std::move(signal));
+    }
+  }
+
+ private:
+  void compare_fingerprints(const StepContext& context, SignalLog& log) const {
+    Mismatch found = compare_kinds(context, &kEnvironmentMismatch);
+    if (!found.looked) {
+      return log.cannot(&kEnvironmentMismatch, "The ranks did not send these fingerprints.");
+    }
+    if (!tells_dtypes_) log.checked(&kEnvironmentMismatch);
+    if (found.seen.differ.empty()) return;
+    Signal signal = sighting(&kEnvironmentMismatch, context, std::move(found.blame), 0.95,
+                             ComputesOtherwise{std::move(found.seen)});
+    signal.remedy = kComputes;
+    log.add(std::move(signal), 1);
+  }
+
+  // Whether ranks that say their dtypes say them as they are inside the forward pass, too: autocast
+  // may be entered there alone.
+  void look_inside(const StepContext& context, SignalLog& log) {
+    constexpr Check kHere = &kEnvironmentMismatch;
+    if (!tells_dtypes_) {
+      if (facts_compared_) log.checked(kHere);
+      return;
+    }
+    seen_inside_ =
+        seen_inside_ || split(context.record, FingerprintKind::kForwardPrecision).known > 1;
+    if (seen_inside_) return log.checked(kHere);
+    const std::string why = context.roster.fact("forward_unseen");
+    if (why.empty()) return log.waits(kHere, kNotInside);
+    log.waits(kHere, {});
+    log.cannot(kHere, why.starts_with("torch compiles") ? kCompiled : kNoLayer);
+  }
+
+  void compare_facts(const StepContext& context) {
+    const auto all = count_facts(context.roster);
+    standing_.clear();
+    for (auto& [severity, mismatch] : differing(context.roster, all)) {
+      OtherEnvironment seen{std::move(mismatch.seen), mismatch.more, severity};
+      Signal signal = sighting(&kEnvironmentMismatch, context, std::move(mismatch.blame),
+                               severity == Severity::kInfo ? 0.5 : 0.8, std::move(seen));
+      signal.severity = severity;
+      standing_.push_back(std::move(signal));
+    }
+    std::size_t compared = 0;
+    for (const auto& [key, fact] : all) {
+      compared += fact.count;
+      facts_compared_ = facts_compared_ || (severity_of(key) && (fact.count > 1 || fact.differs));
+    }
+    pause_ = compared / kFactsPerRecord;
+  }
+
+  // With many facts not at every hello, so that hostile ones cost no more than the steps do.
+  void follow_facts(const StepContext& context) {
+    if (pause_ > 0) --pause_;
+    if (pause_ > 0 || revision_ == context.roster.revision()) return;
+    revision_ = context.roster.revision();
+    compare_facts(context);
+  }
+
+  std::uint64_t revision_ = 0;    // of the facts that were compared
+  std::uint64_t pause_ = 0;       // records until they are compared again at the earliest
+  std::vector<Signal> standing_;  // facts that do not match
+  bool facts_compared_ = false;
+  bool tells_dtypes_ = false;  // some worker does
+  bool seen_inside_ = false;   // two workers' precision inside a forward pass
+};
+
+}  // namespace
+
+constexpr FingerprintKind kEnvironmentMismatchKinds[] = {
+    FingerprintKind::kDtype, FingerprintKind::kDeterminism, FingerprintKind::kForwardPrecision};
+constexpr Check kEnvironmentMismatchExplains[] = {&kParameterDesync, &kBufferDesync, &kStateDesync,
+                                                  &kReducedGradientMismatch, &kRankOutlier};
+constinit const CheckInfo kEnvironmentMismatch{
+    .id = "environment-mismatch",
+    .severity = Severity::kWarning,
+    .compares = "versions, device, precision, determinism and environment variables of all ranks",
+    .fires =
+        "now; determinism within 5 steps; precision inside the forward pass at the second step, "
+        "then one in 5; what changes no number is information",
+    .consequence = "The same program may compute other numbers on some ranks.",
+    .cannot_see =
+        "Libraries that are not on presum's list of facts; precision inside code that torch "
+        "compiles.",
+    .mistake = "torch.set_float32_matmul_precision(\"high\")  # on some hosts only",
+    .fix = "Use the same image and launch environment on every host.",
+    .precedence = 70,
+    .explains = kEnvironmentMismatchExplains,
+    .fingerprints = kEnvironmentMismatchKinds,
+    .compares_ranks = true,
+    .sets_apart = true,
+    .info_explains = false,
+    .make = make<EnvironmentMismatch>,
+};
+
+}  // namespace presum::checks

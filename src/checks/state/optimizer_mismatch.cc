@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// **optimizer-mismatch.** Fingerprints that a worker did not send are not compared. Where the
+// learning rate alone differs, and as the lengths of the ranks' data do, that is said: a schedule
+// whose length is that of the loader.
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "checks/engine/agree.h"
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr const char* kUneven =
+    "Give every rank as many batches as the others: `drop_last=True`, a sampler that pads, or a "
+    "schedule of a fixed number of steps. Where data stay uneven, train inside `model.join()`.";
+constexpr const char* kNotSent = "The ranks did not send these fingerprints.";
+
+struct OtherOptimizer : Differing {
+  std::string data_lengths;  // by rank, where the learning rate alone differs, and as they do
+  static constexpr auto kFields = std::tuple_cat(
+      Differing::kFields, std::tuple{field("data_lengths", &OtherOptimizer::data_lengths)});
+};
+
+std::string sentence(const OtherOptimizer& seen, const Who& who) {
+  if (!seen.data_lengths.empty()) {
+    return who.everyone
+               ? "The ranks differ in their learning rate, as in the number of their batches"
+               : who.words() + " had another learning rate, and another number of batches";
+  }
+  return (who.everyone ? "The ranks differ in their optimizer: "
+                       : who.words() + " had another optimizer: ") +
+         listed(seen.differ);
+}
+
+// Where the learning rate alone differs, and as the lengths of the workers' data do, these lengths:
+// a schedule whose length is that of the loader. Else empty.
+std::string uneven_data(const StepContext& context, const Differing& found) {
+  static constexpr const char* kRates[] = {"learning rate", "settings"};
+  const bool rate = std::ranges::all_of(found.differ, [](const std::string& name) {
+    return std::ranges::find(kRates, name) != std::end(kRates);
+  });
+  const auto ranks = [](const Split& held) {
+    std::vector<Ranks> out;
+    for (const Split::Group& group : held.groups) out.push_back(group.ranks);
+    return out;
+  };
+  const auto rates = ranks(split(context.record, FingerprintKind::kLearningRate));
+  for (const FingerprintKind length :
+       {FingerprintKind::kSamplerLength, FingerprintKind::kDataLength}) {
+    const Split lengths = split(context.record, length);
+    if (rate && rates.size() > 1 && ranks(lengths) == rates) return lengths.text();
+  }
+  return "";
+}
+
+class OptimizerMismatch final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    Mismatch found = compare_kinds(context, &kOptimizerMismatch);
+    if (!found.looked) return log.cannot(&kOptimizerMismatch, kNotSent);
+    log.checked(&kOptimizerMismatch);
+    std::vector<std::string>& names = found.seen.differ;
+    if (names.empty()) return;
+    if (std::ranges::find(names, "settings") != names.end()) name_settings(context, found.seen);
+    OtherOptimizer seen{std::move(found.seen), ""};
+    seen.data_lengths = uneven_data(context, seen);
+    const bool uneven = !seen.data_lengths.empty();
+    Signal signal =
+        sighting(&kOptimizerMismatch, context, std::move(found.blame), 0.95, std::move(seen));
+    if (uneven) signal.remedy = kUneven;
+    // Rates that follow each rank's own loss part one after the other.
+    log.add(std::move(signal), kAllSteps);
+  }
+
+ private:
+  // Which settings of their optimizers workers have told otherwise.
+  void name_settings(const StepContext& context, Differing& found) {
+    constexpr std::string_view kPrefix = "optimizer.";
+    if (named_revision_ != context.roster.revision()) {
+      named_revision_ = context.roster.revision();
+      named_ = {};
+      for (const auto& [key, fact] : count_facts(context.roster)) {
+        if (fact.differs && key.starts_with(kPrefix))
+          add_fact(context.roster, std::string(key), named_);
+      }
+    }
+    const auto& [names, values] = named_.seen;
+    if (names.empty()) return;
+    std::erase(found.differ, "settings");
+    for (const std::string& name : names) found.differ.push_back(name.substr(kPrefix.size()));
+    for (const auto& [name, value] : values) {
+      found.values.emplace_back(name.substr(kPrefix.size()), value);
+    }
+  }
+
+  std::uint64_t named_revision_ = 0;  // of the facts that `named_` is of
+  Mismatch named_;                    // settings of optimizers that differ
+};
+
+}  // namespace
+
+constexpr FingerprintKind kOptimizerMismatchKinds[] = {
+    FingerprintKind::kOptimizerClass, FingerprintKind::kOptimizerSettings,
+    FingerprintKind::kLearningRate, FingerprintKind::kWeightDecay};
+constexpr Check kOptimizerMismatchExplains[] = {&kParameterDesync, &kBufferDesync,   &kStateDesync,
+                                                &kRankOutlier,     &kPairTooSimilar, &kLossEvent};
+constinit const CheckInfo kOptimizerMismatch{
+    .id = "optimizer-mismatch",
+    .severity = Severity::kCritical,
+    .compares = "optimizer class and hyper-parameters of all ranks",
+    .fires = "now; of more than 64 parameter groups 64 a step, in turn",
+    .consequence =
+        "Ranks take different steps from the same gradient, so their parameters drift apart.",
+    .cannot_see = "Settings of an optimizer that are not in its parameter groups.",
+    .mistake =
+        "scheduler = OneCycleLR(optimizer, 1e-3, total_steps=len(loader))  # lengths differ by "
+        "rank",
+    .fix =
+        "Build the optimizer and its schedule from the same configuration on every rank, and load "
+        "the same checkpoint of them.",
+    .precedence = 60,
+    .explains = kOptimizerMismatchExplains,
+    .fingerprints = kOptimizerMismatchKinds,
+    .compares_ranks = true,
+    .sets_apart = true,
+    .make = make<OptimizerMismatch>,
+};
+
+}  // namespace presum::checks
