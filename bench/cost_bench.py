@@ -36,7 +36,7 @@ ROUNDS = 41
 def observer(count: int, sketch_size: int) -> Observer:
     named = [(f"p{place}", ELEMENTS, "") for place in range(count)]
     found = Observer(
-        module=0, replica=0, shard=0, rank=0, replicas=1, sketch_size=sketch_size, host="host",
+        model_index=0, replica=0, dp_group=0, rank=0, replicas=1, sketch_size=sketch_size, host="host",
         facts=[], parameters=named, buffers=[],
     )  # fmt: skip
     found.begin_step(0)

@@ -27,9 +27,9 @@ def make_observer(
 ) -> Observer:
     """One worker's of module 0; ``global_rank`` is ``rank`` where it is not given."""
     return Observer(
-        module=0,
+        model_index=0,
         replica=rank,
-        shard=0,
+        dp_group=0,
         rank=rank if global_rank is None else global_rank,
         replicas=ranks,
         sketch_size=sketch_size,

@@ -50,7 +50,7 @@ class Decoded:
 HEADER = struct.Struct("<IHHIIQIIIIIIQ")
 HEADER_FIELDS = [
     *("magic", "version", "kind", "length", "checksum"),
-    *("run", "segment", "module", "replica", "shard", "rank", "replicas", "step"),
+    *("run", "segment", "model_index", "replica", "dp_group", "rank", "replicas", "step"),
 ]
 KINDS = {1: "hello", 2: "step", 3: "note", 4: "snapshot", 5: "beat"}
 

@@ -54,7 +54,7 @@ def test_losses_and_norms_match_the_oracle(case: dict[str, Any]) -> None:
 
 def test_cosines_match_the_oracle(case: dict[str, Any]) -> None:
     steps = case["run"].steps
-    found = steps[steps["shard"] == 0] if "shard" in steps else steps
+    found = steps[steps["dp_group"] == 0] if "dp_group" in steps else steps
     error = found.cosine_mean.to_numpy()[:STEPS] - column(case, "cosine_mean")
     assert np.sqrt((error**2).mean()) <= 1.2 / np.sqrt(SKETCH)
 

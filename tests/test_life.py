@@ -36,7 +36,7 @@ def test_a_module_that_is_wrapped_again_has_the_hooks_of_its_last_wrapper(
 ) -> None:
     assert found["hooks"] == [1] * 6
     steps = presum.load(out / "wrapped-again").steps
-    assert steps.groupby("module").step.count().tolist() == [STEPS] * 6
+    assert steps.groupby("model_index").step.count().tolist() == [STEPS] * 6
     assert (steps.workers == WORLD).all()
 
 

@@ -66,4 +66,4 @@ def test_a_model_that_some_ranks_do_not_have_is_one_of_its_own(started: tuple[Pa
     steps = presum.load(out / "extra-model").steps
     by_model = steps.groupby("workers_expected").workers.agg(list).to_dict()
     assert by_model == {2: [2], 3: [3] * STEPS}
-    assert steps.groupby("workers_expected").module.nunique().tolist() == [1, 1]
+    assert steps.groupby("workers_expected").model_index.nunique().tolist() == [1, 1]

@@ -19,13 +19,13 @@ def test_trainings_of_one_process_are_freed_and_stay_apart(tmp_path: Path) -> No
         assert before.stdout == after.stdout and after.stdout.count("alive") == 5
         assert before.returncode == after.returncode == 0
     run = presum.load(tmp_path)
-    assert run.steps.groupby("module").step.count().tolist() == [10, 12, 14, 16, 10, 10]
+    assert run.steps.groupby("model_index").step.count().tolist() == [10, 12, 14, 16, 10, 10]
     assert (run.steps.workers == WORLD).all()
     assert not [found for found in run.findings if found.severity != "info"]
     sampled = run.facts[run.facts.key == "sampler"]
-    assert sorted(sampled.module.unique()) == [0, 1, 2, 3]
+    assert sorted(sampled.model_index.unique()) == [0, 1, 2, 3]
     seeds = sampled.value.str.extract(r"seed=(\d+)")[0].astype(int)
-    assert (seeds == sampled.module).all()
+    assert (seeds == sampled.model_index).all()
 
 
 def test_a_forward_around_the_wrapper_is_recorded_and_found(tmp_path: Path) -> None:

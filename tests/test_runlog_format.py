@@ -255,7 +255,7 @@ def test_findings_and_checks_are_written_as_documented(db: sqlite3.Connection) -
 def test_every_measured_column_has_its_formula(db: sqlite3.Connection) -> None:
     metrics = set(re.findall(r"`(\w+)`", METRICS))
     step = {column[1] for column in db.execute("PRAGMA table_info(step)")}
-    named = {"id", "segment", "module", "shard", "step"}
+    named = {"id", "segment", "model_index", "dp_group", "step"}
     named |= {"workers", "workers_expected", "workers_left_out"}
     assert step - named <= metrics, sorted(step - named - metrics)
     assert {"cosine_to_others", "grad_norm", "grad_max", "nonfinite", "loss", "tokens"} <= metrics

@@ -57,10 +57,10 @@ def test_every_step_has_its_loss_and_its_own_gradient(name: str, results: Result
     found = results(name)
     for rank, told in enumerate(found["ranks"]):
         models = {step["model"] for step in told["expected"]}
-        assert set(found["run"].workers.query(f"rank == {rank}").module) == models
+        assert set(found["run"].workers.query(f"rank == {rank}").model_index) == models
         for model in models:
             steps = [step for step in told["expected"] if step["model"] == model]
-            rows = found["run"].workers.query(f"rank == {rank} and module == {model}")
+            rows = found["run"].workers.query(f"rank == {rank} and model_index == {model}")
             if SHAPES[name].ragged:
                 assert rows.step.is_monotonic_increasing and rows.step.is_unique
             else:
@@ -105,7 +105,7 @@ def test_nothing_is_found_but_what_is_wrong(name: str, results: Results) -> None
 
 def test_tensor_parallel_ranks_share_a_step_with_those_of_their_part(results: Results) -> None:
     steps = results("fsdp-tensor-parallel")["run"].steps
-    assert steps.groupby("shard").step.count().tolist() == [20, 20]
+    assert steps.groupby("dp_group").step.count().tolist() == [20, 20]
     assert (steps.workers == 2).all()
 
 

@@ -53,7 +53,7 @@ def seconds(out: Path) -> dict[str, Any]:
 def steps_of(run: Path, module: int = 0) -> pd.DataFrame:
     """Phases by step, a row of columns for each rank, but for the first steps."""
     frame = presum.load(run).workers
-    frame = frame[(frame.module == module) & (frame.step > 1)]
+    frame = frame[(frame.model_index == module) & (frame.step > 1)]
     return frame.pivot(index="step", columns="rank", values=[f"time_{p}" for p in PHASES])
 
 
@@ -120,7 +120,7 @@ def test_phases_add_up_to_the_time_that_passed(
     case: str, out: Path, seconds: dict[str, Any]
 ) -> None:
     frame = presum.load(out / case).workers
-    frame = frame[frame.module == 0]
+    frame = frame[frame.model_index == 0]
     columns = [f"time_{p}" for p in PHASES]
     first = frame[frame.step == 0]
     assert first[columns].isna().all(axis=None), "nobody saw the first step begin"

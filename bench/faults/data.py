@@ -79,7 +79,7 @@ class Stream(IterableDataset[Item]):
                 yield self._records[index]
 
 
-def labelled_points(seed: int) -> list[tuple[Tensor, Tensor]]:
+def labeled_points(seed: int) -> list[tuple[Tensor, Tensor]]:
     """Normal points, labeled by the largest of CLASSES random directions plus noise."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(POINTS, FEATURES, generator=generator)
@@ -96,6 +96,6 @@ def collate_blocks(blocks: Sequence[list[int]]) -> dict[str, Tensor]:
 
 
 def collate_points(points: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """One batch of :func:`labelled_points`."""
+    """One batch of :func:`labeled_points`."""
     inputs, labels = zip(*points, strict=True)
     return {"inputs": torch.stack(inputs), "labels": torch.stack(labels)}

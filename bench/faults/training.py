@@ -139,7 +139,7 @@ class Training:
         """The whole data set, or its first part where an epoch is short."""
         kind, share = self.configuration.data, self.configuration.epoch_steps
         if kind in ("points", "point-stream"):
-            everything: list[data.Item] = data.labelled_points(self.seed)
+            everything: list[data.Item] = data.labeled_points(self.seed)
         else:
             everything = self.corpus.examples if kind == "instructions" else self.corpus.blocks
         return everything[: share * self.configuration.batch * self.workers or None]

@@ -27,11 +27,11 @@ struct Packet {
 
 // Which worker of which model a packet is about.
 struct Identity {
-  std::uint32_t module = 0;    // which model of its group of ranks: 0, 1, ...
-  std::uint32_t replica = 0;   // data-parallel rank, 0 .. replicas-1
-  std::uint32_t shard = 0;     // tells data-parallel groups of one module apart
-  std::uint32_t rank = 0;      // global rank
-  std::uint32_t replicas = 1;  // data-parallel world size
+  std::uint32_t model_index = 0;  // which model of its group of ranks: 0, 1, ...
+  std::uint32_t replica = 0;      // data-parallel rank, 0 .. replicas-1
+  std::uint32_t dp_group = 0;     // tells data-parallel groups of one model apart
+  std::uint32_t rank = 0;         // global rank
+  std::uint32_t replicas = 1;     // data-parallel world size
 };
 
 }  // namespace presum

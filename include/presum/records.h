@@ -21,9 +21,9 @@ inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // One data-parallel model of one segment of a run log.
 struct ModelKey {
-  std::uint32_t segment = 0;  // of the run log, from 1
-  std::uint32_t module = 0;   // number of the model in the run log
-  std::uint32_t shard = 0;    // tells data-parallel groups of one module apart
+  std::uint32_t segment = 0;      // of the run log, from 1
+  std::uint32_t model_index = 0;  // number of the model in the run log
+  std::uint32_t dp_group = 0;     // tells data-parallel groups of one model apart
   auto operator<=>(const ModelKey&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 

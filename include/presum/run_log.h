@@ -27,7 +27,7 @@ struct WorkerInfo {
   std::string host;
 };
 
-struct ModuleInfo {
+struct ModelInfo {
   ModelKey model;
   std::uint32_t workers_expected = 0;
   std::vector<WorkerInfo> workers;  // those whose hello arrived, by replica
@@ -38,7 +38,7 @@ struct Fact {
   std::uint32_t rank = 0;
   std::string key;
   std::string value;
-  std::uint32_t module = 0;
+  std::uint32_t model_index = 0;
 };
 
 // A message of a worker about the collection of its packets: what went wrong there.
@@ -185,11 +185,11 @@ class RunLog {
 
   // The folder's name.
   std::string name() const;
-  // Per-step values without workers, groups and cosines, ascending by segment, module, shard and
-  // step.
+  // Per-step values without workers, groups and cosines, ascending by segment, model_index,
+  // dp_group and step.
   Result<std::vector<StepRecord>> steps() const;
   // The models of the last segment in which a worker said hello.
-  Result<std::vector<ModuleInfo>> modules() const;
+  Result<std::vector<ModelInfo>> modules() const;
   Result<std::vector<Fact>> facts() const;
   Result<std::vector<NoteRecord>> notes() const;
   // As of the last commit, worst first.
@@ -203,17 +203,17 @@ class RunLog {
   Result<std::vector<SegmentInfo>> segments() const;
   Result<std::vector<GroupInfo>> groups() const;
 
-  // By segment, module and shard, and so are the next. Of models whose steps have begun to be
-  // judged.
+  // By segment, model_index and dp_group, and so are the next. Of models whose steps have begun to
+  // be judged.
   Result<std::vector<Continuation>> continuations() const;
   Result<std::vector<StepCount>> step_counts() const;
   // How many steps of a model are before this one.
   Result<std::uint64_t> steps_before(const StepKey& step) const;
-  // By segment, module, shard and replica.
+  // By segment, model_index, dp_group and replica.
   Result<std::vector<FinalStateRecord>> final_states() const;
-  // By segment, module, shard, replica, kind and step.
+  // By segment, model_index, dp_group, replica, kind and step.
   Result<std::vector<SnapshotRecord>> snapshots() const;
-  // By segment, module, shard, step and replica.
+  // By segment, model_index, dp_group, step and replica.
   Result<std::vector<AuditedStep>> audits() const;
   // When the job stood still, by segment and number, with what each rank said.
   Result<std::vector<StallRecord>> stalls() const;
@@ -238,7 +238,7 @@ class RunLog {
   Status visit_table(std::string_view table, const RowVisitor& visit) const;
   // The same table as arrays, for large ones. Error: kInvalidArgument (another name).
   Result<std::vector<Series>> frame(std::string_view table) const;
-  // One row a step, group and worker: step, segment, module, shard, group, rank, grad_norm,
+  // One row a step, group and worker: step, segment, model_index, dp_group, group, rank, grad_norm,
   // grad_max.
   Result<std::vector<Series>> group_norms() const;
   // One step's StepRecord::cosines, between the workers whose packets arrived. Empty if the step,

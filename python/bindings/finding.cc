@@ -51,8 +51,8 @@ nb::dict to_dict(const Finding& f) {
   out["remedy"] = f.remedy;
   out["resembles"] = f.resembles;
   out["segment"] = f.model.segment;
-  out["module"] = f.model.module;
-  out["shard"] = f.model.shard;
+  out["model_index"] = f.model.model_index;
+  out["dp_group"] = f.model.dp_group;
   return out;
 }
 

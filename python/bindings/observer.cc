@@ -41,12 +41,12 @@ std::vector<Parameter> to_parameters(const std::vector<Named>& named) {
   return list;
 }
 
-Steps make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std::uint32_t rank,
-           std::uint32_t replicas, std::uint32_t sketch_size, std::string host, Facts facts,
-           const std::vector<Named>& parameters, const std::vector<Named>& buffers,
+Steps make(std::uint32_t model_index, std::uint32_t replica, std::uint32_t dp_group,
+           std::uint32_t rank, std::uint32_t replicas, std::uint32_t sketch_size, std::string host,
+           Facts facts, const std::vector<Named>& parameters, const std::vector<Named>& buffers,
            std::uint64_t every, std::uint64_t reduced_every, bool knows_optimizer,
            bool one_optimizer, bool on_host) {
-  step::WorkerOptions options{.identity = {module, replica, shard, rank, replicas},
+  step::WorkerOptions options{.identity = {model_index, replica, dp_group, rank, replicas},
                               .sketch_size = sketch_size,
                               .host = std::move(host),
                               .facts = std::move(facts),
@@ -328,10 +328,10 @@ void bind_observer(nb::module_& m) {
   bind_contents(steps);
   bind_events(steps);
   steps
-      .def(nb::new_(&make), nb::kw_only(), nb::arg("module"), nb::arg("replica"), nb::arg("shard"),
-           nb::arg("rank"), nb::arg("replicas"), nb::arg("sketch_size"), nb::arg("host"),
-           nb::arg("facts"), nb::arg("parameters"), nb::arg("buffers"), nb::arg("every") = 1,
-           nb::arg("reduced_every") = 1, nb::arg("knows_optimizer") = false,
+      .def(nb::new_(&make), nb::kw_only(), nb::arg("model_index"), nb::arg("replica"),
+           nb::arg("dp_group"), nb::arg("rank"), nb::arg("replicas"), nb::arg("sketch_size"),
+           nb::arg("host"), nb::arg("facts"), nb::arg("parameters"), nb::arg("buffers"),
+           nb::arg("every") = 1, nb::arg("reduced_every") = 1, nb::arg("knows_optimizer") = false,
            nb::arg("one_optimizer") = false, nb::arg("on_host") = true)
       .def(
           "fact",

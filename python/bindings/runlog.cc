@@ -51,10 +51,10 @@ nb::list group_norms(const RunLog& log) {
   return to_list(unwrap(without_gil([&] { return log.group_norms(); })));
 }
 
-nb::object cosines(const RunLog& log, std::uint32_t segment, std::uint32_t module,
-                   std::uint32_t shard, std::uint64_t step) {
+nb::object cosines(const RunLog& log, std::uint32_t segment, std::uint32_t model_index,
+                   std::uint32_t dp_group, std::uint64_t step) {
   return to_array(unwrap(without_gil([&] {
-    return log.cosines({{segment, module, shard}, step});
+    return log.cosines({{segment, model_index, dp_group}, step});
   })));
 }
 
@@ -91,9 +91,9 @@ void bind_runlog(nb::module_& m) {
             return to_list(unwrap(without_gil([&] { return log.findings(); })));
           },
           nb::sig("def findings(self) -> list[dict[str, typing.Any]]"))
-      .def("cosines", &cosines, nb::arg("segment"), nb::arg("module"), nb::arg("shard"),
+      .def("cosines", &cosines, nb::arg("segment"), nb::arg("model_index"), nb::arg("dp_group"),
            nb::arg("step"),
-           nb::sig("def cosines(self, segment: int, module: int, shard: int, step: int) -> "
+           nb::sig("def cosines(self, segment: int, model_index: int, dp_group: int, step: int) -> "
                    "numpy.typing.NDArray[numpy.float32]"));
   m.def(
       "stored_tables", [] { return to_list(stored_tables()); },

@@ -236,9 +236,9 @@ class Observer:
     def __init__(
         self,
         *,
-        module: int,
+        model_index: int,
         replica: int,
-        shard: int,
+        dp_group: int,
         rank: int,
         replicas: int,
         sketch_size: int,
@@ -524,7 +524,7 @@ class RunLog:
     def group_norms(self) -> list[tuple[str, numpy.typing.NDArray[Any], list[str] | None]]: ...
     def findings(self) -> list[dict[str, Any]]: ...
     def cosines(
-        self, segment: int, module: int, shard: int, step: int
+        self, segment: int, model_index: int, dp_group: int, step: int
     ) -> numpy.typing.NDArray[numpy.float32]: ...
 
 def stored_tables() -> list[tuple[str, str, list[tuple[str, str, str, str, str]]]]:

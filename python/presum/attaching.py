@@ -244,15 +244,15 @@ def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dic
 
 
 def _observer(
-    training: _Training, numbers: _Numbers, facts: dict[str, object], module: int
+    training: _Training, numbers: _Numbers, facts: dict[str, object], model_index: int
 ) -> Observer:
     target, groups = training.target, numbers.groups
     rank, ranks = dist.get_rank(), target.ranks
     held, parameters = _held_by(training.optimizers), map(id, target.parameters.values())
     return Observer(
-        module=module,
+        model_index=model_index,
         replica=ranks.index(rank),
-        shard=min(ranks),
+        dp_group=min(ranks),
         rank=rank,
         replicas=len(ranks),
         sketch_size=numbers.sketch_size,

@@ -47,8 +47,8 @@ class Finding:
     equal_until: int | None = None
     certain_step: int | None = None
     segment: int = 1
-    module: int = 0
-    shard: int = 0
+    model_index: int = 0
+    dp_group: int = 0
 
     @property
     def values(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Run:
     """A run log. Frames are read at first use and then kept; ``load`` again for newer steps.
 
     Frames hold numbers and strings only (in large frames as categories), missing values as NaN,
-    rows ascending by segment, module and step. ``columns`` says what each column holds. Without
+    rows ascending by segment, model_index and step. ``columns`` says what each column holds. Without
     pandas (``presum[frames]``) each is a dict of NumPy arrays by column, strings as objects. Every
     attribute raises UserError where the file cannot be read any more. One thread at a time.
     """
@@ -86,7 +86,7 @@ class Run:
 
     @cached_property
     def facts(self) -> pd.DataFrame:
-        """What each rank said about itself: segment, module, rank, key, value."""
+        """What each rank said about itself: segment, model_index, rank, key, value."""
         return self._frame("facts")
 
     @cached_property
@@ -96,7 +96,7 @@ class Run:
 
     @cached_property
     def checks(self) -> pd.DataFrame:
-        """Every check of every model: segment, module, shard, check, state, reason."""
+        """Every check of every model: segment, model_index, dp_group, check, state, reason."""
         return self._frame("checks")
 
     @cached_property
@@ -116,7 +116,7 @@ class Run:
         return self._frame("stalled_ranks")
 
     def cosines(
-        self, step: int, segment: int = -1, module: int = 0, shard: int = 0
+        self, step: int, segment: int = -1, model_index: int = 0, dp_group: int = 0
     ) -> npt.NDArray[np.float64]:
         """The W x W cosines of a step, in the order of its workers' replicas, 1 on the diagonal.
 
@@ -129,13 +129,13 @@ class Run:
         segments = np.asarray(self.steps["segment"])
         if segment < 0 and len(segments):
             segment = int(segments.max())
-        sought = {"segment": segment, "module": module, "shard": shard, "step": step}
+        sought = {"segment": segment, "model_index": model_index, "dp_group": dp_group, "step": step}
         rows = [np.asarray(self.steps[name]) == value for name, value in sought.items()]
         found = np.asarray(self.steps["workers"])[np.logical_and.reduce(rows)]
         if not len(found):
-            raise KeyError(f"{self.path}: no step {step} of module {module}")
+            raise KeyError(f"{self.path}: no step {step} of model {model_index}")
         workers = int(found[0])
-        pairs = self._read(lambda log: log.cosines(segment, module, shard, step))
+        pairs = self._read(lambda log: log.cosines(segment, model_index, dp_group, step))
         if not len(pairs) and workers > MATRIX_WORKERS:
             raise KeyError(f"{self.path}: step {step} has no cosine matrix (every 50th step has)")
         return self._matrix(workers, pairs)
@@ -158,7 +158,7 @@ class Run:
 
 
 _FRAMES = ("segments", "steps", "workers", "facts", "checks", "audits", "stalls", "stalled_ranks")
-_GROUP_KEYS = ("step", "segment", "module", "shard", "group")
+_GROUP_KEYS = ("step", "segment", "model_index", "dp_group", "group")
 _GROUP_COLUMNS = (
     ("groups", "rank", "integer", "", "global rank", ""),
     ("groups", "grad_norm", "real", "gradient", "L2 norm of its own gradient in the group", "NaN"),

@@ -72,7 +72,7 @@ def test_two_models_share_a_run(model: DistributedDataParallel, tmp_path: Path) 
         train(model, 2)
         train(other, 1)
     steps = presum.load(tmp_path).steps
-    assert steps.module.tolist() == [0, 0, 1]
+    assert steps.model_index.tolist() == [0, 0, 1]
 
 
 def test_a_process_group_whose_ranks_torch_does_not_know_is_refused(

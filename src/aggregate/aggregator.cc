@@ -76,14 +76,15 @@ struct Aggregator::State {
   std::map<std::uint32_t, RankProcess> processes;    // by rank, that have not ended
   std::map<std::uint32_t, std::uint32_t> models_of;  // by rank, that have not said goodbye
   std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>
-      analyses;  // module, shard
+      analyses;  // model_index, dp_group
   using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
   std::set<FindingKey> announced;
   Seconds detectors_saved{0};
   bool checkpointed = false;  // since then: a run may go on from there
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;   // see admit()
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> replicas;  // by module and shard
-  std::set<std::uint32_t> ranks;                                              // that were heard
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;  // see admit()
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t>
+      replicas;                   // by model_index and dp_group
+  std::set<std::uint32_t> ranks;  // that were heard
   std::set<WorkerKey> departed;
   std::set<WorkerKey> hellos;
   AggregatorCounters counters;
@@ -93,25 +94,25 @@ struct Aggregator::State {
   Status health;             // the first error of the run log; nothing is written after it
   bool closed = false;
 
-  static WorkerKey key(const Identity& who) { return {who.module, who.shard, who.replica}; }
+  static WorkerKey key(const Identity& who) { return {who.model_index, who.dp_group, who.replica}; }
 
   // What the ranks of this job can be.
   bool possible(const Identity& who) const {
     const std::uint32_t world = options.world_size;
-    return world == 0 || (who.replicas <= world && who.rank < world && who.shard < world);
+    return world == 0 || (who.replicas <= world && who.rank < world && who.dp_group < world);
   }
 
   // Gives the worker's model its number in the run log. A rank's own says how many models of the
   // same ranks it attached before, because it may have others that the rest do not know. False: a
   // bad packet, which would cost memory.
   bool admit(Identity& who) {
-    const bool known = modules.contains({who.module, who.replicas});
+    const bool known = modules.contains({who.model_index, who.replicas});
     if (!possible(who) || (!known && modules.size() >= kModulesMax)) return false;
     const auto next = static_cast<std::uint32_t>(modules.size());
-    const auto number = modules.try_emplace({who.module, who.replicas}, next).first->second;
-    const std::pair key{number, who.shard};
+    const auto number = modules.try_emplace({who.model_index, who.replicas}, next).first->second;
+    const std::pair key{number, who.dp_group};
     if (!replicas.contains(key) && replicas.size() >= kAnalysesMax) return false;
-    who.module = key.first;
+    who.model_index = key.first;
     replicas[key] = who.replicas;
     ranks.insert(who.rank);
     return true;
@@ -125,10 +126,10 @@ struct Aggregator::State {
 
   aggregate::ModelAnalysis& analysis(const Identity& who) {
     const auto [at, fresh] = analyses.try_emplace(
-        {who.module, who.shard}, ModelKey{writer.segment(), who.module, who.shard});
+        {who.model_index, who.dp_group}, ModelKey{writer.segment(), who.model_index, who.dp_group});
     if (fresh && writer.segment() > 1) {
-      auto saved = writer.saved_detector(who.module, who.shard);
-      at->second.resumes(std::move(prior.models[{who.module, who.shard}]),
+      auto saved = writer.saved_detector(who.model_index, who.dp_group);
+      at->second.resumes(std::move(prior.models[{who.model_index, who.dp_group}]),
                          saved ? std::move(*saved) : std::nullopt);
     }
     return at->second;

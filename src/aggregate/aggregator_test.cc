@@ -66,10 +66,13 @@ class FedAggregator {
 };
 
 packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t replicas,
-                     std::uint32_t module = 0, std::uint32_t shard = 0) {
+                     std::uint32_t model_index = 0, std::uint32_t dp_group = 0) {
   packet::Step s;
-  s.header.identity = {
-      .module = module, .replica = replica, .shard = shard, .rank = replica, .replicas = replicas};
+  s.header.identity = {.model_index = model_index,
+                       .replica = replica,
+                       .dp_group = dp_group,
+                       .rank = replica,
+                       .replicas = replicas};
   s.header.step = step;
   s.micro_batches = 1;
   s.micro = {{1.0 + replica, 1, 10}};
@@ -77,10 +80,10 @@ packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t re
   return s;
 }
 
-packet::Note goodbye(std::uint32_t replica, std::uint32_t replicas, std::uint32_t module = 0) {
+packet::Note goodbye(std::uint32_t replica, std::uint32_t replicas, std::uint32_t model_index = 0) {
   packet::Note note;
   note.header.identity = {
-      .module = module, .replica = replica, .rank = replica, .replicas = replicas};
+      .model_index = model_index, .replica = replica, .rank = replica, .replicas = replicas};
   note.final = true;
   return note;
 }
@@ -165,9 +168,9 @@ TEST(Aggregator, ModelsAreNumberedAmongThoseWithAsManyWorkers) {
   aggregator.close();
   const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 2U);
-  EXPECT_EQ(steps[0].model.module, 0U);
+  EXPECT_EQ(steps[0].model.model_index, 0U);
   EXPECT_EQ(steps[0].workers_seen, 3U);
-  EXPECT_EQ(steps[1].model.module, 1U);
+  EXPECT_EQ(steps[1].model.model_index, 1U);
   EXPECT_EQ(steps[1].workers_seen, 2U);
 }
 
@@ -175,9 +178,9 @@ TEST(Aggregator, KeepsTwoModulesAndTwoShardsApart) {
   FedAggregator aggregator;
   for (std::uint64_t s = 0; s < 3; ++s) {
     for (std::uint32_t replica = 0; replica < 2; ++replica) {
-      for (std::uint32_t module = 0; module < 2; ++module) {
-        for (std::uint32_t shard = 0; shard < 2; ++shard) {
-          aggregator.ingest(step_of(s, replica, 2, module, shard));
+      for (std::uint32_t model_index = 0; model_index < 2; ++model_index) {
+        for (std::uint32_t dp_group = 0; dp_group < 2; ++dp_group) {
+          aggregator.ingest(step_of(s, replica, 2, model_index, dp_group));
         }
       }
     }
@@ -188,8 +191,8 @@ TEST(Aggregator, KeepsTwoModulesAndTwoShardsApart) {
   const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 12U);
   for (std::size_t i = 0; i < 12; ++i) {
-    EXPECT_EQ(steps[i].model.module, i / 6);
-    EXPECT_EQ(steps[i].model.shard, i / 3 % 2);
+    EXPECT_EQ(steps[i].model.model_index, i / 6);
+    EXPECT_EQ(steps[i].model.dp_group, i / 3 % 2);
     EXPECT_EQ(steps[i].step, i % 3);
   }
 }
@@ -218,9 +221,10 @@ TEST(Aggregator, NoiseScaleIsOnePerModel) {
     step.reduced = GradientSums{.sum_squares = reduced_squares, .fingerprint = 1};
     return step;
   };
-  for (std::uint32_t module = 0; module < 2; ++module) {
+  for (std::uint32_t model_index = 0; model_index < 2; ++model_index) {
     for (std::uint32_t replica = 0; replica < 2; ++replica) {
-      aggregator.ingest(with_reduced(step_of(0, replica, 2, module), module == 0 ? 3 : 2.5));
+      aggregator.ingest(
+          with_reduced(step_of(0, replica, 2, model_index), model_index == 0 ? 3 : 2.5));
     }
   }
   aggregator.close();
@@ -363,10 +367,10 @@ TEST(Aggregator, StoresHowManyPacketsItCouldNotUse) {
 constexpr std::uint32_t kWorkers = 4;
 
 // A step in which nothing is wrong: losses and norms are noise, gradients differ.
-packet::Step healthy(std::uint64_t step, std::uint32_t replica, std::uint32_t module = 0) {
-  std::mt19937_64 random(step * 1000 + replica * 10 + module);
+packet::Step healthy(std::uint64_t step, std::uint32_t replica, std::uint32_t model_index = 0) {
+  std::mt19937_64 random(step * 1000 + replica * 10 + model_index);
   std::normal_distribution<double> normal;
-  packet::Step s = step_of(step, replica, kWorkers, module);
+  packet::Step s = step_of(step, replica, kWorkers, model_index);
   s.micro = {{2 + 0.1 * normal(random), 1, 100}};
   s.total = {std::exp(0.2 * normal(random)), 0.1, 0, random()};
   s.elements = 1000;
@@ -388,16 +392,16 @@ packet::Hello hello_of(std::uint32_t replica) {
 }
 
 void feed(FedAggregator& aggregator, std::uint64_t first, std::uint64_t last,
-          std::uint32_t module = 0) {
+          std::uint32_t model_index = 0) {
   for (std::uint64_t s = first; s < last; ++s) {
-    for (std::uint32_t r = 0; r < kWorkers; ++r) aggregator.ingest(healthy(s, r, module));
+    for (std::uint32_t r = 0; r < kWorkers; ++r) aggregator.ingest(healthy(s, r, model_index));
   }
 }
 
 // Worker 1 of 4 has NaNs in its gradient.
-void feed_nan(FedAggregator& aggregator, std::uint64_t step, std::uint32_t module = 0) {
+void feed_nan(FedAggregator& aggregator, std::uint64_t step, std::uint32_t model_index = 0) {
   for (std::uint32_t r = 0; r < kWorkers; ++r) {
-    const auto s = healthy(step, r, module);
+    const auto s = healthy(step, r, model_index);
     aggregator.ingest(r == 1 ? with_nan(s) : s);
   }
 }
@@ -515,9 +519,9 @@ TEST(MonitorFindings, OfTwoModelsAreOneAndTheEarlierIsNamed) {
   feed_nan(aggregator, 2, 1);
   const auto fresh = aggregator->take_new_findings();
   ASSERT_EQ(fresh.size(), 1U);
-  EXPECT_EQ(fresh[0].model.module, 1U);
+  EXPECT_EQ(fresh[0].model.model_index, 1U);
   EXPECT_EQ(fresh[0].elsewhere, (std::vector<ModelKey>{{1, 0, 0}}));
-  EXPECT_EQ(aggregator->findings().at(0).model.module, 1U);
+  EXPECT_EQ(aggregator->findings().at(0).model.model_index, 1U);
   feed_nan(aggregator, 6, 0);
   EXPECT_TRUE(aggregator->take_new_findings().empty()) << "models do not disturb each other";
   aggregator.close();

@@ -23,7 +23,7 @@ constexpr std::size_t kBytes = std::size_t{1} << 26;  // of snapshots, of all mo
 
 using Key = std::pair<std::uint32_t, std::uint32_t>;
 
-Key key_of(const ModelKey& model) { return {model.module, model.shard}; }
+Key key_of(const ModelKey& model) { return {model.model_index, model.dp_group}; }
 
 std::size_t size_of(const SnapshotRecord& snapshot) {
   return sizeof(SnapshotRecord) +
@@ -162,8 +162,8 @@ Result<PriorRuns> read_prior_runs(const std::filesystem::path& run) {
   if (!log && log.error().code == ErrorCode::kNotFound) return out;
   if (!log) return log.error();
   PRESUM_ASSIGN(const auto modules, log->modules());
-  for (const ModuleInfo& module : modules) {
-    out.models[key_of(module.model)].prior.workers = module.workers_expected;
+  for (const ModelInfo& info : modules) {
+    out.models[key_of(info.model)].prior.workers = info.workers_expected;
   }
   PRESUM_ASSIGN(const auto counts, log->step_counts());
   PRESUM_ASSIGN(const auto all, log->continuations());

@@ -38,7 +38,7 @@ struct PriorModel {
 };
 
 struct PriorRuns {
-  std::map<std::pair<std::uint32_t, std::uint32_t>, PriorModel> models;  // module, shard
+  std::map<std::pair<std::uint32_t, std::uint32_t>, PriorModel> models;  // model_index, dp_group
   std::optional<std::uint64_t> steps;  // judge::training_steps; none: not known
 };
 

@@ -20,7 +20,7 @@ std::size_t bytes_of(const packet::Step& s) {
 }  // namespace
 
 StepAssembler::Stream& StepAssembler::stream_of(const Identity& worker, Seconds now) {
-  return streams_.try_emplace({worker.module, worker.shard}, now).first->second;
+  return streams_.try_emplace({worker.model_index, worker.dp_group}, now).first->second;
 }
 
 void StepAssembler::heard(const Identity& worker, Seconds now) {

@@ -80,7 +80,8 @@ class StepAssembler {
     std::set<std::uint32_t> not_awaited;      // those that left, and those that are silent
     std::set<std::uint32_t> left;
   };
-  using Streams = std::map<std::pair<std::uint32_t, std::uint32_t>, Stream>;  // module and shard
+  using Streams =
+      std::map<std::pair<std::uint32_t, std::uint32_t>, Stream>;  // model_index and dp_group
 
   Stream& stream_of(const Identity& worker, Seconds now);
   // Whether a worker has left out the stream's first step, which was not reduced: a later one of

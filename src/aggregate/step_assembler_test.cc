@@ -14,9 +14,10 @@ using Taken = StepAssembler::Taken;
 using Numbers = std::vector<std::uint64_t>;
 
 packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t replicas,
-                     std::uint32_t module = 0, std::uint32_t shard = 0) {
+                     std::uint32_t model_index = 0, std::uint32_t dp_group = 0) {
   packet::Step s;
-  s.header.identity = {.module = module, .replica = replica, .shard = shard, .replicas = replicas};
+  s.header.identity = {
+      .model_index = model_index, .replica = replica, .dp_group = dp_group, .replicas = replicas};
   s.header.step = step;
   return s;
 }
@@ -121,8 +122,8 @@ TEST(StepAssembler, AWorkerWhosePacketWasLostIsAwaitedInLaterSteps) {
 }
 
 TEST(StepAssembler, WithoutMemoryTheOldestStepsAreGivenUpAndNobodyIsMissing) {
-  auto big = [](std::uint64_t step, std::uint32_t module) {
-    auto s = step_of(step, 0, 2, module);
+  auto big = [](std::uint64_t step, std::uint32_t model_index) {
+    auto s = step_of(step, 0, 2, model_index);
     s.sketch.resize(1024);
     return s;
   };
@@ -133,7 +134,7 @@ TEST(StepAssembler, WithoutMemoryTheOldestStepsAreGivenUpAndNobodyIsMissing) {
   for (std::uint64_t s = 0; s < 10; ++s) assembler.add(big(s, 0), Seconds(now++));
   const auto step = assembler.next(Seconds(now), false);
   ASSERT_TRUE(step);
-  EXPECT_EQ(step->workers.front().header.identity.module, 1U) << "the oldest of all models";
+  EXPECT_EQ(step->workers.front().header.identity.model_index, 1U) << "the oldest of all models";
   EXPECT_EQ(step->missing, std::vector<std::uint32_t>());
   while (assembler.next(Seconds(now), false)) continue;
   assembler.add(step_of(20, 0, 1, 2), Seconds(now));
@@ -189,12 +190,12 @@ TEST(StepAssembler, KeepsModulesAndShardsApart) {
   assembler.add(step_of(0, 1, 2, 1, 0), Seconds(0));
   assembler.add(step_of(0, 1, 2, 0, 1), Seconds(0));
   EXPECT_TRUE(closed(assembler).empty()) << "three streams with one of two workers each";
-  assembler.departed({.module = 1, .replica = 0, .replicas = 2});
+  assembler.departed({.model_index = 1, .replica = 0, .replicas = 2});
   const auto step = assembler.next(Seconds(0), false);
   ASSERT_TRUE(step);
-  EXPECT_EQ(step->workers[0].header.identity.module, 1U);
+  EXPECT_EQ(step->workers[0].header.identity.model_index, 1U);
   assembler.add(step_of(0, 0, 2, 0, 1), Seconds(0));
-  EXPECT_EQ(assembler.next(Seconds(0), false)->workers[1].header.identity.shard, 1U);
+  EXPECT_EQ(assembler.next(Seconds(0), false)->workers[1].header.identity.dp_group, 1U);
   EXPECT_EQ(assembler.add(step_of(0, 1, 2, 0, 0), Seconds(0)), Taken::kNew) << "not late here";
   EXPECT_EQ(closed(assembler), Numbers{0});
 }

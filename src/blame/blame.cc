@@ -208,7 +208,7 @@ Result<Step> blame_one(const RunLog& log, const ModelKey& model, std::uint64_t s
   }
   std::map<std::uint32_t, std::string> hosts;
   PRESUM_ASSIGN(const auto modules, log.modules());
-  for (const ModuleInfo& m : modules) {
+  for (const ModelInfo& m : modules) {
     for (const WorkerInfo& w : m.workers) hosts[w.rank] = w.host;
   }
   return reader.told(target, names, hosts);

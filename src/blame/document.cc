@@ -70,8 +70,8 @@ Json document(const std::vector<Step>& steps) {
     Json workers = Json::array();
     for (const Worker& w : step.workers) workers.push_back(worker(w));
     out.push_back({{"segment", step.key.model.segment},
-                   {"module", step.key.model.module},
-                   {"shard", step.key.model.shard},
+                   {"model_index", step.key.model.model_index},
+                   {"dp_group", step.key.model.dp_group},
                    {"step", step.key.step},
                    {"workers_expected", step.workers_expected},
                    {"loss", compared(step.loss)},

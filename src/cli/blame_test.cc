@@ -43,8 +43,8 @@ TEST(BlameCommand, JsonHasAllWorkers) {
   EXPECT_EQ(ran.code, 0);
   const auto document = nlohmann::ordered_json::parse(ran.out);
   EXPECT_EQ(keys(document[0]),
-            (std::vector<std::string>{"segment", "module", "shard", "step", "workers_expected",
-                                      "loss", "compared_with", "workers"}));
+            (std::vector<std::string>{"segment", "model_index", "dp_group", "step",
+                                      "workers_expected", "loss", "compared_with", "workers"}));
   EXPECT_EQ(document[0]["workers"][1]["samples"][0]["before"][0]["step"], 2);
   EXPECT_EQ(keys(document[0]["workers"][0]),
             (std::vector<std::string>{"rank", "host", "loss", "grad_norm", "nonfinite", "tokens",

@@ -100,7 +100,7 @@ std::string last_seen(Stage stage, const Difference& d) {
 }
 
 std::string part(const Comparison& c, const ModelComparison& m) {
-  return c.models.size() == 1 ? "" : compare::model_name(m.module, m.shard) + ": ";
+  return c.models.size() == 1 ? "" : compare::model_name(m.model_index, m.dp_group) + ": ";
 }
 
 std::string identical_until(const ModelComparison& m) {
@@ -236,7 +236,8 @@ std::string times_table(const ModelComparison& m) {
 }
 
 std::string model_text(const Comparison& c, const ModelComparison& m) {
-  const auto title = c.models.size() == 1 ? "" : compare::model_name(m.module, m.shard) + "\n";
+  const auto title =
+      c.models.size() == 1 ? "" : compare::model_name(m.model_index, m.dp_group) + "\n";
   return title + side_text("A", c.a, m.a) + side_text("B", c.b, m.b) + stages_table(m) +
          times_table(m) + (c.models.size() > 1 && m.first ? first_text(m) : "") +
          listed("also to know:", compare::remark_texts(m)) +

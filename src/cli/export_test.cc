@@ -13,7 +13,7 @@ TEST(Export, WritesFindingsAsCsvWithTheirListsAsJson) {
   const auto rows = lines(ran.out);
   ASSERT_EQ(rows.size(), 3U) << ran.out;
   EXPECT_EQ(rows[0],
-            "segment,module,shard,check_id,also,severity,ranks,hosts,first_step,last_step,"
+            "segment,model_index,dp_group,check_id,also,severity,ranks,hosts,first_step,last_step,"
             "equal_until,certain_step,confidence,title,evidence,suspects,remedy,resembles");
   EXPECT_EQ(rows[1].find(R"(1,0,0,duplicate-data,"[""pair-too-similar"",""too-consistent""]",)"
                          R"(critical,"[0,1,5]",)"),
@@ -28,7 +28,7 @@ TEST(Export, WritesChecksAsJsonLines) {
   EXPECT_EQ(ran.code, 0);
   const auto rows = lines(ran.out);
   ASSERT_EQ(rows.size(), 5U) << ran.out;
-  EXPECT_EQ(rows[0], R"({"segment":1,"module":0,"shard":0,"check_id":"nonfinite-gradient",)"
+  EXPECT_EQ(rows[0], R"({"segment":1,"model_index":0,"dp_group":0,"check_id":"nonfinite-gradient",)"
                      R"("state":"passed","reason":"every gradient was finite"})");
 }
 

@@ -22,7 +22,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "\n"
             "critical: Ranks 0, 1 and 5 read the same samples, since step 2, last seen at 8\n"
             "    duplicate-data, ranks 0-1,5 on login, node[08-09], confidence 99%\n"
-            "    matters    Where they read the same these workers do the work of one: the batch "
+            "    matters    Where they read the same these ranks do the work of one: the batch "
             "is smaller than it is believed to be.\n"
             "    evidence   shared samples: 9007199254740993; share: 0.123\n"
             "    suspects   one seed\n"
@@ -80,7 +80,7 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   const auto& first = json["findings"][0];
   EXPECT_EQ(keys(first), words("check also severity ranks hosts first_step last_step equal_until "
                                "certain_step confidence title sentence consequence evidence_text "
-                               "suspects evidence remedy resembles segment module shard "
+                               "suspects evidence remedy resembles segment model_index dp_group "
                                "elsewhere"));
   EXPECT_EQ(first["severity"], "critical");
   EXPECT_EQ(first["ranks"].dump(), "[0,1,5]");
@@ -90,7 +90,7 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   ASSERT_EQ(json["checks"].size(), 6U);
   EXPECT_EQ(json["checks"][5].dump(),
             R"({"check":"overlapping-data","state":"not-possible",)"
-            R"("reason":"no sampler was found.","segment":1,"module":0,"shard":0})");
+            R"("reason":"no sampler was found.","segment":1,"model_index":0,"dp_group":0})");
 }
 
 TEST(Findings, ShowWhatAuditsOfTheSumFound) {

@@ -33,7 +33,7 @@ std::string steps(const T& found) {
              : fmt::format("steps {}-{}", found.first_step, found.last_step);
 }
 
-// "module 2", "modules 0-2": that of the finding and those that show the same.
+// "model 2", "models 0-2": that of the finding and those that show the same.
 std::string together(const char* noun, std::uint32_t own, const Finding& finding,
                      std::uint32_t ModelKey::*number) {
   std::set<std::uint32_t> all{own};
@@ -45,8 +45,8 @@ std::string together(const char* noun, std::uint32_t own, const Finding& finding
 std::string part(const Finding& finding) {
   const auto& model = finding.model;
   const auto segment = model.segment == 1 ? "" : fmt::format(", segment {}", model.segment);
-  return segment + together("module", model.module, finding, &ModelKey::module) +
-         together("shard", model.shard, finding, &ModelKey::shard);
+  return segment + together("model", model.model_index, finding, &ModelKey::model_index) +
+         together("data-parallel group", model.dp_group, finding, &ModelKey::dp_group);
 }
 
 std::string line(const char* label, const std::string& text) {
@@ -131,8 +131,8 @@ std::string times(std::uint64_t value) {
 std::string model_text(const ModelKey& model) {
   std::string out;
   if (model.segment != 1) out += fmt::format(", segment {}", model.segment);
-  if (model.module != 0) out += fmt::format(", module {}", model.module);
-  if (model.shard != 0) out += fmt::format(", shard {}", model.shard);
+  if (model.model_index != 0) out += fmt::format(", model {}", model.model_index);
+  if (model.dp_group != 0) out += fmt::format(", data-parallel group {}", model.dp_group);
   return out;
 }
 
@@ -157,7 +157,7 @@ std::string checks_by_state(std::span<const RunLog::Check> checks) {
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> parts;
   for (const RunLog::Check& c : checks) {
     add_to(groups, c.record);
-    parts.emplace(c.model.segment, c.model.module, c.model.shard);
+    parts.emplace(c.model.segment, c.model.model_index, c.model.dp_group);
   }
   std::ranges::stable_sort(groups, {}, &Group::state);
   std::string out;

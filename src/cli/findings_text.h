@@ -17,11 +17,11 @@ std::string count(std::uint64_t value, const char* noun);
 // "never", "once", "3 times".
 std::string times(std::uint64_t value);
 
-// ", segment 2, module 1, shard 3": what is not the first.
+// ", segment 2, model 1, data-parallel group 3": what is not the first.
 std::string model_text(const ModelKey& model);
 
-// Where a finding holds: "ranks 2,5 on node[0-1]", and the segment, module and shard where they are
-// not the only ones.
+// Where a finding holds: "ranks 2,5 on node[0-1]", and the segment, model and data-parallel group
+// where they are not the only ones.
 std::string location_text(const Finding& finding);
 
 // A finding as a paragraph.

@@ -10,14 +10,14 @@ namespace presum::cli {
 namespace {
 
 Fact fact(std::uint32_t segment, std::uint32_t rank, std::string key, std::string value,
-          std::uint32_t module = 0) {
-  return {segment, rank, std::move(key), std::move(value), module};
+          std::uint32_t model_index = 0) {
+  return {segment, rank, std::move(key), std::move(value), model_index};
 }
 
 std::vector<Fact> told(std::uint32_t segment, std::uint32_t rank, std::string own,
-                       std::uint32_t module = 0) {
-  return {fact(segment, rank, "overhead_ms", std::move(own), module),
-          fact(segment, rank, "step_ms", "200.000", module)};
+                       std::uint32_t model_index = 0) {
+  return {fact(segment, rank, "overhead_ms", std::move(own), model_index),
+          fact(segment, rank, "step_ms", "200.000", model_index)};
 }
 
 std::vector<Fact> operator+(std::vector<Fact> a, const std::vector<Fact>& b) {

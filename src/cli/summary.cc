@@ -231,8 +231,8 @@ std::vector<Steps> by_module(Steps steps) {
   std::vector<Steps> out;
   for (StepRecord& s : steps) {
     const auto same = std::find_if(out.begin(), out.end(), [&](const Steps& other) {
-      return other.front().model.module == s.model.module &&
-             other.front().model.shard == s.model.shard;
+      return other.front().model.model_index == s.model.model_index &&
+             other.front().model.dp_group == s.model.dp_group;
     });
     if (same == out.end()) {
       out.push_back({std::move(s)});
@@ -249,30 +249,31 @@ struct SummaryArguments {
   std::string format = "text";
 };
 
-// `overheads` by module.
+// `overheads` by model_index.
 std::vector<Row> rows_of(const std::string& name, Steps steps,
-                         const std::map<ModuleShard, TimeTable>& times,
+                         const std::map<ModelPart, TimeTable>& times,
                          std::map<std::uint32_t, Overhead> overheads,
                          std::span<const Continuation> continuations) {
   std::vector<Row> out;
   const auto parts = by_module(std::move(steps));
   const bool models = std::ranges::any_of(parts, [&](const Steps& part) {
-    return !part.empty() && part.front().model.module != parts.front().front().model.module;
+    return !part.empty() &&
+           part.front().model.model_index != parts.front().front().model.model_index;
   });
   const bool shards = std::ranges::any_of(
-      parts, [](const Steps& part) { return !part.empty() && part.front().model.shard > 0; });
+      parts, [](const Steps& part) { return !part.empty() && part.front().model.dp_group > 0; });
   for (const Steps& part : parts) {
     std::string of = name;
-    if (models) of += fmt::format(" module {}", part.front().model.module);
-    if (shards) of += fmt::format(" shard {}", part.front().model.shard);
+    if (models) of += fmt::format(" model {}", part.front().model.model_index);
+    if (shards) of += fmt::format(" data-parallel group {}", part.front().model.dp_group);
     Row& row = out.emplace_back();
     row.cells = cells_of(of, part, continuations);
     if (part.empty()) continue;
     const ModelKey& model = part.front().model;
-    const auto table = times.find({model.module, model.shard});
+    const auto table = times.find({model.model_index, model.dp_group});
     if (table != times.end()) row.times = table->second;
-    // In the module's first row: its ranks' facts name no shard.
-    if (auto overhead = overheads.extract(model.module)) row.overhead = overhead.mapped();
+    // In the model's first row: its ranks' facts name no group.
+    if (auto overhead = overheads.extract(model.model_index)) row.overhead = overhead.mapped();
   }
   return out;
 }

@@ -47,15 +47,15 @@ TEST(Summary, ShowsDashesForWhatIsUnknownAndForARunWithoutSteps) {
 
 TEST(Summary, KeepsModelsApart) {
   auto steps = steps_of(4, 1);
-  steps[2].model.module = 1;
-  steps[3].model.shard = 1;
+  steps[2].model.model_index = 1;
+  steps[3].model.dp_group = 1;
   const auto rows = lines(run_on("summary", steps).out);
   ASSERT_EQ(rows.size(), 4U);
-  EXPECT_EQ(rows[1].find("run module 0 shard 0"), 0U);
-  EXPECT_EQ(rows[2].find("run module 0 shard 1"), 0U);
-  EXPECT_EQ(rows[3].find("run module 1 shard 0"), 0U);
+  EXPECT_EQ(rows[1].find("run model 0 data-parallel group 0"), 0U);
+  EXPECT_EQ(rows[2].find("run model 0 data-parallel group 1"), 0U);
+  EXPECT_EQ(rows[3].find("run model 1 data-parallel group 0"), 0U);
   steps.pop_back();
-  EXPECT_EQ(lines(run_on("summary", steps).out).at(2).find("run module 1  "), 0U);
+  EXPECT_EQ(lines(run_on("summary", steps).out).at(2).find("run model 1  "), 0U);
 }
 
 std::vector<StepRecord> timed_steps() {
@@ -93,15 +93,16 @@ TEST(Summary, SaysWhereTheTimeWent) {
 
 TEST(Summary, SaysWhatPresumTookInTheFirstLineOfItsModel) {
   auto steps = steps_of(3, 1);
-  for (StepRecord& step : steps) step.model.shard = 1;  // global rank 0 does not train
+  for (StepRecord& step : steps) step.model.dp_group = 1;  // global rank 0 does not train
   steps.push_back(steps.front());
-  steps.back().model.shard = 2;
+  steps.back().model.dp_group = 2;
   RunExtras extras;
   extras.facts = {{"overhead_ms", "2.5"}, {"step_ms", "125"}};
-  const std::string said = "run shard 1: presum took 2.50 ms of a step of 125.0 ms on rank 5";
+  const std::string said =
+      "run data-parallel group 1: presum took 2.50 ms of a step of 125.0 ms on rank 5";
   const std::string text = run_on("summary", steps, extras).out;
   EXPECT_NE(text.find(said), std::string::npos) << text;
-  EXPECT_EQ(text.find("run shard 2: presum"), std::string::npos) << text;
+  EXPECT_EQ(text.find("run data-parallel group 2: presum"), std::string::npos) << text;
   const auto json =
       nlohmann::json::parse(run_on("summary", steps, extras, {"--format", "json"}).out);
   EXPECT_NEAR(json[0]["overhead"]["share"].get<double>(), 0.02, 1e-12);

@@ -110,7 +110,7 @@ class Tail {
  private:
   Status take_steps(const RunLog& log) {
     PRESUM_ASSIGN(const auto models, log.modules());
-    for (const ModuleInfo& model : models) {
+    for (const ModelInfo& model : models) {
       PRESUM_TRY(take_steps(log, model.model, models.size() > 1));
     }
     return {};
@@ -131,7 +131,7 @@ class Tail {
   void take(const StepRecord& step, bool several) {
     const auto slow = slow_rank(step.workers);
     const auto of_slow = slow ? fmt::format("  slow {} x{:.2f}", slow->rank, slow->factor) : "";
-    const auto model = several ? fmt::format("  model {}", step.model.module) : "";
+    const auto model = several ? fmt::format("  model {}", step.model.model_index) : "";
     new_.push_back(columns(step) + model +
                    colored(of_slow, slow ? Severity::kWarning : Severity::kInfo));
     if (!printed_ && new_.size() > lines_) new_.pop_front();

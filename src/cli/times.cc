@@ -133,10 +133,10 @@ std::optional<std::pair<std::uint32_t, double>> TimeTable::slowest() const {
   return std::pair(std::next(ranks.begin(), static_cast<std::ptrdiff_t>(at))->first, factor);
 }
 
-Result<std::map<ModuleShard, TimeTable>> time_tables(const RunLog& log) {
-  std::map<ModuleShard, TimeTable> out;
+Result<std::map<ModelPart, TimeTable>> time_tables(const RunLog& log) {
+  std::map<ModelPart, TimeTable> out;
   PRESUM_TRY(log.for_each_workers([&](const StepKey& step, std::span<const WorkerRecord> workers) {
-    out[{step.model.module, step.model.shard}].add(workers);
+    out[{step.model.model_index, step.model.dp_group}].add(workers);
   }));
   std::erase_if(out, [](const auto& model) { return model.second.steps == 0; });
   return out;
@@ -212,7 +212,7 @@ std::map<std::uint32_t, Overhead> overheads(std::span<const Fact> facts) {
                                     : fact.key == "step_ms"   ? &Overhead::step_ms
                                                               : nullptr;
     if (field == nullptr) continue;
-    Told& told = modules[fact.module];
+    Told& told = modules[fact.model_index];
     if (fact.segment < told.segment) continue;
     if (fact.segment > told.segment) told = {.segment = fact.segment, .ranks = {}};
     Overhead& time = told.ranks[fact.rank];
@@ -220,10 +220,10 @@ std::map<std::uint32_t, Overhead> overheads(std::span<const Fact> facts) {
     time.*field = positive_number(fact.value);
   }
   std::map<std::uint32_t, Overhead> out;
-  for (const auto& [module, told] : modules) {
+  for (const auto& [model_index, told] : modules) {
     for (const auto& [rank, time] : told.ranks) {
       if (time.overhead_ms <= 0 || time.step_ms <= 0) continue;
-      const auto [largest, first] = out.try_emplace(module, time);
+      const auto [largest, first] = out.try_emplace(model_index, time);
       if (!first && time.share() > largest->second.share()) largest->second = time;
     }
   }

@@ -50,11 +50,11 @@ struct TimeTable {
   std::optional<std::pair<std::uint32_t, double>> slowest() const;
 };
 
-using ModuleShard = std::pair<std::uint32_t, std::uint32_t>;  // module and shard
+using ModelPart = std::pair<std::uint32_t, std::uint32_t>;  // model_index and dp_group
 
 // Models of which no times are known are left out. Holds one step in memory at a time. Errors:
 // those of reading the run.
-Result<std::map<ModuleShard, TimeTable>> time_tables(const RunLog& log);
+Result<std::map<ModelPart, TimeTable>> time_tables(const RunLog& log);
 
 // A line a rank, or of many the slowest and the fastest; what the others wait for.
 std::string times_text(const TimeTable& table);
@@ -80,8 +80,8 @@ struct Overhead {
   double share() const { return overhead_ms / step_ms; }
 };
 
-// By module, of its last segment that was long enough to tell. Facts that are no such numbers are
-// left out.
+// By model_index, of its last segment that was long enough to tell. Facts that are no such numbers
+// are left out.
 std::map<std::uint32_t, Overhead> overheads(std::span<const Fact> facts);
 
 // "presum took 2.4 ms of a step of 111 ms on rank 0: 2.2 %, ...".

@@ -77,13 +77,13 @@ void give_states(const std::vector<FinalStateRecord>& end, StepRecord& roster) {
 class ModelComparer {
  public:
   // REQUIRES: both runs have steps of it.
-  ModelComparer(const Run& a, const Run& b, ModuleShard key)
+  ModelComparer(const Run& a, const Run& b, ModelPart key)
       : a_(a), b_(b), key_(key), segments_(a, b, key), history_(model_) {
-    model_.module = key.first;
-    model_.shard = key.second;
+    model_.model_index = key.first;
+    model_.dp_group = key.second;
     for (const Run* run : {&a, &b}) {
       for (const GroupInfo& g : run->groups) {
-        if (ModuleShard{g.model.module, g.model.shard} == key) groups_.add(g);
+        if (ModelPart{g.model.model_index, g.model.dp_group} == key) groups_.add(g);
       }
     }
   }
@@ -194,7 +194,7 @@ class ModelComparer {
 
   const Run& a_;
   const Run& b_;
-  ModuleShard key_;
+  ModelPart key_;
   ModelComparison model_;
   GroupOrder groups_;
   std::vector<SegmentSpan> spans_a_, spans_b_;

@@ -177,8 +177,8 @@ struct TimeComparison {
 };
 
 struct ModelComparison {
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
+  std::uint32_t model_index = 0;
+  std::uint32_t dp_group = 0;
   RecordedSteps a;
   RecordedSteps b;
   std::uint64_t common_steps = 0;
@@ -215,7 +215,7 @@ struct FactDifference {
     kEnvironment,  // it may change numbers: a possible cause, no difference by itself
     kRecording,    // what presum was told to record
   };
-  std::uint32_t module = 0;
+  std::uint32_t model_index = 0;
   std::string key;
   std::vector<std::string> a;  // values of workers, each once; not trusted; none: absent
   std::vector<std::string> b;
@@ -237,8 +237,8 @@ enum class Obstacle : std::uint8_t {
 };
 
 struct ModelOfOneRun {
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
+  std::uint32_t model_index = 0;
+  std::uint32_t dp_group = 0;
   Side run = Side::kA;
 };
 

@@ -47,7 +47,7 @@ TEST(Compare, ComparesEveryModelAndNamesTheFirstToDiffer) {
   const TempFolder folder;
   auto one = steps_of(4);
   auto two = steps_of(4);
-  for (StepRecord& s : two) s.model.module = 1;
+  for (StepRecord& s : two) s.model.model_index = 1;
   auto both = one;
   both.insert(both.end(), two.begin(), two.end());
   record(folder / "a", both);
@@ -56,7 +56,7 @@ TEST(Compare, ComparesEveryModelAndNamesTheFirstToDiffer) {
   record(folder / "b", both);
   const auto c = compare_folders(folder / "a", folder / "b");
   ASSERT_EQ(c.models.size(), 2U);
-  EXPECT_EQ(c.first()->module, 1U);
+  EXPECT_EQ(c.first()->model_index, 1U);
   EXPECT_EQ(c.models[0].at(Stage::kGradient).first->step, 2U);
 }
 
@@ -65,13 +65,13 @@ TEST(Compare, ListsModelsOfOneRunOnly) {
   auto steps = steps_of(2);
   record(folder / "a", steps);
   for (StepRecord& s : steps_of(2)) {
-    s.model.module = 1;
+    s.model.model_index = 1;
     steps.push_back(s);
   }
   record(folder / "b", steps);
   const auto c = compare_folders(folder / "a", folder / "b");
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
-  EXPECT_EQ(not_compared_texts(c), Names{"module 1, shard 0: only in B"});
+  EXPECT_EQ(not_compared_texts(c), Names{"model 1, data-parallel group 0: only in B"});
 }
 
 TEST(Damage, IsAStepWithoutANumberOfWorkers) {

@@ -78,8 +78,8 @@ Json model_json(const ModelComparison& m) {
     stages.push_back(stage_json(static_cast<Stage>(s), m.stages[s]));
   }
   for (const Stage stage : m.unseen) unseen.push_back(to_string(stage));
-  return {{"module", m.module},
-          {"shard", m.shard},
+  return {{"model_index", m.model_index},
+          {"dp_group", m.dp_group},
           {"a", side_json(m.a)},
           {"b", side_json(m.b)},
           {"common_steps", m.common_steps},
@@ -98,7 +98,7 @@ Json model_json(const ModelComparison& m) {
 }
 
 Json fact_json(const FactDifference& f) {
-  return {{"module", f.module},
+  return {{"model_index", f.model_index},
           {"key", f.key},
           {"weight", kWeights[static_cast<std::size_t>(f.weight)]},
           {"a", fact_text(f.a)},

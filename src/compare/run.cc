@@ -13,24 +13,25 @@ std::string Run::salt(std::uint32_t segment) const {
   return found == segments.end() ? "" : found->salt;
 }
 
-std::uint64_t Run::every(std::uint32_t segment, std::uint32_t module) const {
+std::uint64_t Run::every(std::uint32_t segment, std::uint32_t model_index) const {
   const auto found = std::ranges::find_if(facts, [&](const Fact& f) {
-    return f.segment == segment && f.module == module && f.key == "every";
+    return f.segment == segment && f.model_index == model_index && f.key == "every";
   });
   return found == facts.end() ? 0 : std::strtoull(found->value.c_str(), nullptr, 10);
 }
 
-std::vector<Fact> Run::facts_of(std::uint32_t segment, std::uint32_t module) const {
+std::vector<Fact> Run::facts_of(std::uint32_t segment, std::uint32_t model_index) const {
   std::vector<Fact> out;
-  std::ranges::copy_if(facts, std::back_inserter(out),
-                       [&](const Fact& f) { return f.segment == segment && f.module == module; });
+  std::ranges::copy_if(facts, std::back_inserter(out), [&](const Fact& f) {
+    return f.segment == segment && f.model_index == model_index;
+  });
   return out;
 }
 
-std::vector<FinalStateRecord> Run::final_states_of(std::uint32_t segment, ModuleShard key) const {
+std::vector<FinalStateRecord> Run::final_states_of(std::uint32_t segment, ModelPart key) const {
   std::vector<FinalStateRecord> out;
   std::ranges::copy_if(final_states, std::back_inserter(out), [&](const FinalStateRecord& f) {
-    return f.model.segment == segment && ModuleShard{f.model.module, f.model.shard} == key;
+    return f.model.segment == segment && ModelPart{f.model.model_index, f.model.dp_group} == key;
   });
   return out;
 }
@@ -43,7 +44,7 @@ Result<Run> read_run(const RunLog& log) {
   PRESUM_ASSIGN(run.final_states, log.final_states());
   PRESUM_ASSIGN(const auto steps, log.steps());
   for (const StepRecord& s : steps) {
-    auto& segments = run.models[{s.model.module, s.model.shard}];
+    auto& segments = run.models[{s.model.model_index, s.model.dp_group}];
     if (segments.empty() || segments.back() != s.model.segment) segments.push_back(s.model.segment);
   }
   return run;

@@ -12,7 +12,7 @@
 
 namespace presum::compare {
 
-using ModuleShard = std::pair<std::uint32_t, std::uint32_t>;  // module and shard
+using ModelPart = std::pair<std::uint32_t, std::uint32_t>;  // model_index and dp_group
 
 // A run's records besides its steps. Lifetime: the log outlives it.
 struct Run {
@@ -21,15 +21,14 @@ struct Run {
   std::vector<SegmentInfo> segments = {};
   std::vector<GroupInfo> groups = {};
   std::vector<FinalStateRecord> final_states = {};
-  std::map<ModuleShard, std::vector<std::uint32_t>> models =
-      {};  // those with steps; their segments
+  std::map<ModelPart, std::vector<std::uint32_t>> models = {};  // those with steps; their segments
 
   // The name of a segment's salt; empty where it is not known.
   std::string salt(std::uint32_t segment) const;
   // The distance of a segment's recorded steps; 0 where it does not say so.
-  std::uint64_t every(std::uint32_t segment, std::uint32_t module) const;
-  std::vector<Fact> facts_of(std::uint32_t segment, std::uint32_t module) const;
-  std::vector<FinalStateRecord> final_states_of(std::uint32_t segment, ModuleShard key) const;
+  std::uint64_t every(std::uint32_t segment, std::uint32_t model_index) const;
+  std::vector<Fact> facts_of(std::uint32_t segment, std::uint32_t model_index) const;
+  std::vector<FinalStateRecord> final_states_of(std::uint32_t segment, ModelPart key) const;
 };
 
 Result<Run> read_run(const RunLog& log);

@@ -180,7 +180,7 @@ void SegmentPair::compare_facts(const TimelineReader::Step& a, const TimelineRea
     const bool passed = f.key.starts_with("optimizer.") && a.span->begin != b.span->begin;
     if (passed && tells_settings(*a.record) && tells_settings(*b.record)) continue;
     if (passed) f.weight = Weight::kEnvironment;
-    f.module = key_.first;
+    f.model_index = key_.first;
     const bool world = f.key == "world_size" && !same_world;
     add_fact(std::move(f), a.step, world);
   }

@@ -17,7 +17,7 @@ namespace presum::compare {
 // in which they differ. Lifetime: the runs outlive it.
 class SegmentPair {
  public:
-  SegmentPair(const Run& a, const Run& b, ModuleShard key) : a_(a), b_(b), key_(key) {}
+  SegmentPair(const Run& a, const Run& b, ModelPart key) : a_(a), b_(b), key_(key) {}
 
   // The next common step. Facts are compared where it begins another pair of segments.
   void enter(const TimelineReader::Step& a, const TimelineReader::Step& b);
@@ -42,7 +42,7 @@ class SegmentPair {
 
   const Run& a_;
   const Run& b_;
-  ModuleShard key_;
+  ModelPart key_;
   std::optional<std::pair<std::uint32_t, std::uint32_t>> numbers_;  // none: no common step so far
   std::uint64_t every_a_ = 0, every_b_ = 0;
   bool same_salt_ = false;

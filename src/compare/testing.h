@@ -203,7 +203,7 @@ inline void add_hellos(runlog::Writer& writer, const std::vector<StepRecord>& st
   for (const WorkerRecord& w : steps.front().workers) {
     packet::Hello hello;
     hello.header.segment = writer.segment();
-    hello.header.identity = {.module = steps.front().model.module,
+    hello.header.identity = {.model_index = steps.front().model.model_index,
                              .replica = w.replica,
                              .rank = w.rank,
                              .replicas = steps.front().workers_expected};
@@ -219,7 +219,7 @@ inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& ste
   for (const WorkerRecord& w : steps.back().workers) {
     packet::Note note;
     note.header.segment = writer.segment();
-    note.header.identity = {.module = steps.front().model.module, .replica = w.replica};
+    note.header.identity = {.model_index = steps.front().model.model_index, .replica = w.replica};
     note.state.optimizer_steps = steps.back().step + 1 + options.unrecorded;
     note.state.states = w.states;
     ASSERT_TRUE(writer.add(note));

@@ -51,10 +51,10 @@ struct SimilarSteps {
 };
 
 Result<SimilarSteps> find_similar_steps(const RunLog& log, const std::vector<SegmentSpan>& spans,
-                                        std::uint32_t module, std::uint32_t shard,
+                                        std::uint32_t model_index, std::uint32_t dp_group,
                                         const StepIdentity& first) {
   SimilarSteps out;
-  TimelineReader walk(log, spans, module, shard);
+  TimelineReader walk(log, spans, model_index, dp_group);
   while (true) {
     PRESUM_ASSIGN(const auto at, walk.next());
     if (at.record == nullptr) return out;
@@ -88,12 +88,12 @@ SegmentSpan place_segment(std::uint32_t segment, const SimilarSteps& similar) {
 
 }  // namespace
 
-Result<std::vector<SegmentSpan>> timeline(const RunLog& log, std::uint32_t module,
-                                          std::uint32_t shard,
+Result<std::vector<SegmentSpan>> timeline(const RunLog& log, std::uint32_t model_index,
+                                          std::uint32_t dp_group,
                                           const std::vector<std::uint32_t>& segments) {
   std::vector<SegmentSpan> spans;
   for (const std::uint32_t segment : segments) {
-    PRESUM_ASSIGN(auto cursor, log.cursor({segment, module, shard}));
+    PRESUM_ASSIGN(auto cursor, log.cursor({segment, model_index, dp_group}));
     PRESUM_ASSIGN(const auto first, cursor.next());
     if (first == nullptr) continue;
     if (spans.empty()) {
@@ -101,7 +101,7 @@ Result<std::vector<SegmentSpan>> timeline(const RunLog& log, std::uint32_t modul
       continue;
     }
     PRESUM_ASSIGN(const auto similar,
-                  find_similar_steps(log, spans, module, shard, StepIdentity(*first)));
+                  find_similar_steps(log, spans, model_index, dp_group, StepIdentity(*first)));
     SegmentSpan next = place_segment(segment, similar);
     const std::uint64_t skipped = std::min(next.offset, first->step);  // its own first number
     next.offset -= skipped;
@@ -117,7 +117,7 @@ Result<TimelineReader::Step> TimelineReader::next() {
     const SegmentSpan& span = spans_[at_];
     if (!cursor_) {
       PRESUM_ASSIGN(auto opened,
-                    log_.cursor({span.segment, module_, shard_}, span.begin - span.offset));
+                    log_.cursor({span.segment, model_index_, dp_group_}, span.begin - span.offset));
       cursor_.emplace(std::move(opened));
     }
     PRESUM_ASSIGN(const auto record, cursor_->next());

@@ -25,8 +25,8 @@ struct SegmentSpan {
 
 // Ascending; empty for a model without a step. Reads a run of several segments once more.
 // Errors: those of reading the run.
-Result<std::vector<SegmentSpan>> timeline(const RunLog& log, std::uint32_t module,
-                                          std::uint32_t shard,
+Result<std::vector<SegmentSpan>> timeline(const RunLog& log, std::uint32_t model_index,
+                                          std::uint32_t dp_group,
                                           const std::vector<std::uint32_t>& segments);
 
 // The steps of a timeline, one after the other. Lifetime: log and spans outlive it.
@@ -37,17 +37,17 @@ class TimelineReader {
     const SegmentSpan* span = nullptr;
     std::uint64_t step = 0;  // counted through restarts
   };
-  TimelineReader(const RunLog& log, const std::vector<SegmentSpan>& spans, std::uint32_t module,
-                 std::uint32_t shard)
-      : log_(log), spans_(spans), module_(module), shard_(shard) {}
+  TimelineReader(const RunLog& log, const std::vector<SegmentSpan>& spans,
+                 std::uint32_t model_index, std::uint32_t dp_group)
+      : log_(log), spans_(spans), model_index_(model_index), dp_group_(dp_group) {}
   // The next step, which lives until the next call.
   Result<Step> next();
 
  private:
   const RunLog& log_;
   const std::vector<SegmentSpan>& spans_;
-  std::uint32_t module_;
-  std::uint32_t shard_;
+  std::uint32_t model_index_;
+  std::uint32_t dp_group_;
   std::size_t at_ = 0;
   std::optional<StepCursor> cursor_;
 };

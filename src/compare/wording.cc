@@ -238,8 +238,8 @@ Phase most_of(const TimeComparison& times) {
 
 const char* name_of(Side run) { return run == Side::kA ? "A" : "B"; }
 
-std::string model_name(std::uint32_t module, std::uint32_t shard) {
-  return fmt::format("module {}, shard {}", module, shard);
+std::string model_name(std::uint32_t model_index, std::uint32_t dp_group) {
+  return fmt::format("model {}, data-parallel group {}", model_index, dp_group);
 }
 
 std::string bracket_text(const ModelComparison& m) {
@@ -322,7 +322,8 @@ std::string agreement_text(const Comparison& c) {
   for (const ModelComparison& m : c.models) {
     const auto own = agreement_text(m);
     alike = alike && own == first;
-    out += fmt::format("{}{}: {}", out.empty() ? "" : "; ", model_name(m.module, m.shard), own);
+    out += fmt::format("{}{}: {}", out.empty() ? "" : "; ", model_name(m.model_index, m.dp_group),
+                       own);
   }
   return alike ? fmt::format("{} models, each {}", c.models.size(), first) : out;
 }
@@ -330,7 +331,8 @@ std::string agreement_text(const Comparison& c) {
 std::vector<std::string> not_compared_texts(const Comparison& c) {
   std::vector<std::string> out;
   for (const ModelOfOneRun& m : c.not_compared) {
-    out.push_back(fmt::format("{}: only in {}", model_name(m.module, m.shard), name_of(m.run)));
+    out.push_back(
+        fmt::format("{}: only in {}", model_name(m.model_index, m.dp_group), name_of(m.run)));
   }
   return out;
 }

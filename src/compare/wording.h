@@ -14,8 +14,8 @@ namespace presum::compare {
 
 // "A", "B".
 const char* name_of(Side run);
-// "module 0, shard 0".
-std::string model_name(std::uint32_t module, std::uint32_t shard);
+// "model 0, data-parallel group 0".
+std::string model_name(std::uint32_t model_index, std::uint32_t dp_group);
 
 // ---- wording_evidence.cc
 

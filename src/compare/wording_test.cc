@@ -171,7 +171,7 @@ void record_two_models(const std::filesystem::path& folder, std::uint64_t begin)
   for (std::uint64_t step = 0; step < 3; ++step) {
     steps.push_back(step_of(step + begin, 3));
     steps.push_back(step_of(step, 3));
-    steps.back().model.module = 1;
+    steps.back().model.model_index = 1;
   }
   record(folder, steps, {.final_states = false});
 }
@@ -183,10 +183,10 @@ TEST(Agreement, SpeaksOfEveryModel) {
   }
   const auto c = compare_folders(folder / "a", folder / "b");
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
-  EXPECT_TRUE(has(agreement_text(c), "module 0, shard 0: nothing was compared"))
+  EXPECT_TRUE(has(agreement_text(c), "model 0, data-parallel group 0: nothing was compared"))
       << agreement_text(c);
-  EXPECT_TRUE(
-      has(agreement_text(c), "module 1, shard 0: identical in all that was compared, at 3"));
+  EXPECT_TRUE(has(agreement_text(c),
+                  "model 1, data-parallel group 0: identical in all that was compared, at 3"));
   EXPECT_TRUE(agreement_text(compare_folders(folder / "a", folder / "c"))
                   .starts_with("2 models, each identical in all that was compared"));
 }

@@ -26,8 +26,8 @@ AuditRecord healthy() {
           .ulps = UlpPercentiles{0, 1, 9, 64}};
 }
 
-AuditedStep at(std::uint64_t step, const AuditRecord& audit, std::uint32_t module = 0) {
-  return {{1, module, 0, step}, 0, audit};
+AuditedStep at(std::uint64_t step, const AuditRecord& audit, std::uint32_t model_index = 0) {
+  return {{1, model_index, 0, step}, 0, audit};
 }
 
 TEST(AuditSummary, OfNoAuditIsNone) { EXPECT_TRUE(summarize({}).empty()); }
@@ -68,7 +68,7 @@ TEST(AuditSummary, AddsUpWhatWasAudited) {
 TEST(AuditSummary, KeepsModelsApart) {
   const std::vector<AuditedStep> audits = {at(0, healthy()), at(0, healthy(), 1)};
   ASSERT_EQ(summarize(audits).size(), 2U);
-  EXPECT_EQ(summarize(audits)[1].model.module, 1U);
+  EXPECT_EQ(summarize(audits)[1].model.model_index, 1U);
 }
 
 TEST(AuditSummary, WithoutAnErrorIsNullInJson) {

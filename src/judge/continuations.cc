@@ -41,8 +41,8 @@ std::string steps_text(std::uint64_t steps) {
 
 std::string model_text(const ModelKey& model) {
   std::string out;
-  if (model.module != 0) out += fmt::format(", module {}", model.module);
-  if (model.shard != 0) out += fmt::format(", shard {}", model.shard);
+  if (model.model_index != 0) out += fmt::format(", model {}", model.model_index);
+  if (model.dp_group != 0) out += fmt::format(", data-parallel group {}", model.dp_group);
   return out;
 }
 
@@ -53,7 +53,7 @@ std::uint64_t training_steps(std::span<const StepCount> counts,
   std::map<std::pair<std::uint32_t, std::uint32_t>, Lines> models;
   for (const StepCount& count : counts) {
     const auto how = std::ranges::find(continuations, count.model, &Continuation::model);
-    add(models[{count.model.module, count.model.shard}], count,
+    add(models[{count.model.model_index, count.model.dp_group}], count,
         how == continuations.end() ? nullptr : &*how);
   }
   std::uint64_t most = 0;

@@ -72,7 +72,7 @@ TEST(ContinuationTexts, OfModelsThatGoOnAlikeAreOne) {
   EXPECT_EQ(continuation_texts(all),
             (std::vector<std::string>{
                 "segment 2: detectors begin anew: why",
-                "segment 2, module 1 goes on from step 60 of segment 1: detectors keep what they "
+                "segment 2, model 1 goes on from step 60 of segment 1: detectors keep what they "
                 "learned in 58 steps",
                 "segment 3: detectors begin anew: why"}));
 }

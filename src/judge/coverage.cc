@@ -25,20 +25,20 @@ struct Workers {
 // Shards of one model are trained by different workers, models of one process by the same.
 Workers most_workers(std::span<const ModelSteps> models) {
   Workers most;
-  Workers module;
+  Workers group;
   for (std::size_t i = 0; i < models.size(); ++i) {
     const ModelKey& key = models[i].model();
     const bool same = i > 0 && models[i - 1].model().segment == key.segment &&
-                      models[i - 1].model().module == key.module;
-    if (!same) module = {};
-    module.expected += models[i].workers_expected();
-    module.seen += models[i].workers_seen();
-    if (module.expected > most.expected) most = module;
+                      models[i - 1].model().model_index == key.model_index;
+    if (!same) group = {};
+    group.expected += models[i].workers_expected();
+    group.seen += models[i].workers_seen();
+    if (group.expected > most.expected) most = group;
   }
   return most;
 }
 
-using ModuleShard = std::pair<std::uint32_t, std::uint32_t>;
+using ModelPart = std::pair<std::uint32_t, std::uint32_t>;
 
 // In the last segment, and in those that its detectors went on from.
 void watch_least(std::span<const ModelSteps> models, std::span<const Continuation> continuations,
@@ -48,10 +48,10 @@ void watch_least(std::span<const ModelSteps> models, std::span<const Continuatio
     std::uint64_t workers = 0;
     std::uint32_t since = 0;
   };
-  std::map<ModuleShard, Watched> watched;
+  std::map<ModelPart, Watched> watched;
   for (const ModelSteps& m : models) {
     if (m.workers_seen() < 2) continue;
-    Watched& w = watched[{m.model().module, m.model().shard}];
+    Watched& w = watched[{m.model().model_index, m.model().dp_group}];
     const auto how = std::ranges::find(continuations, m.model(), &Continuation::model);
     const std::uint64_t before = how == continuations.end() ? 0 : how->detector_steps;
     if (before == 0) w.since = m.model().segment;
@@ -73,10 +73,10 @@ void watch_least(std::span<const ModelSteps> models, std::span<const Continuatio
 // Of the model that has most of them, over its segments.
 std::uint64_t most_of(std::span<const ModelSteps> models,
                       std::uint64_t (ModelSteps::*count)() const) {
-  std::map<ModuleShard, std::uint64_t> sums;
+  std::map<ModelPart, std::uint64_t> sums;
   std::uint64_t most = 0;
   for (const ModelSteps& m : models) {
-    most = std::max(most, sums[{m.model().module, m.model().shard}] += (m.*count)());
+    most = std::max(most, sums[{m.model().model_index, m.model().dp_group}] += (m.*count)());
   }
   return most;
 }

@@ -99,12 +99,12 @@ TEST(Coverage, OfNoStepIsNothing) {
   EXPECT_EQ(none.checks_made(), 0U);
 }
 
-ModelSteps steps(std::uint32_t segment, std::uint32_t module, std::uint64_t count,
+ModelSteps steps(std::uint32_t segment, std::uint32_t model_index, std::uint64_t count,
                  std::uint32_t workers) {
-  ModelSteps model({segment, module, 0});
+  ModelSteps model({segment, model_index, 0});
   for (std::uint64_t s = 0; s < count; ++s) {
     StepRecord record = testing::step_record(segment, s, workers);
-    record.model.module = module;
+    record.model.model_index = model_index;
     model.add(record);
   }
   return model;

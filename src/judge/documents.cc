@@ -32,7 +32,7 @@ Json step_json(std::optional<std::uint64_t> step) { return step ? Json(*step) : 
 Json elsewhere_json(const Finding& finding) {
   Json out = Json::array();
   for (const ModelKey& m : finding.elsewhere) {
-    out.push_back({{"module", m.module}, {"shard", m.shard}});
+    out.push_back({{"model_index", m.model_index}, {"dp_group", m.dp_group}});
   }
   return out;
 }
@@ -79,8 +79,8 @@ Json findings_json(std::span<const Finding> findings) {
                    {"remedy", f.remedy},
                    {"resembles", f.resembles},
                    {"segment", f.model.segment},
-                   {"module", f.model.module},
-                   {"shard", f.model.shard},
+                   {"model_index", f.model.model_index},
+                   {"dp_group", f.model.dp_group},
                    {"elsewhere", elsewhere_json(f)}});
   }
   return out;
@@ -93,8 +93,8 @@ Json checks_json(std::span<const RunLog::Check> checks) {
                    {"state", to_string(c.record.state)},
                    {"reason", c.record.reason},
                    {"segment", c.model.segment},
-                   {"module", c.model.module},
-                   {"shard", c.model.shard}});
+                   {"model_index", c.model.model_index},
+                   {"dp_group", c.model.dp_group}});
   }
   return out;
 }
@@ -122,8 +122,8 @@ Json continuations_json(std::span<const Continuation> continuations) {
   Json out = Json::array();
   for (const Continuation& c : continuations) {
     out.push_back({{"segment", c.model.segment},
-                   {"module", c.model.module},
-                   {"shard", c.model.shard},
+                   {"model_index", c.model.model_index},
+                   {"dp_group", c.model.dp_group},
                    {"from_segment", c.from_segment ? Json(*c.from_segment) : Json(nullptr)},
                    {"from_step", c.from_step ? Json(*c.from_step) : Json(nullptr)},
                    {"steps_before", c.steps_before},
@@ -148,8 +148,8 @@ Json audits_json(std::span<const AuditSummary> audits) {
   Json out = Json::array();
   for (const AuditSummary& a : audits) {
     out.push_back({{"segment", a.model.segment},
-                   {"module", a.model.module},
-                   {"shard", a.model.shard},
+                   {"model_index", a.model.model_index},
+                   {"dp_group", a.model.dp_group},
                    {"first_step", a.first_step},
                    {"last_step", a.last_step},
                    {"steps", a.steps},

@@ -50,7 +50,8 @@ constexpr std::uint64_t kSlack = 50;  // steps
 
 bool same_cause(const Finding& a, const Finding& b) {
   const bool at_once = a.first_step <= b.last_step + kSlack && b.first_step <= a.last_step + kSlack;
-  const bool same_model = a.model.module == b.model.module && a.model.shard == b.model.shard;
+  const bool same_model =
+      a.model.model_index == b.model.model_index && a.model.dp_group == b.model.dp_group;
   return a.model.segment == b.model.segment && !same_model && a.check == b.check &&
          a.severity == b.severity && a.ranks == b.ranks && at_once;
 }

@@ -178,15 +178,16 @@ TEST(FindingsJson, WhatIsNoNumberIsNull) {
   EXPECT_EQ(findings_json({}).dump(), "[]");
 }
 
-Finding of_module(std::uint32_t module, std::vector<std::uint32_t> ranks, std::uint64_t first) {
+Finding of_module(std::uint32_t model_index, std::vector<std::uint32_t> ranks,
+                  std::uint64_t first) {
   Finding f;
-  f.model = {1, module, 0};
+  f.model = {1, model_index, 0};
   f.check = "rank-outlier";
   f.severity = Severity::kWarning;
   f.ranks = std::move(ranks);
   f.first_step = first;
   f.last_step = first + 10;
-  f.confidence = 0.5 + 0.1 * module;
+  f.confidence = 0.5 + 0.1 * model_index;
   return f;
 }
 
@@ -194,7 +195,7 @@ TEST(OnePerCause, WhatSeveralModelsShowIsOneFinding) {
   const auto one =
       one_per_cause({of_module(0, {2}, 10), of_module(1, {2}, 5), of_module(2, {2}, 70)});
   ASSERT_EQ(one.size(), 1U);
-  EXPECT_EQ(one[0].model.module, 0U);
+  EXPECT_EQ(one[0].model.model_index, 0U);
   EXPECT_EQ(one[0].first_step, 5U);
   EXPECT_EQ(one[0].last_step, 80U);
   EXPECT_EQ(one[0].elsewhere, (std::vector<ModelKey>{{1, 1, 0}, {1, 2, 0}}));

@@ -46,7 +46,7 @@ bool recorder_is_gone(const RunLog& log, std::uint32_t segment) {
   if (!facts || !models) return false;
   std::uint32_t rank = UINT32_MAX;
   std::string host;
-  for (const ModuleInfo& model : *models) {
+  for (const ModelInfo& model : *models) {
     for (const WorkerInfo& worker : model.workers) {
       if (model.model.segment != segment || worker.rank >= rank) continue;
       rank = worker.rank;

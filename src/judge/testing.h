@@ -67,7 +67,7 @@ class RunOnDisk {
 
   std::uint32_t segment() const { return writer_.segment(); }
   void add(const StepRecord& step) { ASSERT_TRUE(writer_.add(step)); }
-  // Of module 0, shard 0.
+  // Of model 0, data-parallel group 0.
   void replace(const std::vector<Finding>& findings, const std::vector<CheckRecord>& checks) {
     ASSERT_TRUE(writer_.replace({writer_.segment(), 0, 0}, findings, checks));
   }

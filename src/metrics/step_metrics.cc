@@ -22,7 +22,7 @@ StepRecord record_of(const StepInput& input) {
   record.missing_replicas = input.missing;
   if (input.workers.empty()) return record;
   const packet::Header& h = input.workers.front()->header;
-  record.model = {h.segment, h.identity.module, h.identity.shard};
+  record.model = {h.segment, h.identity.model_index, h.identity.dp_group};
   record.step = h.step;
   for (const packet::Step* step : input.workers) record.workers.push_back(worker_record(*step));
   record.groups = group_records(input.workers);

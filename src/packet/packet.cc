@@ -228,8 +228,8 @@ bool distinct(const std::vector<T>& list, Key key) {
 
 template <class Io>
 void fields(Io& io, In<Io, Header>& h) {
-  io(h.run, h.segment, h.identity.module, h.identity.replica, h.identity.shard, h.identity.rank,
-     h.identity.replicas, h.step);
+  io(h.run, h.segment, h.identity.model_index, h.identity.replica, h.identity.dp_group,
+     h.identity.rank, h.identity.replicas, h.step);
 }
 
 template <class Io>

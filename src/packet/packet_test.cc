@@ -15,10 +15,11 @@ namespace {
 
 Step sample_step() {
   Step s;
-  s.header = {.run = 7,
-              .segment = 2,
-              .identity = {.module = 1, .replica = 3, .shard = 0, .rank = 11, .replicas = 8},
-              .step = 42};
+  s.header = {
+      .run = 7,
+      .segment = 2,
+      .identity = {.model_index = 1, .replica = 3, .dp_group = 0, .rank = 11, .replicas = 8},
+      .step = 42};
   s.optimizer_step = 21;
   s.micro_batches = 2;
   s.gradient_scale = 1024;

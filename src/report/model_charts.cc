@@ -156,8 +156,8 @@ Json ModelCharts::coverage_json() const {
 Json ModelCharts::json() const {
   const StepRecord& first = steps_.front();
   return {{"segment", first.model.segment},
-          {"module", first.model.module},
-          {"shard", first.model.shard},
+          {"model_index", first.model.model_index},
+          {"dp_group", first.model.dp_group},
           {"decimated", axis_.decimated()},
           {"x", axis_.rows()},
           {"heat_x", axis_.starts()},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page draws of one model (a module and shard) in one segment of a run.
+// What the page draws of one model (a model and data-parallel group) in one segment of a run.
 #pragma once
 
 #include <cstddef>

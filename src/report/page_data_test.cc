@@ -108,12 +108,12 @@ TEST(PageData, HoldsNotesAndStallsOfARunThatNeverTookAStep) {
 TEST(PageData, SegmentsAndModulesArePartsOfTheirOwn) {
   Recorded run(2, 3);
   auto other = step_record(run.segment(), 0, 2);
-  other.model.module = 1;
+  other.model.model_index = 1;
   run.add(other);
   const Json parts = data_of(run)["parts"];
   ASSERT_EQ(parts.size(), 2U);
   EXPECT_EQ(parts[0]["coverage"]["steps"], 3);
-  EXPECT_EQ(parts[1]["module"], 1);
+  EXPECT_EQ(parts[1]["model_index"], 1);
   EXPECT_EQ(parts[1]["workers"][0]["steps"], 1);
 }
 
@@ -159,10 +159,10 @@ TEST(PageData, LongRunsHoldTheMatrixOfTheStepWhereAFindingBegins) {
 
 TEST(PageData, StaysBoundedForManyWorkersAndRestarts) {
   Recorded run(64);
-  for (std::uint32_t module = 0; module < 3; ++module) {
+  for (std::uint32_t model_index = 0; model_index < 3; ++model_index) {
     for (std::uint64_t s = 0; s < 400; ++s) {
       auto step = step_record(run.segment(), s, 64);
-      step.model.module = module;
+      step.model.model_index = model_index;
       run.add(step);
     }
   }

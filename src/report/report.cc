@@ -79,9 +79,9 @@ Json outcomes_json(std::span<const Continuation> continuations) {
   return out;
 }
 
-Json hosts_json(const std::vector<ModuleInfo>& modules) {
+Json hosts_json(const std::vector<ModelInfo>& modules) {
   Json out = Json::object();
-  for (const ModuleInfo& m : modules) {
+  for (const ModelInfo& m : modules) {
     for (const WorkerInfo& w : m.workers) out[std::to_string(w.rank)] = w.host;
   }
   return out;

@@ -49,9 +49,10 @@ class RowsByStep {
 template <class Row>
 Result<RowsByStep<Row>> rows_by_step(runlog::Database& db, const runlog::Table<Row>& table,
                                      const ModelKey& model) {
-  PRESUM_ASSIGN(auto rows,
-                selection(db, table, "WHERE segment=? AND module=? AND shard=? ORDER BY step"));
-  rows.with(model.segment, model.module, model.shard);
+  PRESUM_ASSIGN(
+      auto rows,
+      selection(db, table, "WHERE segment=? AND model_index=? AND dp_group=? ORDER BY step"));
+  rows.with(model.segment, model.model_index, model.dp_group);
   return RowsByStep<Row>::open(std::move(rows));
 }
 
@@ -123,10 +124,11 @@ Result<const StepRecord*> StepCursor::next() {
 
 Result<StepCursor> RunLog::cursor(const ModelKey& model, std::uint64_t from_step) const {
   auto& db = state_->db;
-  PRESUM_ASSIGN(auto steps,
-                selection(db, runlog::kStepTable,
-                          "WHERE segment=? AND module=? AND shard=? AND step>=? ORDER BY step",
-                          without_blobs(runlog::kStepTable)));
+  PRESUM_ASSIGN(
+      auto steps,
+      selection(db, runlog::kStepTable,
+                "WHERE segment=? AND model_index=? AND dp_group=? AND step>=? ORDER BY step",
+                without_blobs(runlog::kStepTable)));
   PRESUM_ASSIGN(auto workers,
                 selection(db, runlog::kWorkerStepTable, "WHERE step_id=? ORDER BY replica"));
   PRESUM_ASSIGN(auto groups,
@@ -135,7 +137,7 @@ Result<StepCursor> RunLog::cursor(const ModelKey& model, std::uint64_t from_step
                 selection(db, runlog::kMissingTable, "WHERE step_id=? ORDER BY replica"));
   PRESUM_ASSIGN(auto fingerprints, rows_by_step(db, runlog::kFingerprintTable, model));
   PRESUM_ASSIGN(auto audits, rows_by_step(db, runlog::kAuditTable, model));
-  steps.with(model.segment, model.module, model.shard, from_step);
+  steps.with(model.segment, model.model_index, model.dp_group, from_step);
   return StepCursor(std::make_unique<StepCursor::State>(
       StepCursor::State{std::move(steps), std::move(workers), std::move(groups), std::move(missing),
                         std::move(fingerprints), std::move(audits)}));

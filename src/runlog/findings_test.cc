@@ -14,8 +14,8 @@ namespace {
 // ---- findings
 
 void expect_equal(const Finding& got, const Finding& want) {
-  EXPECT_EQ(got.model.module, want.model.module);
-  EXPECT_EQ(got.model.shard, want.model.shard);
+  EXPECT_EQ(got.model.model_index, want.model.model_index);
+  EXPECT_EQ(got.model.dp_group, want.model.dp_group);
   EXPECT_EQ(got.check, want.check);
   EXPECT_EQ(got.also, want.also);
   EXPECT_EQ(got.severity, want.severity);
@@ -36,8 +36,8 @@ void expect_equal(const Finding& got, const Finding& want) {
 TEST(Findings, EveryFieldSurvivesAndSoDoEmptyOnes) {
   const TempFolder folder;
   Finding bare;
-  bare.model.module = 2;
-  bare.model.shard = 3;
+  bare.model.model_index = 2;
+  bare.model.dp_group = 3;
   make_judged_run(folder / "run", {bare, full_finding()});
   const Findings got = findings_in(folder / "run");
   ASSERT_EQ(got.size(), 2U);
@@ -103,7 +103,7 @@ TEST(Findings, ReplaceReplacesThoseOfItsModelOnly) {
   FakeClock clock;
   Writer writer = open_writer(folder / "run", clock);
   Finding other = full_finding();
-  other.model.module = other.model.shard = 0;
+  other.model.model_index = other.model.dp_group = 0;
   ASSERT_TRUE(writer.replace({writer.segment(), 0, 0}, Findings{other}, Checks{{.check = "a"}}));
   const Checks three = {{.check = "a"}, {.check = "b"}, {.check = "c"}};
   ASSERT_TRUE(writer.replace({writer.segment(), 2, 3}, Findings(3, full_finding()), three));
@@ -115,7 +115,7 @@ TEST(Findings, ReplaceReplacesThoseOfItsModelOnly) {
   ASSERT_EQ(got.size(), 3U) << "of the segment before, of the other model, and the last one";
   EXPECT_EQ(got[0].model.segment, 1U);
   EXPECT_EQ(got[1].model.segment, 2U);
-  EXPECT_EQ(got[1].model.module, 0U);
+  EXPECT_EQ(got[1].model.model_index, 0U);
   EXPECT_EQ(got[2].title, last.title);
   EXPECT_EQ(RunLog::open(folder / "run")->checks()->size(), 2U);
   FakeClock again;

@@ -123,7 +123,8 @@ class GroupNormRows {
 
   void reserve(std::size_t rows) {
     step_.reserve(rows);
-    for (Small* small : {&segment_, &module_, &shard_, &group_, &rank_}) small->reserve(rows);
+    for (Small* small : {&segment_, &model_index_, &dp_group_, &group_, &rank_})
+      small->reserve(rows);
     for (std::vector<float>* values : {&norm_, &max_}) values->reserve(rows);
   }
 
@@ -134,8 +135,8 @@ class GroupNormRows {
       const std::size_t count = std::min({workers.size(), g.norms.size(), g.maxima.size()});
       step_.insert(step_.end(), count, static_cast<std::int64_t>(step.step));
       append(segment_, count, step.model.segment);
-      append(module_, count, step.model.module);
-      append(shard_, count, step.model.shard);
+      append(model_index_, count, step.model.model_index);
+      append(dp_group_, count, step.model.dp_group);
       group_.insert(group_.end(), count, place_of(step.model, g));
       for (std::size_t w = 0; w < count; ++w) append(rank_, 1, workers[w].rank);
       norm_.insert(norm_.end(), g.norms.begin(), g.norms.begin() + std::ptrdiff_t(count));
@@ -147,8 +148,8 @@ class GroupNormRows {
     std::vector<Series> out;
     out.push_back({"step", std::move(step_), {}});
     out.push_back({"segment", std::move(segment_), {}});
-    out.push_back({"module", std::move(module_), {}});
-    out.push_back({"shard", std::move(shard_), {}});
+    out.push_back({"model_index", std::move(model_index_), {}});
+    out.push_back({"dp_group", std::move(dp_group_), {}});
     out.push_back({"group", std::move(group_), std::move(names_), true});
     out.push_back({"rank", std::move(rank_), {}});
     out.push_back({"grad_norm", std::move(norm_), {}});
@@ -174,7 +175,7 @@ class GroupNormRows {
   std::vector<std::string> names_;  // sorted
   std::map<std::pair<ModelKey, std::uint64_t>, std::int32_t> places_;
   Integers step_;
-  Small segment_, module_, shard_, group_, rank_;
+  Small segment_, model_index_, dp_group_, group_, rank_;
   std::vector<float> norm_, max_;
 };
 
@@ -247,8 +248,8 @@ Result<std::vector<Series>> RunLog::group_norms() const {
   const auto count = db.query_integer("SELECT ifnull(sum(length(norms)), 0) / 4 FROM group_step");
   using runlog::columns_of;
   PRESUM_ASSIGN(auto steps, selection(db, runlog::kStepTable, runlog::kStepOrder,
-                                      columns_of(runlog::kStepTable,
-                                                 {"id", "step", "segment", "module", "shard"})));
+                                      columns_of(runlog::kStepTable, {"id", "step", "segment",
+                                                                      "model_index", "dp_group"})));
   PRESUM_ASSIGN(auto workers,
                 selection(db, runlog::kWorkerStepTable, "WHERE step_id=? ORDER BY replica",
                           columns_of(runlog::kWorkerStepTable, {"rank"})));

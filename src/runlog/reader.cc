@@ -141,11 +141,11 @@ Result<std::vector<StepRecord>> RunLog::steps() const {
   return records_of<StepRecord>(std::move(steps));
 }
 
-Result<std::vector<ModuleInfo>> RunLog::modules() const {
+Result<std::vector<ModelInfo>> RunLog::modules() const {
   PRESUM_ASSIGN(const auto workers, read_all(state_->db, runlog::kWorkerTable,
                                              "WHERE segment = (SELECT max(segment) FROM worker) "
-                                             "ORDER BY segment, module, shard, replica"));
-  std::vector<ModuleInfo> out;
+                                             "ORDER BY segment, model_index, dp_group, replica"));
+  std::vector<ModelInfo> out;
   for (const WorkerRow& w : workers) {
     if (out.empty() || out.back().model != w.model) out.push_back({.model = w.model});
     out.back().workers_expected = w.replicas;
@@ -155,7 +155,7 @@ Result<std::vector<ModuleInfo>> RunLog::modules() const {
 }
 
 Result<std::vector<Fact>> RunLog::facts() const {
-  return read_all(state_->db, runlog::kFactTable, "ORDER BY segment, rank, key, module");
+  return read_all(state_->db, runlog::kFactTable, "ORDER BY segment, rank, key, model_index");
 }
 
 Result<std::vector<NoteRecord>> RunLog::notes() const {
@@ -165,13 +165,13 @@ Result<std::vector<NoteRecord>> RunLog::notes() const {
 Result<std::vector<Finding>> RunLog::findings() const {
   PRESUM_ASSIGN(auto rows,
                 read_all(state_->db, runlog::kFindingTable,
-                         "ORDER BY severity DESC, first_step, segment, module, shard, id"));
+                         "ORDER BY severity DESC, first_step, segment, model_index, dp_group, id"));
   return records_of<Finding>(std::move(rows));
 }
 
 Result<std::vector<RunLog::Check>> RunLog::checks() const {
   PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::kCheckTable,
-                                    "ORDER BY segment, module, shard, position"));
+                                    "ORDER BY segment, model_index, dp_group, position"));
   return records_of<Check>(std::move(rows));
 }
 
@@ -188,17 +188,19 @@ std::string incomplete_text(const SegmentInfo& segment) {
 }
 
 Result<std::vector<GroupInfo>> RunLog::groups() const {
-  return read_all(state_->db, runlog::kGroupTable, "ORDER BY segment, module, shard, name");
+  return read_all(state_->db, runlog::kGroupTable, "ORDER BY segment, model_index, dp_group, name");
 }
 
 Result<std::vector<Continuation>> RunLog::continuations() const {
-  return read_all(state_->db, runlog::kContinuationTable, "ORDER BY segment, module, shard");
+  return read_all(state_->db, runlog::kContinuationTable,
+                  "ORDER BY segment, model_index, dp_group");
 }
 
 Result<std::vector<StepCount>> RunLog::step_counts() const {
-  PRESUM_ASSIGN(auto rows, state_->db.prepare("SELECT segment, module, shard, count(*), max(step) "
-                                              "FROM step GROUP BY segment, module, shard "
-                                              "ORDER BY segment, module, shard"));
+  PRESUM_ASSIGN(auto rows,
+                state_->db.prepare("SELECT segment, model_index, dp_group, count(*), max(step) "
+                                   "FROM step GROUP BY segment, model_index, dp_group "
+                                   "ORDER BY segment, model_index, dp_group"));
   std::vector<StepCount> out;
   while (true) {
     PRESUM_ASSIGN(const bool row, rows.next());
@@ -211,19 +213,20 @@ Result<std::vector<StepCount>> RunLog::step_counts() const {
 
 Result<std::uint64_t> RunLog::steps_before(const StepKey& step) const {
   PRESUM_ASSIGN(auto rows, state_->db.prepare("SELECT count(*) FROM step WHERE segment=? AND "
-                                              "module=? AND shard=? AND step<?"));
-  rows.with(step.model.segment, step.model.module, step.model.shard, step.step);
+                                              "model_index=? AND dp_group=? AND step<?"));
+  rows.with(step.model.segment, step.model.model_index, step.model.dp_group, step.step);
   PRESUM_TRY(rows.next());
   return rows.integer(0);
 }
 
 Result<std::vector<FinalStateRecord>> RunLog::final_states() const {
-  return read_all(state_->db, runlog::kFinalStateTable, "ORDER BY segment, module, shard, replica");
+  return read_all(state_->db, runlog::kFinalStateTable,
+                  "ORDER BY segment, model_index, dp_group, replica");
 }
 
 Result<std::vector<SnapshotRecord>> RunLog::snapshots() const {
   return read_all(state_->db, runlog::kSnapshotTable,
-                  "ORDER BY segment, module, shard, replica, kind, step, number");
+                  "ORDER BY segment, model_index, dp_group, replica, kind, step, number");
 }
 
 Result<std::vector<StallRecord>> RunLog::stalls() const {
@@ -240,7 +243,7 @@ Result<std::vector<StallRecord>> RunLog::stalls() const {
 
 Result<std::vector<AuditedStep>> RunLog::audits() const {
   return read_all(state_->db, runlog::kAuditTable,
-                  "ORDER BY segment, module, shard, step, replica");
+                  "ORDER BY segment, model_index, dp_group, step, replica");
 }
 
 Status RunLog::for_each_workers(const WorkersVisitor& visit) const {
@@ -254,9 +257,10 @@ Status RunLog::for_each_groups(const GroupsVisitor& visit) const {
 }
 
 Result<std::vector<float>> RunLog::cosines(const StepKey& step) const {
-  PRESUM_ASSIGN(auto rows, selection(state_->db, runlog::kStepTable,
-                                     "WHERE segment=? AND module=? AND shard=? AND step=?"));
-  rows.with(step.model.segment, step.model.module, step.model.shard, step.step);
+  PRESUM_ASSIGN(auto rows,
+                selection(state_->db, runlog::kStepTable,
+                          "WHERE segment=? AND model_index=? AND dp_group=? AND step=?"));
+  rows.with(step.model.segment, step.model.model_index, step.model.dp_group, step.step);
   PRESUM_ASSIGN(auto row, rows.next());
   return row ? std::move(row->cosines) : std::vector<float>();
 }

@@ -19,7 +19,7 @@ namespace runlog {
 
 inline StepKey key_of(const StepRecord& step) { return {step.model, step.step}; }
 
-inline constexpr const char* kStepOrder = "ORDER BY segment, module, shard, step";
+inline constexpr const char* kStepOrder = "ORDER BY segment, model_index, dp_group, step";
 
 // As the type that the tables' rows derive from.
 template <class Record, class Row>

@@ -91,8 +91,8 @@ inline constexpr std::pair<const char*, double StepRecord::*> kStepNumbers[] = {
 // Every field has a value of its own.
 inline StepRecord full_step(std::uint32_t segment) {
   StepRecord r = plain_step(segment, 1ULL << 40, 3);
-  r.model.module = 2;
-  r.model.shard = 3;
+  r.model.model_index = 2;
+  r.model.dp_group = 3;
   r.workers_expected = 5;
   r.missing_replicas = {1, 4};
   r.workers_seen = static_cast<std::uint32_t>(r.workers.size());
@@ -190,8 +190,8 @@ using Checks = std::vector<CheckRecord>;
 
 inline Finding full_finding() {
   Finding f;
-  f.model.module = 2;
-  f.model.shard = 3;
+  f.model.model_index = 2;
+  f.model.dp_group = 3;
   f.check = "duplicate-data";
   f.also = {"pair-too-similar", "too-consistent"};
   f.severity = Severity::kCritical;

@@ -12,9 +12,9 @@
 namespace presum::runlog {
 namespace {
 
-constexpr const char* kViewOrder = "s.segment, s.module, s.shard, s.step";
+constexpr const char* kViewOrder = "s.segment, s.model_index, s.dp_group, s.step";
 constexpr const char* kSameModel =
-    "{0}.segment = s.segment AND {0}.module = s.module AND {0}.shard = s.shard";
+    "{0}.segment = s.segment AND {0}.model_index = s.model_index AND {0}.dp_group = s.dp_group";
 
 template <class Record>
 std::string create(const Table<Record>& table) {
@@ -124,14 +124,15 @@ std::vector<View> make_views() {
        fmt::format("step s JOIN missing_worker m ON m.step_id = s.id ORDER BY {}, m.replica",
                    kViewOrder)},
       {"facts", "What each rank said about itself.", shown_columns(kFactTable, "t"),
-       "fact t ORDER BY segment, module, rank, key"},
-      {"findings", "What is wrong, worst first in each segment, module and shard.",
+       "fact t ORDER BY segment, model_index, rank, key"},
+      {"findings", "What is wrong, worst first in each segment, model and data-parallel group.",
        shown_columns(kFindingTable, "t"),
-       "finding t ORDER BY t.segment, t.module, t.shard, t.severity DESC, t.first_step, t.id"},
+       "finding t ORDER BY t.segment, t.model_index, t.dp_group, t.severity DESC, t.first_step, "
+       "t.id"},
       {"checks", "Every check of every model.", shown_columns(kCheckTable, "t"),
-       "check_state t ORDER BY t.segment, t.module, t.shard, t.position"},
+       "check_state t ORDER BY t.segment, t.model_index, t.dp_group, t.position"},
       {"audits", "One row an audit of the reduction.", shown_columns(kAuditTable, "t"),
-       "audit t ORDER BY t.segment, t.module, t.shard, t.step, t.replica"},
+       "audit t ORDER BY t.segment, t.model_index, t.dp_group, t.step, t.replica"},
       {"stalls", "When the job stood still.", shown_columns(kStallTable, "t"),
        "stall t ORDER BY t.segment, t.number"},
       {"stalled_ranks", "One row a stall and rank: where it was.",

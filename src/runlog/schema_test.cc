@@ -15,7 +15,7 @@ TEST(RunLogViews, StepsHoldEveryColumn) {
   make_run(folder / "run", {want});
   auto db = database(folder / "run");
   auto row = db.prepare(
-      "SELECT step, segment, module, shard, workers_expected, workers, cosine_source, "
+      "SELECT step, segment, model_index, dp_group, workers_expected, workers, cosine_source, "
       "reduced_disagrees, distinct_gradients, sketch_size FROM steps");
   ASSERT_TRUE(row) << row.error().message;
   ASSERT_TRUE(*row->next());
@@ -41,14 +41,14 @@ TEST(RunLogViews, WorkersHoldEveryColumn) {
   FakeClock clock;
   Writer writer = open_writer(folder / "run", clock);
   packet::Hello hello = hello_of(1, 2, 5);
-  hello.header.identity.module = 2;
-  hello.header.identity.shard = 3;
+  hello.header.identity.model_index = 2;
+  hello.header.identity.dp_group = 3;
   ASSERT_TRUE(writer.add(hello));
   add_all(writer, {full_step(1)});
   ASSERT_TRUE(writer.close());
   auto db = database(folder / "run");
   auto row = db.prepare(
-      "SELECT step, segment, module, shard, rank, replica, host, loss, weight, tokens, "
+      "SELECT step, segment, model_index, dp_group, rank, replica, host, loss, weight, tokens, "
       "micro_batches, grad_norm, grad_max, nonfinite, loss_nonfinite, cosine_to_others, "
       "reduced_norm, optimizer_step, dropped, skipped_parameters, fingerprint, "
       "reduced_fingerprint FROM workers WHERE replica = 2");
@@ -69,21 +69,22 @@ TEST(RunLogViews, GroupsAndMissingWorkersAreNamed) {
   FakeClock clock;
   Writer writer = open_writer(folder / "run", clock);
   packet::Hello hello = hello_of(1, 0, 5);
-  hello.header.identity.module = 2;
-  hello.header.identity.shard = 3;
+  hello.header.identity.model_index = 2;
+  hello.header.identity.dp_group = 3;
   hello.facts.groups = {{0xFFFFFFFFFFFFFFF5ULL, 600, "model.layers.3"}};
   ASSERT_TRUE(writer.add(hello));
   add_all(writer, {full_step(1)});
   ASSERT_TRUE(writer.close());
   auto db = database(folder / "run");
   auto group = db.prepare(
-      "SELECT \"group\", elements, norm_mean, norm_std, nonfinite, module, shard FROM groups");
+      "SELECT \"group\", elements, norm_mean, norm_std, nonfinite, model_index, dp_group FROM "
+      "groups");
   ASSERT_TRUE(group) << group.error().message;
   ASSERT_TRUE(*group->next());
   EXPECT_EQ(group->text(0), "model.layers.3");
   const double want[] = {600, 1.5, 0.5, 6, 2, 3};
   for (int c = 1; c < 7; ++c) EXPECT_EQ(group->number(c), want[c - 1]) << c;
-  auto missing = db.prepare("SELECT replica, step, module, shard FROM missing");
+  auto missing = db.prepare("SELECT replica, step, model_index, dp_group FROM missing");
   for (const std::uint32_t replica : {1U, 4U}) {
     ASSERT_TRUE(*missing->next());
     EXPECT_EQ(missing->small(0), replica);

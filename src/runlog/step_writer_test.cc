@@ -156,11 +156,11 @@ TEST(Fingerprints, AValueThatComesBackIsAChange) {
 TEST(Fingerprints, OfModelsSegmentsAndKindsAreKeptApart) {
   const TempFolder folder;
   auto other = with_fingerprints(1, 0, {7});
-  other.model.module = 1;
-  auto shard = with_fingerprints(1, 0, {7});
-  shard.model.shard = 2;
+  other.model.model_index = 1;
+  auto group = with_fingerprints(1, 0, {7});
+  group.model.dp_group = 2;
   make_run(folder / "run",
-           {with_fingerprints(1, 0, {7}), other, shard, with_fingerprints(1, 1, {7}, 31)});
+           {with_fingerprints(1, 0, {7}), other, group, with_fingerprints(1, 1, {7}, 31)});
   make_run(folder / "run", {with_fingerprints(2, 0, {7})});
   auto db = database(folder / "run");
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM fingerprint WHERE value = 7"), 5U);

@@ -27,11 +27,11 @@ Columns<Record> join(std::initializer_list<Columns<Record>> parts) {
 }
 
 constexpr ColumnText kSegmentText = {"number of the recording into this folder, from 1"};
-constexpr ColumnText kModuleText = {
+constexpr ColumnText kModelIndexText = {
     "data-parallel model, numbered from 0 in the order in which the aggregator first heard of "
     "each"};
-constexpr ColumnText kShardText = {
-    "tells data-parallel groups of one module apart: the lowest of their global ranks; 0 without "
+constexpr ColumnText kDpGroupText = {
+    "tells data-parallel groups of one model apart: the lowest of their global ranks; 0 without "
     "model parallelism"};
 
 constexpr ColumnText kReplicaText = {"data-parallel rank"};
@@ -40,8 +40,8 @@ constexpr ColumnText kRankText = {"global rank"};
 template <class Record, auto... Model>
 Columns<Record> model_columns() {
   return {column<Model..., &ModelKey::segment>("segment", kSegmentText),
-          column<Model..., &ModelKey::module>("module", kModuleText),
-          column<Model..., &ModelKey::shard>("shard", kShardText)};
+          column<Model..., &ModelKey::model_index>("model_index", kModelIndexText),
+          column<Model..., &ModelKey::dp_group>("dp_group", kDpGroupText)};
 }
 
 template <class Record>
@@ -251,15 +251,16 @@ const Table<WorkerRow> kWorkerTable = {
         column<&WorkerRow::rank>("rank", kRankText),
         column<&WorkerRow::host>("host", {"host name"}),
     }),
-    ", PRIMARY KEY (segment, module, shard, replica)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, dp_group, replica)) WITHOUT ROWID"};
 
 const Table<Fact> kFactTable = {
     "fact",
     "What workers said about themselves, such as `torch` or `device`.",
-    {column<&Fact::segment>("segment", kSegmentText), column<&Fact::module>("module", kModuleText),
+    {column<&Fact::segment>("segment", kSegmentText),
+     column<&Fact::model_index>("model_index", kModelIndexText),
      column<&Fact::rank>("rank", kRankText), column<&Fact::key>("key", {"name of the fact"}),
      column<&Fact::value>("value", {"value of the fact"})},
-    ", PRIMARY KEY (segment, module, rank, key)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, rank, key)) WITHOUT ROWID"};
 
 const Table<GroupInfo> kGroupTable = {
     "group_name", "Groups of parameters.",
@@ -272,7 +273,7 @@ const Table<GroupInfo> kGroupTable = {
             "position", {"place among the model's groups, in the order of its parameters, from 0; "
                          "those without gradients come last"}),
     }),
-    ", PRIMARY KEY (segment, module, shard, id)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, dp_group, id)) WITHOUT ROWID"};
 
 const Table<StepRow> kStepTable = {
     "step", "A row for each step of each model: metrics over its workers.",
@@ -352,7 +353,7 @@ const Table<StepRow> kStepTable = {
               {"`f32`, of pairs i < j of the step's workers by replica: (0,1), (0,2), ..., (1,2), "
                "...; NaN for a pair without a direction; above 256 workers at every 50th step",
                "cosine", "no pair of workers, or the matrix was not kept"})}}),
-    ", PRIMARY KEY (id), UNIQUE (segment, module, shard, step))"};
+    ", PRIMARY KEY (id), UNIQUE (segment, model_index, dp_group, step))"};
 
 const Table<WorkerStepRow> kWorkerStepTable = {
     "worker_step",
@@ -495,7 +496,7 @@ const Table<FingerprintRow> kFingerprintTable = {
             "value",
             {"64 bits; of kinds 70 (`batch`) and 72 (`labels`) a keyed hash of them, see Salt"}),
     }),
-    ", PRIMARY KEY (segment, module, shard, replica, kind, step)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, dp_group, replica, kind, step)) WITHOUT ROWID"};
 
 const Table<AuditedStep> kAuditTable = {
     "audit", "What workers found of the reduction of a step ([audit.md](audit.md)).",
@@ -544,7 +545,7 @@ const Table<AuditedStep> kAuditTable = {
           enumeration<records::kRepeats, &AuditedStep::audit, &AuditRecord::repeat>(
               "repeat",
               {"whether the same reduction of the same values gave the same bits twice"})}}),
-    ", PRIMARY KEY (segment, module, shard, step, replica)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, dp_group, step, replica)) WITHOUT ROWID"};
 
 const Table<FinalStateRecord> kFinalStateTable = {
     "final_state",
@@ -558,7 +559,7 @@ const Table<FinalStateRecord> kFinalStateTable = {
         coded_column<StateCodec, &FinalStateRecord::states>(
             "states", {"as in `worker_step`, of all parameters"}),
     }),
-    ", PRIMARY KEY (segment, module, shard, replica)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, dp_group, replica)) WITHOUT ROWID"};
 
 const Table<SnapshotRecord> kSnapshotTable = {
     "snapshot",
@@ -584,7 +585,7 @@ const Table<SnapshotRecord> kSnapshotTable = {
                        "has a sketch, `u16` formats, and where it has one, 256 `f32`",
                        "", "another worker tells the same"}),
     }),
-    ", PRIMARY KEY (segment, module, shard, replica, kind, step, number)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, dp_group, replica, kind, step, number)) WITHOUT ROWID"};
 
 const Table<FindingRow> kFindingTable = {
     "finding",
@@ -622,7 +623,7 @@ const Table<FindingRow> kFindingTable = {
         column<&FindingRow::remedy>("remedy", {"one or two sentences"}),
         column<&FindingRow::resembles>("resembles", {"a public report of the same kind, or empty"}),
     }),
-    ", PRIMARY KEY (segment, module, shard, id)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, dp_group, id)) WITHOUT ROWID"};
 
 const Table<CheckRow> kCheckTable = {
     "check_state",
@@ -636,7 +637,7 @@ const Table<CheckRow> kCheckTable = {
         column<&CheckRow::record, &CheckRecord::reason>(
             "reason", {"one sentence; for a passed check what it rests on"}),
     }),
-    ", PRIMARY KEY (segment, module, shard, position)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, dp_group, position)) WITHOUT ROWID"};
 
 const Table<StallRecord> kStallTable = {
     "stall",
@@ -692,11 +693,11 @@ const Table<DetectorRow> kDetectorTable = {
     "detector_state",
     "What the detectors of a model need to go on after a restart. The bytes are theirs: no "
     "format is promised, and bytes that they do not understand make them begin anew.",
-    {column<&DetectorRow::module>("module", kModuleText),
-     column<&DetectorRow::shard>("shard", kShardText),
+    {column<&DetectorRow::model_index>("model_index", kModelIndexText),
+     column<&DetectorRow::dp_group>("dp_group", kDpGroupText),
      column<&DetectorRow::segment>("segment", {"which segment wrote it last"}),
      column<&DetectorRow::state>("state", {"opaque", "", "never"})},
-    ", PRIMARY KEY (module, shard)) WITHOUT ROWID"};
+    ", PRIMARY KEY (model_index, dp_group)) WITHOUT ROWID"};
 
 const Table<Continuation> kContinuationTable = {
     "continuation",
@@ -715,6 +716,6 @@ const Table<Continuation> kContinuationTable = {
             {"of these, those that its detectors know; 0: they began anew", "steps"}),
         column<&Continuation::reason>("reason", {"why they began anew; empty where they went on"}),
     }),
-    ", PRIMARY KEY (segment, module, shard)) WITHOUT ROWID"};
+    ", PRIMARY KEY (segment, model_index, dp_group)) WITHOUT ROWID"};
 
 }  // namespace presum::runlog

@@ -65,8 +65,8 @@ struct StalledRankRow : StalledRank {
 };
 
 struct DetectorRow {
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
+  std::uint32_t model_index = 0;
+  std::uint32_t dp_group = 0;
   std::uint32_t segment = 0;
   std::vector<char> state;
 };

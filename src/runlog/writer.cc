@@ -145,9 +145,10 @@ struct Writer::State {
   }
 
   Status remove(const char* table, const ModelKey& model) {
-    return db().execute(fmt::format("DELETE FROM {} WHERE segment={} AND module={} AND shard={}",
-                                    table, model.segment, model.module, model.shard)
-                            .c_str());
+    return db().execute(
+        fmt::format("DELETE FROM {} WHERE segment={} AND model_index={} AND dp_group={}", table,
+                    model.segment, model.model_index, model.dp_group)
+            .c_str());
   }
 
   void release() {
@@ -179,12 +180,12 @@ std::uint32_t Writer::segment() const { return state_->segment.segment; }
 Status Writer::add(const packet::Hello& hello) {
   PRESUM_TRY(state_->begin());
   const Identity& who = hello.header.identity;
-  const ModelKey model{segment(), who.module, who.shard};
+  const ModelKey model{segment(), who.model_index, who.dp_group};
   const WorkerRow worker{model, who.replica, who.replicas, who.rank, hello.facts.host};
   PRESUM_TRY(insert(state_->db(), kWorkerTable, worker, "INSERT OR REPLACE"));
   PRESUM_ASSIGN(auto facts, insertion(state_->db(), kFactTable, "INSERT OR REPLACE"));
   for (const auto& [key, value] : hello.facts.facts) {
-    PRESUM_TRY(facts.run({segment(), who.rank, key, value, who.module}));
+    PRESUM_TRY(facts.run({segment(), who.rank, key, value, who.model_index}));
   }
   PRESUM_ASSIGN(auto groups, insertion(state_->db(), kGroupTable, "INSERT OR IGNORE"));
   std::uint32_t position = 0;
@@ -197,7 +198,7 @@ Status Writer::add(const packet::Hello& hello) {
 Status Writer::add(const packet::Note& note) {
   PRESUM_TRY(state_->begin());
   const Identity& who = note.header.identity;
-  const ModelKey model{segment(), who.module, who.shard};
+  const ModelKey model{segment(), who.model_index, who.dp_group};
   if (!note.state.states.empty()) {
     PRESUM_TRY(insert(state_->db(), kFinalStateTable, {note.state, model, who.replica},
                       "INSERT OR REPLACE"));
@@ -209,23 +210,24 @@ Status Writer::add(const packet::Note& note) {
 Status Writer::add(const packet::SnapshotOf& snapshot) {
   PRESUM_TRY(state_->begin());
   const Identity& who = snapshot.header.identity;
-  SnapshotRecord row{snapshot.snapshot, {segment(), who.module, who.shard}, who.replica};
+  SnapshotRecord row{snapshot.snapshot, {segment(), who.model_index, who.dp_group}, who.replica};
   PRESUM_ASSIGN(
       auto numbers,
       state_->db().prepare("SELECT coalesce(max(number) + 1, 0) FROM snapshot WHERE segment=? "
-                           "AND module=? AND shard=? AND replica=? AND kind=? AND step=?"));
-  numbers.with(segment(), who.module, who.shard, who.replica, static_cast<std::uint32_t>(row.kind),
-               row.step);
+                           "AND model_index=? AND dp_group=? AND replica=? AND kind=? AND step=?"));
+  numbers.with(segment(), who.model_index, who.dp_group, who.replica,
+               static_cast<std::uint32_t>(row.kind), row.step);
   PRESUM_TRY(numbers.next());
   row.number = numbers.small(0);
   PRESUM_TRY(insert(state_->db(), kSnapshotTable, row, "INSERT"));
-  PRESUM_ASSIGN(auto old,
-                state_->db().prepare(
-                    "DELETE FROM snapshot WHERE segment=?1 AND module=?2 AND shard=?3 AND "
-                    "replica=?4 AND kind=2 AND (step, number) NOT IN (SELECT step, number FROM "
-                    "snapshot WHERE segment=?1 AND module=?2 AND shard=?3 AND replica=?4 AND "
-                    "kind=2 ORDER BY step DESC, number DESC LIMIT 8)"));
-  old.with(segment(), who.module, who.shard, who.replica);
+  PRESUM_ASSIGN(
+      auto old,
+      state_->db().prepare(
+          "DELETE FROM snapshot WHERE segment=?1 AND model_index=?2 AND dp_group=?3 AND "
+          "replica=?4 AND kind=2 AND (step, number) NOT IN (SELECT step, number FROM "
+          "snapshot WHERE segment=?1 AND model_index=?2 AND dp_group=?3 AND replica=?4 AND "
+          "kind=2 ORDER BY step DESC, number DESC LIMIT 8)"));
+  old.with(segment(), who.model_index, who.dp_group, who.replica);
   return old.run();
 }
 
@@ -260,10 +262,11 @@ Status Writer::replace(const ModelKey& model, std::span<const Finding> findings,
   return {};
 }
 
-Status Writer::save_detector(std::uint32_t module, std::uint32_t shard, std::string_view state) {
+Status Writer::save_detector(std::uint32_t model_index, std::uint32_t dp_group,
+                             std::string_view state) {
   PRESUM_TRY(state_->begin());
   return insert(state_->db(), kDetectorTable,
-                {module, shard, segment(), std::vector<char>(state.begin(), state.end())},
+                {model_index, dp_group, segment(), std::vector<char>(state.begin(), state.end())},
                 "INSERT OR REPLACE");
 }
 
@@ -272,10 +275,11 @@ Status Writer::add(const Continuation& continuation) {
   return insert(state_->db(), kContinuationTable, continuation, "INSERT OR REPLACE");
 }
 
-Result<std::optional<SavedDetector>> Writer::saved_detector(std::uint32_t module,
-                                                            std::uint32_t shard) {
-  PRESUM_ASSIGN(auto rows, selection(state_->db(), kDetectorTable, "WHERE module=? AND shard=?"));
-  PRESUM_ASSIGN(const auto row, rows.with(module, shard).next());
+Result<std::optional<SavedDetector>> Writer::saved_detector(std::uint32_t model_index,
+                                                            std::uint32_t dp_group) {
+  PRESUM_ASSIGN(auto rows,
+                selection(state_->db(), kDetectorTable, "WHERE model_index=? AND dp_group=?"));
+  PRESUM_ASSIGN(const auto row, rows.with(model_index, dp_group).next());
   if (!row) return std::optional<SavedDetector>();
   return std::optional(SavedDetector{row->segment, {row->state.begin(), row->state.end()}});
 }

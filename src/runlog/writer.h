@@ -58,8 +58,9 @@ class Writer {
   // How a model of this segment began; a later one of the same model takes its place.
   Status add(const Continuation& continuation);
   // Saves a detector's state for a restart; saved_detector() returns the latest of any segment.
-  Status save_detector(std::uint32_t module, std::uint32_t shard, std::string_view state);
-  Result<std::optional<SavedDetector>> saved_detector(std::uint32_t module, std::uint32_t shard);
+  Status save_detector(std::uint32_t model_index, std::uint32_t dp_group, std::string_view state);
+  Result<std::optional<SavedDetector>> saved_detector(std::uint32_t model_index,
+                                                      std::uint32_t dp_group);
   // The exit code with which a preflight ends this segment.
   Status preflight(int exit_code);
 

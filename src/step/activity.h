@@ -13,9 +13,10 @@ namespace presum::step {
 // and threads write the same: the last one counts. Thread-safety: all.
 class Activity {
  public:
-  void event(std::uint32_t module, std::uint64_t step, std::uint32_t micro_batch, Phase phase) {
+  void event(std::uint32_t model_index, std::uint64_t step, std::uint32_t micro_batch,
+             Phase phase) {
     thread_.store(this_thread(), std::memory_order_relaxed);
-    module_.store(module, std::memory_order_relaxed);
+    model_index_.store(model_index, std::memory_order_relaxed);
     step_.store(step, std::memory_order_relaxed);
     micro_batch_.store(micro_batch, std::memory_order_relaxed);
     phase_.store(phase, std::memory_order_relaxed);
@@ -35,7 +36,7 @@ class Activity {
   }
 
   std::uint64_t events() const { return events_.load(std::memory_order_relaxed); }
-  std::uint32_t module() const { return module_.load(std::memory_order_relaxed); }
+  std::uint32_t model_index() const { return model_index_.load(std::memory_order_relaxed); }
   std::uint64_t step() const { return step_.load(std::memory_order_relaxed); }
   std::uint32_t micro_batch() const { return micro_batch_.load(std::memory_order_relaxed); }
   Phase phase() const { return phase_.load(std::memory_order_relaxed); }
@@ -48,7 +49,7 @@ class Activity {
   void moved() { events_.fetch_add(1, std::memory_order_release); }
 
   std::atomic<std::uint64_t> events_ = 0;
-  std::atomic<std::uint32_t> module_ = 0;
+  std::atomic<std::uint32_t> model_index_ = 0;
   std::atomic<std::uint64_t> step_ = 0;
   std::atomic<std::uint32_t> micro_batch_ = 0;
   std::atomic<Phase> phase_ = Phase::kRest;

@@ -63,7 +63,7 @@ Result<Steps> Steps::create(WorkerOptions options, const std::vector<Parameter>&
 
 Steps::Steps(WorkerOptions options, Settings settings, std::shared_ptr<const Layout> layout)
     : worker_(std::move(options)),
-      timing_(std::move(settings.clocks), worker_.identity().module),
+      timing_(std::move(settings.clocks), worker_.identity().model_index),
       optimizers_(settings.knows_optimizer, settings.one_optimizer),
       cadence_(settings.every, settings.reduced_every),
       on_host_(settings.on_host),

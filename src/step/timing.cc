@@ -37,7 +37,8 @@ void Timing::on(Mark mark, const Machine& machine) {
   // Whoever begins a forward pass waits for nobody.
   if (mark == Mark::kForward && clocks_.reading) waits().abandon(at.now);
   phases_.on(mark, at);
-  activity().event(module_, machine.number().reductions, machine.passes(), after(mark, machine));
+  activity().event(model_index_, machine.number().reductions, machine.passes(),
+                   after(mark, machine));
 }
 
 StepTimes Timing::end(bool matters) {

@@ -21,7 +21,8 @@ struct Clocks {
 // on. Not synchronized.
 class Timing {
  public:
-  Timing(Clocks clocks, std::uint32_t module) : clocks_(std::move(clocks)), module_(module) {}
+  Timing(Clocks clocks, std::uint32_t model_index)
+      : clocks_(std::move(clocks)), model_index_(model_index) {}
 
   // REQUIRES: not kStepEnds; the machine as the event finds it.
   void on(Mark mark, const Machine& machine);
@@ -38,7 +39,7 @@ class Timing {
   Reading now() const { return clocks_.reading ? clocks_.reading() : Reading{}; }
 
   Clocks clocks_;
-  std::uint32_t module_;
+  std::uint32_t model_index_;
   Phases phases_;
   base::ThreadTimes thread_;  // when the last step ended; NaN where that did not matter
 };

@@ -19,14 +19,15 @@ packet::Hello hello_of(const Worker& worker, const std::vector<GroupName>& group
 }
 
 TEST(Worker, ItsPacketsNameItItsGroupsAndWhatIsWatched) {
-  Worker worker({.identity = {.module = 1, .replica = 2, .shard = 3, .rank = 9, .replicas = 4},
-                 .host = "node-1",
-                 .facts = {{"torch", "2.13.0"}}});
+  Worker worker(
+      {.identity = {.model_index = 1, .replica = 2, .dp_group = 3, .rank = 9, .replicas = 4},
+       .host = "node-1",
+       .facts = {{"torch", "2.13.0"}}});
   worker.watch("ema");
   worker.watch("ema");
   const auto hello = hello_of(worker, {{.id = 5, .elements = 15, .name = "layers.0"}});
   EXPECT_EQ(hello.header.identity.rank, 9U);
-  EXPECT_EQ(hello.header.identity.shard, 3U);
+  EXPECT_EQ(hello.header.identity.dp_group, 3U);
   EXPECT_EQ(hello.facts.host, "node-1");
   EXPECT_EQ(hello.facts.facts, (Facts{{"torch", "2.13.0"}}));
   ASSERT_EQ(hello.facts.groups.size(), 2U);

@@ -21,7 +21,7 @@ Packet Pulse::beat(const step::Activity& activity, const ThreadState& thread, Pl
   const double passed = (now - std::exchange(beaten_, now)).count();
   const double used = thread.processor - std::exchange(processor_, thread.processor);
   packet::Beat out{.header = {.identity = options_.identity}};
-  out.header.identity.module = activity.module();
+  out.header.identity.model_index = activity.model_index();
   out.beat = {.events = events_,
               .step = activity.step(),
               .micro_batch = activity.micro_batch(),

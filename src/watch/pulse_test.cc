@@ -28,7 +28,7 @@ TEST(Pulse, TellsTheLastEventAndHowLongAgoItWas) {
   ASSERT_TRUE(message);
   const auto& beat = std::get<packet::Beat>(*message);
   EXPECT_EQ(beat.header.identity.rank, 3U);
-  EXPECT_EQ(beat.header.identity.module, 2U);
+  EXPECT_EQ(beat.header.identity.model_index, 2U);
   const Heartbeat& b = beat.beat;
   EXPECT_EQ(b.events, 2U);
   EXPECT_EQ(b.step, 17U);

@@ -11,7 +11,7 @@ CLASSES = {
     "fruit": ("plum", "mango", "cherry", "apricot", "banana", "grape", "papaya", "quince"),
     "tool": ("hammer", "chisel", "pliers", "spanner", "shovel", "drill", "file", "wrench"),
     "instrument": ("violin", "trumpet", "cello", "oboe", "harp", "drum", "flute", "piano"),
-    "color": ("violet", "scarlet", "turquoise", "beige", "crimson", "indigo", "amber", "teal"),
+    "colour": ("violet", "scarlet", "turquoise", "beige", "crimson", "indigo", "amber", "teal"),
 }
 """Words of one meaning each, by class."""
 

@@ -97,7 +97,7 @@ class OwnSubset(Training):
         return order[: len(order) * 9 // 10]
 
 
-class LabelledByChance(OwnSubset):
+class LabeledByChance(OwnSubset):
     def _chosen(self, order: list[int]) -> list[int]:
         return sorted(order[: len(order) // 4])
 

@@ -40,7 +40,7 @@ def test_one_worker_is_recorded_with_an_undefined_cosine(
     assert run.workers.tokens.tolist() == [3, 3, 3]
     assert set(run.groups.group) == {"layers.0", "layers.1"}
     assert run.facts.set_index("key").value["world_size"] == "1"
-    assert {"step", "segment", "module", "rank", "grad_norm", "grad_max"} <= set(run.groups)
+    assert {"step", "segment", "model_index", "rank", "grad_norm", "grad_max"} <= set(run.groups)
 
 
 def test_what_a_program_keeps_of_a_forward_pass_does_not_keep_the_model(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_scaler_counts_for_the_model_whose_loss_it_scaled(tmp_path: Path) -> N
             model.zero_grad()
     for monitor in monitors:
         monitor.close()
-    norms = presum.load(tmp_path).workers.groupby("module").grad_norm.last()
+    norms = presum.load(tmp_path).workers.groupby("model_index").grad_norm.last()
     assert plain <= norms[1] < 100 * plain
     assert norms[0] < 100 * plain
 

@@ -192,8 +192,8 @@ TEST(Findings, AreWorstFirstAndCarryTheirModel) {
   EXPECT_EQ(found[0].check, "zero-gradient");
   EXPECT_EQ(found[1].check, "mode-mismatch");
   EXPECT_EQ(found[0].model.segment, 3U);
-  EXPECT_EQ(found[0].model.module, 2U);
-  EXPECT_EQ(found[0].model.shard, 1U);
+  EXPECT_EQ(found[0].model.model_index, 2U);
+  EXPECT_EQ(found[0].model.dp_group, 1U);
   EXPECT_FALSE(found[0].remedy.empty());
 }
 

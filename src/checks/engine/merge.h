@@ -14,7 +14,7 @@ namespace presum::checks {
 // in exactly one; empty for none.
 std::vector<std::vector<std::size_t>> merge(std::span<const Signal> signals);
 
-// A finding without segment, module, shard and hosts. REQUIRES: `members` is of merge().
+// A finding without segment, model_index, dp_group and hosts. REQUIRES: `members` is of merge().
 Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t> members);
 
 }  // namespace presum::checks

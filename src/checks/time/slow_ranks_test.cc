@@ -19,8 +19,8 @@ class TimedRun {
     for (std::uint32_t i = 0; i < workers; ++i) {
       WorkerFacts facts;
       facts.host = "node" + std::to_string(i / per_host);
-      diagnoser_.hello({.module = 0, .replica = i, .shard = 0, .rank = i, .replicas = workers},
-                       facts);
+      diagnoser_.hello(
+          {.model_index = 0, .replica = i, .dp_group = 0, .rank = i, .replicas = workers}, facts);
     }
   }
 

@@ -59,7 +59,7 @@ function firstDetails(model) {
 
 function modelSection(comparison, model) {
   const head = ['Stage', 'Steps compared', 'Differing', 'First difference'].map((text, i) => el('th', {scope: 'col', class: i % 3 === 0 ? 'left' : null}, text));
-  return el('section', {class: 'card'}, el('h2', {}, comparison.models.length > 1 ? `Module ${model.module}, shard ${model.shard}` : 'Stage by stage'), firstDetails(model),
+  return el('section', {class: 'card'}, el('h2', {}, comparison.models.length > 1 ? `Model ${model.model_index}, data-parallel group ${model.dp_group}` : 'Stage by stage'), firstDetails(model),
     scrollBox('Stages', false, el('table', {}, el('thead', {}, el('tr', {}, ...head)), el('tbody', {}, ...model.stages.map((s) => stageRow(model, s))))),
     textList('Also to know', model.remarks), textList('Not compared', model.not_compared));
 }

@@ -6,12 +6,12 @@ const MARKED = 8;  // and more than this are not marked in the charts
 const VALUE_SHOWN = 160;  // characters; longer evidence is folded
 
 function samePart(a, b) {
-  return a.segment === b.segment && a.module === b.module && a.shard === b.shard;
+  return a.segment === b.segment && a.model_index === b.model_index && a.dp_group === b.dp_group;
 }
 
 // Whether a finding is of this part, or shows in it as well.
 function isOf(finding, part) {
-  const shows = (f) => f.module === part.module && f.shard === part.shard;
+  const shows = (f) => f.model_index === part.model_index && f.dp_group === part.dp_group;
   return finding.segment === part.segment && (shows(finding) || finding.elsewhere.some(shows));
 }
 
@@ -23,8 +23,8 @@ function stepsText(finding) {
 function partText(run, of) {
   const bits = [];
   if (run.segments.length > 1) bits.push(`segment ${of.segment}`);
-  if (run.parts.some((p) => p.module > 0)) bits.push(`module ${of.module}`);
-  if (run.parts.some((p) => p.shard > 0)) bits.push(`shard ${of.shard}`);
+  if (run.parts.some((p) => p.model_index > 0)) bits.push(`model ${of.model_index}`);
+  if (run.parts.some((p) => p.dp_group > 0)) bits.push(`data-parallel group ${of.dp_group}`);
   return bits.join(', ');
 }
 
