@@ -36,8 +36,8 @@ ROUNDS = 41
 def observer(count: int, sketch_size: int) -> Observer:
     named = [(f"p{place}", ELEMENTS, "") for place in range(count)]
     found = Observer(
-        model_index=0, replica=0, dp_group=0, rank=0, replicas=1, sketch_size=sketch_size, host="host",
-        facts=[], parameters=named, buffers=[],
+        model_index=0, replica=0, dp_group=0, rank=0, replicas=1, host="host",
+        sketch_size=sketch_size, facts=[], parameters=named, buffers=[],
     )  # fmt: skip
     found.begin_step(0)
     return found

@@ -40,8 +40,13 @@ def test_the_rank_is_named_with_its_end(end: str, said: str, tmp_path: Path) -> 
     program = tmp_path / "train.py"
     program.write_text(PROGRAM.format(end=end, rank=1, run=tmp_path / "run"))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    under = ["--standalone", "-m", "presum.run", "--run-folder", tmp_path / "run"]
-    done = run_command([*torchrun, *under, program], OMP_NUM_THREADS="1", PYTHONPATH=MODULES)
+    # What a launcher ends within a tenth of a second may be gone before anything is in the run log.
+    under = ["--standalone", "--monitor-interval", "2", "-m", "presum.run"]
+    done = run_command(
+        [*torchrun, *under, "--run-folder", tmp_path / "run", program],
+        OMP_NUM_THREADS="1",
+        PYTHONPATH=MODULES,
+    )
     assert done.returncode == 1
     found = presum_command("findings", tmp_path / "run")
     assert found.returncode == 0, found.stderr

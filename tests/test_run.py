@@ -47,7 +47,8 @@ def test_each_model_has_a_section_and_its_loss_is_found(tmp_path: Path) -> None:
     assert list(run.steps.groupby("model_index").step.count()) == [16, 16]
     assert run.workers.loss.notna().all() and (run.steps.workers == WORLD).all()
     assert not [found for found in run.findings if found.severity != "info"]
-    last = run.workers[run.workers.model_index == run.workers.model_index.max()].groupby("rank").loss.last()
+    models = run.workers.model_index
+    last = run.workers[models == models.max()].groupby("rank").loss.last()
     printed = [float(end.stdout.split()[-1]) for end in done]
     assert any(abs(last[0] - value) < 1e-6 for value in printed)
 

@@ -40,9 +40,9 @@ class Run:
     """A run log. Frames are read at first use and then kept; ``load`` again for newer steps.
 
     Frames hold numbers and strings only (in large frames as categories), missing values as NaN,
-    rows ascending by segment, model_index and step. ``columns`` says what each column holds. Without
-    pandas (``presum[frames]``) each is a dict of NumPy arrays by column, strings as objects. Every
-    attribute raises UserError where the file cannot be read any more. One thread at a time.
+    rows ascending by segment, model_index and step. ``columns`` says what each column holds.
+    Without pandas (``presum[frames]``) each is a dict of NumPy arrays by column, strings as objects.
+    Every attribute raises UserError where the file cannot be read any more. One thread at a time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,7 +129,12 @@ class Run:
         segments = np.asarray(self.steps["segment"])
         if segment < 0 and len(segments):
             segment = int(segments.max())
-        sought = {"segment": segment, "model_index": model_index, "dp_group": dp_group, "step": step}
+        sought = {
+            "segment": segment,
+            "model_index": model_index,
+            "dp_group": dp_group,
+            "step": step,
+        }
         rows = [np.asarray(self.steps[name]) == value for name, value in sought.items()]
         found = np.asarray(self.steps["workers"])[np.logical_and.reduce(rows)]
         if not len(found):
