@@ -41,8 +41,9 @@ class Run:
 
     Frames hold numbers and strings only (in large frames as categories), missing values as NaN,
     rows ascending by segment, model_index and step. ``columns`` says what each column holds.
-    Without pandas (``presum[frames]``) each is a dict of NumPy arrays by column, strings as objects.
-    Every attribute raises UserError where the file cannot be read any more. One thread at a time.
+    Without pandas (``presum[frames]``) each is a dict of NumPy arrays by column, strings as
+    objects. Every attribute raises UserError where the file cannot be read any more. One thread at
+    a time.
     """
 
     def __init__(self, path: Path) -> None:
