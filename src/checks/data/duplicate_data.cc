@@ -210,28 +210,6 @@ class Duplicates final : public Rule {
   }
 
  private:
-  // How often in a row the same workers were found equal, with another value each time.
-  class Streaks {
-   public:
-    void next_step() { before_ = std::exchange(now_, {}); }
-
-    std::uint64_t extend(const Ranks& ranks, std::uint64_t value) {
-      Streak streak{value, 1};
-      const auto found = before_.find(ranks);
-      if (found != before_.end()) {
-        streak.length = found->second.length + (found->second.value != value);
-      }
-      now_[ranks] = streak;
-      return streak.length;
-    }
-
-   private:
-    struct Streak {
-      std::uint64_t value = 0;
-      std::uint64_t length = 0;
-    };
-    std::map<Ranks, Streak> now_, before_;
-  };
   struct Found {
     std::vector<Members> rows;       // groups that read the same samples
     std::vector<Members> drawn;      // groups with the same input in all steps, of no loader
@@ -377,9 +355,9 @@ class Duplicates final : public Rule {
     log.add(sighting(&kPairTooSimilar, context, std::move(blame), 0.9, SameGradient{}), 1);
   }
 
-  Streaks samples_;
-  Streaks gradients_;
-  Streaks beside_;  // equal gradients of equal rows that a loader dealt from other places
+  StreaksBy<Ranks> samples_;
+  StreaksBy<Ranks> gradients_;
+  StreaksBy<Ranks> beside_;  // equal gradients of equal rows that a loader dealt from other places
   NonLoaderInput drawn_input_;
 };
 

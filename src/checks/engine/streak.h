@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <utility>
 
 namespace presum::checks {
 
@@ -22,6 +24,30 @@ struct Streak {
     return length;
   }
   void end() { length = looks = 0; }
+};
+
+// How often in a row something was so of each key, with another value each time.
+template <class Key>
+class StreaksBy {
+ public:
+  void next_step() { before_ = std::exchange(now_, {}); }
+
+  // Once a step and key; of a value that is that of the step before the streak grows no longer.
+  std::uint64_t extend(const Key& key, std::uint64_t value) {
+    const auto found = before_.find(key);
+    const bool goes_on = found != before_.end();
+    const std::uint64_t length =
+        goes_on ? found->second.length + (found->second.value != value) : 1;
+    now_[key] = {value, length};
+    return length;
+  }
+
+ private:
+  struct Last {
+    std::uint64_t value = 0;
+    std::uint64_t length = 0;
+  };
+  std::map<Key, Last> now_, before_;
 };
 
 }  // namespace presum::checks

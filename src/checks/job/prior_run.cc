@@ -18,6 +18,7 @@ constexpr double kSameEach = 2e-9;
 constexpr std::uint16_t kBf16 = 1U << static_cast<unsigned>(Dtype::kBF16);
 constexpr double kRoundedBf16 = 0x1p-8;  // of the norm, at most, where formats differ
 constexpr double kRounded = 0x1p-10;
+constexpr std::uint32_t kAtLoader = 1 << 16;  // on top of a generator's kind
 
 void join(Whole& whole, const SnapshotGroup& group) {
   const auto of_shard = [&](std::uint64_t hash) {
@@ -65,6 +66,15 @@ std::optional<bool> same_parameters(const Whole& a, const Whole& b) {
   const double apart = distance(a, b);
   if (std::isnan(apart)) return std::nullopt;
   return apart <= tolerance(a, b) * std::sqrt(a.squares);
+}
+
+// As saved, before the first forward pass or where the first loader began.
+bool same_generators(const TrainingSnapshot& saved, const TrainingSnapshot& begun) {
+  return std::ranges::all_of(saved.generators, [&](const FingerprintValue& g) {
+    const std::uint64_t* value = find_value(begun.generators, g.kind);
+    const std::uint64_t* earlier = find_value(begun.generators, kAtLoader + g.kind);
+    return value == nullptr || *value == g.value || (earlier != nullptr && *earlier == g.value);
+  });
 }
 
 }  // namespace
@@ -135,6 +145,16 @@ std::set<std::uint32_t> replicas_apart(const Snapshots& then, const Snapshots& n
     }
   }
   return out;
+}
+
+std::vector<std::uint32_t> other_generators(const Snapshots& then, const Snapshots& now) {
+  std::vector<std::uint32_t> others;
+  for (const auto& [replica, snapshot] : now) {
+    const auto was = then.find(replica);
+    if (was == then.end() || was->second->generators.empty()) return {};
+    if (!same_generators(*was->second, *snapshot)) others.push_back(replica);
+  }
+  return others.size() < now.size() ? others : std::vector<std::uint32_t>();
 }
 
 std::vector<const SnapshotRecord*> snapshots_of(const PriorRun& prior) {

@@ -69,6 +69,9 @@ bool same_format(const Model& then, const Model& now);
 // Replicas whose own part of the parameters is another than it was; none where parts are not what
 // some replica had.
 std::set<std::uint32_t> replicas_apart(const Snapshots& then, const Snapshots& now);
+// Replicas with other generators than they had. A program need not restore them: only where some go
+// on with what they left the others ought to as well.
+std::vector<std::uint32_t> other_generators(const Snapshots& then, const Snapshots& now);
 
 // Of each snapshot that was saved one worker's, the last first.
 std::vector<const SnapshotRecord*> snapshots_of(const PriorRun& prior);

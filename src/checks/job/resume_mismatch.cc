@@ -49,7 +49,6 @@ constexpr std::size_t kNames = 4;
 constexpr std::size_t kRates = 3;  // steps after which a schedule has had its say
 constexpr double kJump = 4;        // times the largest change before, and
 constexpr double kJumpOfRate = 0.1;
-constexpr std::uint32_t kAtLoader = 1 << 16;  // on top of a generator's kind
 constexpr const char* kNothing = "The run does not continue an earlier recording.";
 constexpr const char* kAnew =
     "The optimizer begins without a state: the run starts anew, from weights that were not saved.";
@@ -72,27 +71,6 @@ constexpr const char* kOwnGenerators =
 
 std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster) {
   return first_names(groups, kNames, [&](auto group) { return roster.group_name(group); });
-}
-
-// As saved, before the first forward pass or where the first loader began.
-bool same_generators(const TrainingSnapshot& saved, const TrainingSnapshot& begun) {
-  return std::ranges::all_of(saved.generators, [&](const FingerprintValue& g) {
-    const std::uint64_t* value = find_value(begun.generators, g.kind);
-    const std::uint64_t* earlier = find_value(begun.generators, kAtLoader + g.kind);
-    return value == nullptr || *value == g.value || (earlier != nullptr && *earlier == g.value);
-  });
-}
-
-// Replicas with other generators than they had. A program need not restore them: only where some go
-// on with what they left the others ought to as well.
-std::vector<std::uint32_t> other_generators(const Snapshots& then, const Snapshots& now) {
-  std::vector<std::uint32_t> others;
-  for (const auto& [replica, snapshot] : now) {
-    const auto was = then.find(replica);
-    if (was == then.end() || was->second->generators.empty()) return {};
-    if (!same_generators(*was->second, *snapshot)) others.push_back(replica);
-  }
-  return others.size() < now.size() ? others : std::vector<std::uint32_t>();
 }
 
 // In words; empty where nothing did. `workers`: before, 0 where that is not known.

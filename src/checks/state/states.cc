@@ -27,6 +27,7 @@
 #include "checks/engine/agree.h"
 #include "checks/engine/rules.h"
 #include "checks/engine/text.h"
+#include "checks/state/state_hashes.h"
 
 namespace presum::checks {
 namespace {
@@ -48,28 +49,27 @@ constexpr const char* kOwnBuffers =
 
 using Kind = StateHash::Kind;
 
-struct Said {
+struct StateText {
   Kind kind;
   Check check;
-  const char* what;       // that ranks hold
-  const char* thing;      // of which they hold copies
+  const char* thing;      // that ranks hold copies of
   const char* not_known;  // why nothing can be said
 };
 
-constexpr std::array<Said, 5> kSaid{{
-    {Kind::kParameters, &kParameterDesync, "parameters", "parameters",
-     "No parameters were hashed."},
-    {Kind::kFrozen, &kParameterDesync, "frozen parameters", "frozen parameters",
-     "No parameters were hashed."},
-    {Kind::kBuffers, &kBufferDesync, "buffers", "buffers",
+constexpr std::array<StateText, 5> kStateTexts{{
+    {Kind::kParameters, &kParameterDesync, "parameters", "No parameters were hashed."},
+    {Kind::kFrozen, &kParameterDesync, "frozen parameters", "No parameters were hashed."},
+    {Kind::kBuffers, &kBufferDesync, "buffers",
      "The model has no shared buffers, or none were hashed."},
-    {Kind::kOptimizer, &kStateDesync, "optimizer state", "optimizer state",
+    {Kind::kOptimizer, &kStateDesync, "optimizer state",
      "No optimizer state was hashed, and nothing is watched."},
-    {Kind::kWatched, &kStateDesync, "values of what they watch", "watched values",
+    {Kind::kWatched, &kStateDesync, "watched values",
      "No optimizer state was hashed, and nothing is watched."},
 }};
 
-const Said& said_of(Kind kind) { return *std::ranges::find(kSaid, kind, &Said::kind); }
+const StateText& text_of(Kind kind) {
+  return *std::ranges::find(kStateTexts, kind, &StateText::kind);
+}
 
 struct OtherCopies {
   Kind kind = Kind::kParameters;
@@ -78,7 +78,7 @@ struct OtherCopies {
   std::uint64_t distinct_copies = 0;
   std::string copies_alike;  // where no majority agrees, the ranks of those that do
 
-  std::string what() const { return said_of(kind).thing; }
+  std::string what() const { return text_of(kind).thing; }
   std::uint64_t key() const { return static_cast<std::uint64_t>(kind); }
   static constexpr std::tuple kFields{field("what", &OtherCopies::what),
                                       field("groups", &OtherCopies::groups),
@@ -88,11 +88,13 @@ struct OtherCopies {
 };
 
 std::string sentence(const OtherCopies& seen, const Who& who) {
-  const Said& said = said_of(seen.kind);
-  if (!who.everyone) return fmt::format("{} held other {} than the others", who.words(), said.what);
-  if (seen.copies_alike.empty()) return fmt::format("{} held different {}", who.words(), said.what);
+  const StateText& text = text_of(seen.kind);
+  if (!who.everyone)
+    return fmt::format("{} held other {} than the others", who.words(), text.thing);
+  if (seen.copies_alike.empty())
+    return fmt::format("{} held different {}", who.words(), text.thing);
   return fmt::format("{} held {} different copies of their {}", who.words(), seen.distinct_copies,
-                     said.thing);
+                     text.thing);
 }
 
 struct OtherSteps {
@@ -133,64 +135,7 @@ std::string suspects_of_one_layer(std::span<const Signal* const> signals) {
   return "a write to that layer on this rank alone, or memory that changed by itself";
 }
 
-bool is_of(const StateHash& s, Kind kind, std::uint32_t shard) {
-  return s.kind == kind && s.shard == shard;
-}
-
-bool same(const StateHash& a, const StateHash& b) {
-  return a.group == b.group && a.kind_and_shard() == b.kind_and_shard() && a.value == b.value;
-}
-
-bool all_equal(const StepRecord& record) {
-  const auto& first = record.workers.front().states;
-  return std::all_of(record.workers.begin() + 1, record.workers.end(), [&](const WorkerRecord& w) {
-    return std::equal(w.states.begin(), w.states.end(), first.begin(), first.end(), same);
-  });
-}
-
-// The shards that there are hashes of.
-std::set<std::uint32_t> shards_of(const StepRecord& record, Kind kind) {
-  std::set<std::uint32_t> out;
-  for (const WorkerRecord& w : record.workers) {
-    for (const StateHash& s : w.states) {
-      if (s.kind == kind) out.insert(s.shard);
-    }
-  }
-  return out;
-}
-
-// Groups of which two workers hold different values; workers without a group do not count.
-std::set<std::uint64_t> differing(const StepRecord& record, Kind kind, std::uint32_t shard) {
-  std::unordered_map<std::uint64_t, std::uint64_t> first;
-  std::set<std::uint64_t> out;
-  for (const WorkerRecord& w : record.workers) {
-    for (const StateHash& s : w.states) {
-      if (is_of(s, kind, shard) && first.try_emplace(s.group, s.value).first->second != s.value) {
-        out.insert(s.group);
-      }
-    }
-  }
-  return out;
-}
-
-// Workers by all their values in these groups, in any order. Those that lack one are left out.
-Split split_states(const StepRecord& record, Kind kind, std::uint32_t shard,
-                   const std::set<std::uint64_t>& groups) {
-  std::vector<RankValue> held;
-  for (const WorkerRecord& w : record.workers) {
-    std::uint64_t sum = 0;
-    std::size_t found = 0;
-    for (const StateHash& s : w.states) {
-      if (!is_of(s, kind, shard) || !groups.contains(s.group)) continue;
-      sum += mix64(s.value ^ mix64(s.group));
-      ++found;
-    }
-    if (found == groups.size()) held.push_back({sum, w.rank});
-  }
-  return split(std::move(held));
-}
-
-std::string names(const std::set<std::uint64_t>& groups, const Roster& roster) {
+std::string names(const Groups& groups, const Roster& roster) {
   return first_names(groups, kNamesShown, [&](auto group) { return roster.group_name(group); });
 }
 
@@ -201,11 +146,11 @@ class States final : public Rule {
     workers_ = context.workers();
     report_compared(context, log);
     if (context.alone()) {
-      for (const Said& said : kSaid) log.cannot(said.check, kOneWorker);
+      for (const StateText& text : kStateTexts) log.cannot(text.check, kOneWorker);
       return;
     }
     compare_clocks(context, log);
-    for (const Said& said : kSaid) compare(context, said.kind, log);
+    for (const StateText& text : kStateTexts) compare(context, text.kind, log);
     if (context.complete()) compare_watched(context, log);
     looked_[looks_++ % looked_.size()] = context.record.step;
   }
@@ -235,15 +180,13 @@ class States final : public Rule {
   }
 
  private:
-  using Groups = std::set<std::uint64_t>;
-
   void compare(const StepContext& context, Kind kind, SignalLog& log) {
     const auto shards = shards_of(context.record, kind);
-    if (shards.empty()) return log.cannot(said_of(kind).check, said_of(kind).not_known);
+    if (shards.empty()) return log.cannot(text_of(kind).check, text_of(kind).not_known);
     if (shards.size() == context.workers()) {
-      return log.cannot(said_of(kind).check, "No two ranks hold the same shard.");
+      return log.cannot(text_of(kind).check, "No two ranks hold the same shard.");
     }
-    log.checked(said_of(kind).check);
+    log.checked(text_of(kind).check);
     if (all_equal(context.record)) return;
     for (const std::uint32_t shard : shards) {
       const Groups differ = differing(context.record, kind, shard);
@@ -331,7 +274,7 @@ class States final : public Rule {
                      .groups_different = all.size(),
                      .distinct_copies = held.groups.size(),
                      .copies_alike = blame.everyone ? shared_text(held) : ""};
-    Signal signal = sighting(said_of(kind).check, step, std::move(blame),
+    Signal signal = sighting(text_of(kind).check, step, std::move(blame),
                              kind == Kind::kParameters ? 0.99 : 0.95, std::move(seen));
     if (kind == Kind::kFrozen) signal.remedy = kBase;
     if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;

@@ -98,18 +98,18 @@ class PeriodicStalls {
     std::vector<double> last(longest_.begin(), longest_.end());
     const double usual = last.size() < kLeastUsual ? kNaN : detect::median(last);
     ++records_;
-    if (seconds > kTimesUsual * usual && seconds > usual + kLeastLonger) {
-      if (++in_a_row_ >= kInARow) {  // that is how long steps take now
-        longest_.clear();
-        stalls_.clear();
-        in_a_row_ = 0;
-        return;
-      }
+    const bool stalls = seconds > kTimesUsual * usual && seconds > usual + kLeastLonger;
+    if (longer_.see(stalls, record.step) >= kInARow) {  // that is how long steps take now
+      longest_.clear();
+      stalls_.clear();
+      longer_.end();
+      return;
+    }
+    if (stalls) {
       note(record, *longest, usual);
       if (const auto found = period()) report(record, *found, log);
       return;  // it does not change what is usual
     }
-    in_a_row_ = 0;
     longest_.push_back(seconds);
     if (longest_.size() > kUsual) longest_.pop_front();
     for (std::size_t p = 0; p < kPhaseCount; ++p) phases_[p].add(longest->times.seconds[p]);
@@ -195,7 +195,7 @@ class PeriodicStalls {
   RunningMean queued_;
   RunningMean total_;
   std::uint64_t records_ = 0;
-  std::uint64_t in_a_row_ = 0;  // that took longer than usual
+  Streak longer_;  // than usual
   std::deque<Stall> stalls_;
 };
 
