@@ -12,7 +12,7 @@
 namespace presum::runlog {
 
 inline constexpr unsigned kApplicationId = 0x70726573;  // "pres"
-inline constexpr unsigned kSchemaVersion = 14;
+inline constexpr unsigned kSchemaVersion = 15;
 inline constexpr const char* kFileName = "presum.db";
 
 // A column of a view, and where it comes from.

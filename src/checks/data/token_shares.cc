@@ -18,7 +18,7 @@ constexpr double kOfSteps = 0.8;
 std::string sentence(const OtherTokens& seen, const Who& who) {
   const auto of = seen.of_rank ? fmt::format("Rank {}", *seen.of_rank) : who.words();
   const auto beside = seen.of_rank ? fmt::format("rank {}", *seen.beside_rank) : "the others";
-  return fmt::format("{} had {:.2f} times as many target tokens as {}", of, seen.tokens_ratio,
+  return fmt::format("{} had {:.3g} times as many target tokens as {}", of, seen.tokens_ratio,
                      beside);
 }
 
