@@ -8,7 +8,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from presum._core import Mark, PassFlags, Read, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
 from presum.devices.marks import marks_of
 from presum.devices.queue import capturing
-from presum.fingerprints.families import Families, LateValues
+from presum.fingerprints.families import Families
 from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.accumulation import AccumulationWindow
 from presum.steps.clipping import ClipNorms
@@ -28,18 +27,15 @@ from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientPart, GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward, queue_last
-from presum.steps.other_optimizers import OtherOptimizers
+from presum.steps.optimizer_steps import OptimizerSteps
 from presum.steps.overhead import Overhead
-from presum.steps.rounded import RoundedUpdates
 from presum.steps.setup import RecorderSetup
-from presum.steps.small_gradients import SmallGradients
 from presum.steps.verification import Verification
 from presum.steps.waiting import Waiting
 from presum.torch_events.clipping import CLIPS
 from presum.torch_events.divisions import DIVISIONS
 from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
-from presum.torch_events.optimizers import OPTIMIZER_STEPS
 from presum.torch_events.taps import TAPS, EngineRun
 
 ASIDE = (
@@ -75,11 +71,7 @@ class StepRecorder(PassFlags):
         timed = not setup.on_host and source.tells_waits
         self._marks = marks_of(setup.device) if timed else None
         self._window = AccumulationWindow(setup, source)
-        self._rounded = RoundedUpdates()
-        self._small = SmallGradients(setup.replicas)
-        self._others = OtherOptimizers(setup)
-        self._asks_others = False
-        self._snapshots = setup.snapshots
+        self._optimizers = OptimizerSteps(setup, self._window, self._aside)
         every = setup.verify_every
         self._verification = Verification(setup, every) if every else None
         self.clip_norms = ClipNorms(setup)
@@ -97,7 +89,6 @@ class StepRecorder(PassFlags):
         self._run_told: EngineRun | None = None  # whose loss is known
         self._looked: EngineRun | None = None  # before which `.grad` was looked at
         self.gathers = False  # whether read() may wait for more, on a device
-        self._thread = 0  # of the last training forward
         self._task = -1  # likewise, where a program has called the engine itself
         self._in_hook = False  # of the optimizer, while others are called out of it
         self._told_of_audit = False
@@ -126,19 +117,13 @@ class StepRecorder(PassFlags):
             optimizer = reference()
             if optimizer is not None:
                 self._handles += self._hooks_of(optimizer, number)
-        self._asks_others = bool(self.setup.parameters) and self._others.concern
-        if self._asks_others:
-            before, after = (
-                Hook(self, self._told_of_others, tell)
-                for tell in (self._others.begins, self._others.ends)
-            )
-            self._handles.append(OPTIMIZER_STEPS.add((before, after)))
+        self._handles += self._optimizers.hook_others(self)
         self._listen()
 
     def _hooks_of(self, optimizer: Optimizer, number: int) -> list[Any]:
         before = Hook(self, self._before_optimizer_step)
         after = OptimizerHook(self, self._after_optimizer_step, number)
-        saves = Hook(self, self._saves)
+        saves = Hook(self, self._optimizers.saves)
         return [
             optimizer.register_step_pre_hook(before),
             optimizer.register_step_post_hook(after),
@@ -148,28 +133,6 @@ class StepRecorder(PassFlags):
     def tell_layers(self, call: Callable[..., None], *args: Any) -> None:
         """What a reduction makes of each layer, by names of torch's own that may change."""
         self._aside.call("reduced layers", call, *args)
-
-    def _told_of_others(self, tell: Callable[..., None], *arguments: Any) -> None:
-        self._aside.call("other optimizers", tell, *arguments)
-
-    def _tell(self, family: str, look: Callable[..., LateValues], *args: Any) -> None:
-        """What a look at the step under way has found."""
-        self._fingerprints.tell(self._aside.call(family, look, *args) or [])
-
-    def _saves(self, optimizer: Optimizer) -> None:
-        """The program takes the state of its optimizer."""
-        mine = self._thread == threading.get_ident()  # not before the first forward pass, either
-        if not mine or in_backward() or in_optimizer_step() or self.observer.in_window:
-            return
-        if self._snapshots is not None:
-            self._tell_snapshot(
-                partial(self._snapshots.saved, self.observer.optimizer_steps_done, optimizer)
-            )
-
-    def _tell_snapshot(self, take: Callable[[], bytes | None]) -> None:
-        packet = self._aside.call("snapshots", take)
-        if packet is not None:
-            self.setup.send(packet)
 
     @property
     def hooked(self) -> bool:
@@ -315,16 +278,14 @@ class StepRecorder(PassFlags):
         if not torch.is_grad_enabled():
             self.observer.evaluates()
             return
-        self._thread = threading.get_ident()
+        self._optimizers.training_thread = threading.get_ident()
         takes = self.observer.enter_module()
         self._mark(Mark.FORWARD)
         self._send_ended()
-        if takes and self._snapshots is not None:
-            self._tell_snapshot(self._snapshots.begins)
         if takes:
+            self._optimizers.model_begins()
             self._fingerprints.before_step(self.observer.turn, on_host=self.setup.on_host)
-        if takes and self._asks_others:
-            self._tell("other optimizers", self._others.told)
+            self._optimizers.window_begins()
 
     def _after_forward(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -392,7 +353,7 @@ class StepRecorder(PassFlags):
         What another thread may write at the same time is not touched: the look comes when the pass
         gets to this model's output.
         """
-        mine = self._thread in (0, threading.get_ident())
+        mine = self._optimizers.training_thread in (0, threading.get_ident())
         if mine and not TAPS.others_run and not self.off:
             self._looked = TAPS.run()
             Hook(self, self._look)()
@@ -497,8 +458,7 @@ class StepRecorder(PassFlags):
             self._verification.pass_ended()
         if self._window.asks_for_the_last:
             queue_last(Hook(self, self._aside.call, "lost gradients", self._window.keep))
-        if self._asks_others:
-            self._aside.call("other optimizers", self._others.pass_ends)
+        self._optimizers.pass_ends()
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
 
@@ -564,10 +524,7 @@ class StepRecorder(PassFlags):
 
     def _before_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
         if self.observer.in_window or self.observer.open:
-            scale = self._scale_of_pass
-            self._tell("lost gradients", self._window.optimizer_begins, scale, optimizer)
-            self._aside.call("rounded updates", self._rounded.before, optimizer)
-            self._tell("small gradients", self._small.look, optimizer, scale)
+            self._optimizers.begins(optimizer, self._scale_of_pass)
             self._verify()
         self.waiting.end()
         self.observer.optimizer_begins()
@@ -597,8 +554,7 @@ class StepRecorder(PassFlags):
             self.observer.optimizer_fails()
 
     def _after_optimizer_step(self, which: int, optimizer: Optimizer, *_: object) -> None:
-        self._tell("lost gradients", self._window.stepped)
-        self._tell("rounded updates", self._rounded.after, optimizer)
+        self._optimizers.ends(optimizer)
         self._mark(Mark.OPTIMIZER_ENDS)
         self.observer.optimizer_steps(which)
         self._send_ended()

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from presum._core import PassFlags
 from presum.fingerprints.families import KIND
 from presum.steps.gradient_source import in_backward
 from presum.steps.recompute import Recomputation
 from presum.steps.setup import RecorderSetup
-from presum.torch_events.hooks import Hook
+from presum.torch_events.hooks import EventListener, Hook
 
 
 class Verification:
@@ -25,7 +24,7 @@ class Verification:
         self._recomputation = Recomputation(setup)
         self.pass_ended = self._recomputation.pass_ended
 
-    def hook(self, recorder: PassFlags, inner: nn.Module) -> list[Any]:
+    def hook(self, recorder: EventListener, inner: nn.Module) -> list[Any]:
         """The handles of its hooks, which are the recorder's."""
         keep, gave = Hook(recorder, self._keep), Hook(recorder, self._gave)
         return [

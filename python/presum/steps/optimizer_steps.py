@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is looked at around the steps of optimizers, beside the gradients. An error in one of these
+looks ends that one alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch.optim import Optimizer
+
+from presum.fingerprints.families import Families, LateValues
+from presum.steps.accumulation import AccumulationWindow
+from presum.steps.gradient_source import in_backward
+from presum.steps.other_optimizers import OtherOptimizers
+from presum.steps.rounded import RoundedUpdates
+from presum.steps.setup import RecorderSetup
+from presum.steps.small_gradients import SmallGradients
+from presum.torch_events.hooks import EventListener, Hook, in_optimizer_step
+from presum.torch_events.losses import Scalar
+from presum.torch_events.optimizers import OPTIMIZER_STEPS
+
+
+class OptimizerSteps:
+    """Of one model's optimizers, and of those that hold none of its parameters."""
+
+    def __init__(self, setup: RecorderSetup, window: AccumulationWindow, aside: Families) -> None:
+        self._setup = setup
+        self._observer = setup.observer
+        self._window = window
+        self._aside = aside
+        self._rounded = RoundedUpdates()
+        self._small = SmallGradients(setup.replicas)
+        self._others = OtherOptimizers(setup)
+        self._asks_others = False
+        self.training_thread = 0  # of the last training forward
+
+    def hook_others(self, recorder: EventListener) -> list[Any]:
+        """The handle of the recorder's hooks of steps of any optimizer, where they concern it."""
+        self._asks_others = bool(self._setup.parameters) and self._others.concern
+        if not self._asks_others:
+            return []
+        before, after = (
+            Hook(recorder, self._told_of_others, tell)
+            for tell in (self._others.begins, self._others.ends)
+        )
+        return [OPTIMIZER_STEPS.add((before, after))]
+
+    def _told_of_others(self, tell: Callable[..., None], *arguments: Any) -> None:
+        self._aside.call("other optimizers", tell, *arguments)
+
+    def begins(self, optimizer: Optimizer, scale: Scalar) -> None:
+        """A step that takes what was accumulated, with a loss that was scaled so."""
+        self._tell("lost gradients", self._window.optimizer_begins, scale, optimizer)
+        self._aside.call("rounded updates", self._rounded.before, optimizer)
+        self._tell("small gradients", self._small.look, optimizer, scale)
+
+    def ends(self, optimizer: Optimizer) -> None:
+        """Its parameters are what the step has left."""
+        self._tell("lost gradients", self._window.stepped)
+        self._tell("rounded updates", self._rounded.after, optimizer)
+
+    def saves(self, optimizer: Optimizer) -> None:
+        """The program takes the state of its optimizer."""
+        mine = self.training_thread == threading.get_ident()  # not before the first forward pass
+        if not mine or in_backward() or in_optimizer_step() or self._observer.in_window:
+            return
+        if self._setup.snapshots is not None:
+            done = self._observer.optimizer_steps_done
+            self._tell_snapshot(partial(self._setup.snapshots.saved, done, optimizer))
+
+    def model_begins(self) -> None:
+        """The first forward pass of a step that is recorded."""
+        if self._setup.snapshots is not None:
+            self._tell_snapshot(self._setup.snapshots.begins)
+
+    def window_begins(self) -> None:
+        """A step is about to be computed: what other optimizers have done until now."""
+        if self._asks_others:
+            self._tell("other optimizers", self._others.told)
+
+    def pass_ends(self) -> None:
+        """A backward pass has."""
+        if self._asks_others:
+            self._aside.call("other optimizers", self._others.pass_ends)
+
+    def _tell(self, family: str, look: Callable[..., LateValues], *args: Any) -> None:
+        """What a look at the step under way has found."""
+        self._setup.fingerprints.tell(self._aside.call(family, look, *args) or [])
+
+    def _tell_snapshot(self, take: Callable[[], bytes | None]) -> None:
+        packet = self._aside.call("snapshots", take)
+        if packet is not None:
+            self._setup.send(packet)
