@@ -39,7 +39,6 @@ class Agreement {
   };
   // `blame`: who differs now; of nobody where all agree.
   std::optional<Broken> see(Blame blame, std::uint64_t step);
-  std::uint64_t records() const { return records_; }
 
  private:
   std::uint64_t records_;
