@@ -47,6 +47,8 @@ def evidence() -> dict[str, list[str]]:
     out = {}
     for check, source in declaring():
         headers = re.findall(r'#include "(checks/(?!engine/)[\w/]+\.h)"', source)
+        if "Differing" in source:
+            headers.append("checks/engine/agree.h")
         texts = [source, *((ROOT / "src" / h).read_text(encoding="utf-8") for h in headers)]
         out[check] = list(dict.fromkeys(re.findall(r'\bfield\("(\w+)"', "".join(texts))))
     return out

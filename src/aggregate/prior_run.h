@@ -27,7 +27,7 @@ struct PriorModel {
   checks::PriorRun prior;
   std::vector<FinalStateRecord> ended;  // of the last segment whose workers told them
   std::uint64_t end = 0;                // the step after the last of that one
-  std::vector<PriorPlace> places;       // of `left.saved`, and of `end`
+  std::vector<PriorPlace> places;       // of `prior.saved`, and of `end`
   // By segment: in which one the detectors began that it went on with.
   std::map<std::uint32_t, std::uint32_t> lines;
 

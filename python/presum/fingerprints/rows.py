@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import UserDict
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from presum._core import hash_rows
 from presum.devices.hashes import row_hashes
@@ -23,20 +21,6 @@ ROWS_KNOWN = 64  # enough to know a loader's batch again
 PREFERRED = ("input_ids", "inputs", "x", "pixel_values")
 MASK = "attention_mask"
 NamedTensors = list[tuple[str, torch.Tensor]]
-
-
-class HashedRows(NamedTuple):
-    """The first rows of a loader's tensor, as it was then."""
-
-    version: int
-    mask: weakref.ref[torch.Tensor] | None
-    mask_version: int
-    hashes: list[int]
-
-
-_HASHED: MutableMapping[torch.Tensor, HashedRows] = (
-    WeakTensorKeyDictionary()
-)  # most often the forward pass gets that very tensor
 
 
 class BatchTensors(NamedTuple):
@@ -102,42 +86,21 @@ def hash_tensor(
     first 1,024 rows; with ``elements_max`` the first 64, and fewer, but at least one, where it
     would be exceeded.
     """
-    x = tensors[at][1]
+    x = tensors[at][1].detach().resolve_conj()
     masks = (m for i, (name, m) in enumerate(tensors) if name == MASK and i != at)
-    mask = next((m for m in masks if m.shape == x.shape and m.device == x.device), None)
+    mask = next((m.detach() for m in masks if m.shape == x.shape and m.device == x.device), None)
     rows = x.shape[0] if x.dim() > 1 else 1
     columns = x.numel() // rows
     kept = min(rows, ROWS_MAX)
     if elements_max is not None:
         kept = min(kept, ROWS_KNOWN, max(1, elements_max // min(columns, ROW_PLACES)))
-    known = _hashed_before(x, mask)[:kept] if x.is_cpu else []
-    if len(known) < kept:
-        some = _matrix(x, len(known), kept, rows)
-        some_mask = None if mask is None else _matrix(mask, len(known), kept, rows)
-        if not x.is_cpu:
-            return row_hashes(some, some_mask)
-        known += hash_rows(_words(some), None if some_mask is None else _words(some_mask))
-    if elements_max is not None and not any(t.is_inference() for t in (x, mask) if t is not None):
-        of_mask = None if mask is None else weakref.ref(mask)
-        version = 0 if mask is None else mask._version
-        _HASHED[x] = HashedRows(x._version, of_mask, version, known)
-    return known
-
-
-def _hashed_before(x: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
-    hashed = _HASHED.get(x)
-    if hashed is None or hashed.version != x._version:
-        return []
-    of_mask = None if hashed.mask is None else hashed.mask()
-    same = of_mask is mask and (mask is None or hashed.mask_version == mask._version)
-    return hashed.hashes if same else []
-
-
-def _matrix(x: torch.Tensor, first: int, end: int, rows: int) -> torch.Tensor:
-    """Some rows of a tensor that has so many."""
-    plain = x.detach().resolve_conj()
-    part = plain[first:end] if rows > 1 else plain
-    return part.contiguous().view(end - first, -1)
+    if kept < rows:
+        x, mask, rows = x[:kept], mask[:kept] if mask is not None else None, kept
+    x, mask = x.contiguous(), mask.contiguous() if mask is not None else None
+    if not x.is_cpu:
+        return row_hashes(x.view(rows, -1), mask.view(rows, -1) if mask is not None else None)
+    kept_of = None if mask is None else _words(mask).view(rows, columns)
+    return hash_rows(_words(x).view(rows, columns), kept_of)
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

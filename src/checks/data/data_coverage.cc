@@ -82,9 +82,10 @@ std::string sentence(const LeftOut& seen, const Who& who) {
 class DataCoverage final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
+    by_design_before_ = by_design_;
     if (draws_with_replacement(context.roster) ||
         repeats_by_design(context.record, context.roster)) {
-      design_ = context.record.step;
+      by_design_ = context.record.step;
       return log.cannot(&kDataCoverage, kDesign);
     }
     for (const WorkerRecord& worker : context.record.workers) {
@@ -97,7 +98,9 @@ class DataCoverage final : public Rule {
   }
 
   void pass_over(const Pass& pass, const Roster& roster, SignalLog& log) override {
-    if (design_ && *design_ >= pass.first_step) return log.cannot(&kDataCoverage, kDesign);
+    const bool within = by_design_before_ && *by_design_before_ >= pass.first_step;
+    const bool at_its_end = by_design_ && *by_design_ == pass.last_step;
+    if (within || at_its_end) return log.cannot(&kDataCoverage, kDesign);
     if (!pass.whole() || skips(roster.fact("sampler"))) {
       return log.cannot(&kDataCoverage, kNotWhole);
     }
@@ -127,8 +130,9 @@ class DataCoverage final : public Rule {
       histories_.erase(pass.data);
       return;
     }
-    if (histories_.size() >= kDataSets) histories_.clear();
+    if (histories_.size() >= kDataSets && !histories_.contains(pass.data)) histories_.clear();
     History& history = histories_[pass.data];
+    if (history.length != pass.length) history = {};  // data sets of one hash
     if (history.passes++ == 0) {
       history.length = pass.length;
       history.indexed = pass.indexed && pass.length + samples_kept() <= kSamples;
@@ -197,7 +201,9 @@ class DataCoverage final : public Rule {
   }
 
   std::map<std::uint64_t, History> histories_;  // by data set
-  std::optional<std::uint64_t> design_;         // the last step that was drawn by such a sampler
+  // The last steps whose sampler draws with replacement or repeats: of all, and before this one.
+  std::optional<std::uint64_t> by_design_;
+  std::optional<std::uint64_t> by_design_before_;
 };
 
 }  // namespace

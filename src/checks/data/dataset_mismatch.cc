@@ -240,8 +240,10 @@ constinit const CheckInfo kDatasetMismatch{
         "indices reads some twice and others never, and the model learns from both.",
     .cannot_see =
         "Differences that show in no hash: a data set that does not keep its samples, before an "
-        "index was drawn by two ranks. Rows are compared as the model gets them, so augmentation "
-        "on the way makes them others: of a rank whose rows differ now and then nothing is said.",
+        "index was drawn by two ranks, in one pass or the next, where a pass's first step had the "
+        "indices of all ranks. Rows are compared as the model gets them, so augmentation on the "
+        "way "
+        "makes them others: of a rank whose rows differ now and then nothing is said.",
     .mistake =
         "files = glob.glob(\"data/*.jsonl\")                # in the order of the file system\n"
         "train, val = random_split(data, [0.9, 0.1])      # without a seed in common",

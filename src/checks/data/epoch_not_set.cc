@@ -3,8 +3,10 @@
 // without them the sampler's epoch does (confidence 0.8). A shuffler without `set_epoch` must
 // repeat 8 batches. A pass that goes on in its middle, as one that was interrupted does, keeps its
 // epoch. An order is that of the indices; where these are not known, of the rows and of the whole
-// batches. So rows that are augmented, or noised, do not hide it. Sequential data repeat on
-// purpose. Another order in each pass by other means is fine, whatever the sampler's epoch says.
+// batches. Rows that differ although their indices come in the same order are said so (confidence
+// 0.8): augmentation and noise do that, and so does a data set that puts itself into another order
+// in each pass, which is right. Sequential data repeat on purpose. Another order of the indices by
+// other means is fine, whatever the sampler's epoch says.
 
 #include <algorithm>
 #include <string>
@@ -25,17 +27,22 @@ struct SameOrder {
   std::uint64_t data_pass = 0;
   std::uint64_t batches_repeated = 0;  // 0: none could be compared
   bool sampler_epoch_kept = false;     // from the pass before
+  bool rows_differ = false;            // though their indices do not
 
   static constexpr std::tuple kFields{field("data_pass", &SameOrder::data_pass),
                                       field("batches_repeated", &SameOrder::batches_repeated),
-                                      field("sampler_epoch_kept", &SameOrder::sampler_epoch_kept)};
+                                      field("sampler_epoch_kept", &SameOrder::sampler_epoch_kept),
+                                      field("rows_differ", &SameOrder::rows_differ)};
 };
 
 std::string sentence(const SameOrder& seen, const Who& who) {
   if (seen.batches_repeated == 0) {
     return who.words() + " shuffled the data by the same epoch as in the pass before";
   }
-  return who.words() + " read the data in the same order as in the pass before";
+  return who.words() + (seen.rows_differ
+                            ? " drew the same indices in the same order as in the pass before, and "
+                              "other rows by them"
+                            : " read the data in the same order as in the pass before");
 }
 
 // Of a step's samples, and what tells it.
@@ -43,16 +50,18 @@ struct Order {
   enum class By : std::uint8_t { kNothing, kContents, kIndices };
   By by = By::kNothing;
   std::uint64_t hash = 0;
+  std::uint64_t contents = 0;  // of the rows and the whole batch; 0: not known
 
   bool known() const { return by != By::kNothing; }
 };
 
 Order order_of(const WorkerRecord& worker, const Batch& batch) {
+  const std::uint64_t contents =
+      batch.known ? batch.order + mix64(value_of(worker, FingerprintKind::kBatch)) : 0;
   if (worker.indices.empty()) {
-    return {batch.known ? Order::By::kContents : Order::By::kNothing,
-            batch.order + mix64(value_of(worker, FingerprintKind::kBatch))};
+    return {batch.known ? Order::By::kContents : Order::By::kNothing, contents, contents};
   }
-  Order out{Order::By::kIndices, 0};
+  Order out{Order::By::kIndices, 0, contents};
   for (const std::uint64_t index : worker.indices) out.hash = mix64(out.hash + index + 1);
   return out;
 }
@@ -89,6 +98,7 @@ class DataOrder final : public Rule {
       seen.data_pass = std::max(seen.data_pass, *pass);
       seen.batches_repeated = std::max(seen.batches_repeated, worker.repeats);
       seen.sampler_epoch_kept = seen.sampler_epoch_kept || worker.epoch_stayed;
+      seen.rows_differ = seen.rows_differ || worker.rows_differ;
     }
     if (!blame.ranks.empty()) report(context, std::move(blame), seen, log);
   }
@@ -105,6 +115,7 @@ class DataOrder final : public Rule {
     bool epoch_stayed = false;  // the sampler's epoch is that of the pass before
     bool skipped = false;       // it did not begin with its first batch
     bool differs = false;       // some batch of this pass is not the one of the pass before
+    bool rows_differ = false;   // or, by the same indices, has other rows
     std::size_t seen = 0;       // recorded steps of this pass
     std::uint64_t repeats = 0;  // of them, with the batch of the pass before
     std::vector<Place> before;  // the first batches of the pass before
@@ -118,7 +129,7 @@ class DataOrder final : public Rule {
     worker.before = next ? std::move(worker.now) : std::vector<Place>{};
     worker.now.clear();
     worker.seen = worker.repeats = 0;
-    worker.differs = worker.skipped = false;
+    worker.differs = worker.skipped = worker.rows_differ = false;
     worker.started = true;
     worker.pass = pass;
   }
@@ -135,6 +146,8 @@ class DataOrder final : public Rule {
       if (before.batch != now.batch || before.order.by != order.by) continue;
       worker.differs = worker.differs || before.order.hash != order.hash;
       worker.repeats += before.order.hash == order.hash;
+      const bool known = before.order.contents != 0 && order.contents != 0;
+      worker.rows_differ = worker.rows_differ || (known && before.order.contents != order.contents);
     }
   }
 
@@ -161,7 +174,7 @@ class DataOrder final : public Rule {
   static void report(const StepContext& context, Blame blame, const SameOrder& seen,
                      SignalLog& log) {
     blame.everyone = blame.ranks.size() == context.workers();
-    const double confidence = seen.batches_repeated > 0 ? 0.99 : 0.8;
+    const double confidence = seen.batches_repeated > 0 && !seen.rows_differ ? 0.99 : 0.8;
     log.add(sighting(&kEpochNotSet, context, std::move(blame), confidence, seen), 1);
   }
 

@@ -99,7 +99,8 @@ void InterruptedPass::other_data(SignalLog& log) const {
 }
 
 void InterruptedPass::compare(const Roster& roster, SignalLog& log) const {
-  const bool known = before_.known() && pass_->gapless && pass_->indexed && pass_->ranks == ranks_;
+  const bool known = before_.known() && pass_->gapless && pass_->all_workers && pass_->indexed &&
+                     pass_->ranks == ranks_;
   if (!known || before_.length() != pass_->length) return log.cannot(&kResumeMismatch, kNoPass);
   if (before_.contents() != 0 && pass_->contents != 0 && before_.contents() != pass_->contents) {
     return other_data(log);
@@ -107,8 +108,9 @@ void InterruptedPass::compare(const Roster& roster, SignalLog& log) const {
   const bool deals = deals_all(roster.fact("sampler"), pass_->own, pass_->length);
   SampleSet all = before_.before(step_);
   const std::uint64_t first = all.count();
-  const std::uint64_t slack = 2 * ranks_.size() * pass_->rows_at_once;  // a batch of each, twice
-  if (first == 0 || first + slack >= before_.length()) return;          // saved between passes
+  const std::uint64_t batch = ranks_.size() * pass_->rows_at_once;
+  const std::uint64_t slack = 2 * std::max(batch, before_.rows_at_once());
+  if (first == 0 || first + slack >= before_.length()) return;  // saved between passes
   const std::uint64_t second = pass_->drawn.count();
   all.unite(pass_->drawn);
   const std::uint64_t again = first + second - all.count();

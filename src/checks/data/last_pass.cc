@@ -16,7 +16,9 @@ constexpr std::uint64_t kLength = std::uint64_t{1} << 27;
 }  // namespace
 
 void LastPass::see(const StepRecord& record) {
+  const std::size_t before = count_;
   for (const WorkerRecord& worker : record.workers) see(worker, record.step);
+  if (count_ > before) rows_at_once_ = std::max<std::uint64_t>(rows_at_once_, count_ - before);
   if (record.workers.size() < record.workers_expected) forget();
 }
 

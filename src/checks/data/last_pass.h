@@ -28,6 +28,8 @@ class LastPass {
   std::uint64_t length() const { return length_; }
   // What the data set holds, as a hash; 0 where that is not known.
   std::uint64_t contents() const { return contents_; }
+  // The most that all workers together drew in a step.
+  std::uint64_t rows_at_once() const { return rows_at_once_; }
   // What was drawn at steps below this one.
   SampleSet before(std::uint64_t step) const;
 
@@ -40,6 +42,7 @@ class LastPass {
   std::uint64_t length_ = 0;
   std::uint64_t data_ = 0;
   std::uint64_t contents_ = 0;
+  std::uint64_t rows_at_once_ = 0;
   std::size_t count_ = 0;
   std::map<std::uint32_t, std::uint64_t> batch_;  // by replica: the one after its last
   std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>> draws_;  // by step

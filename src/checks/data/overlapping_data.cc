@@ -85,11 +85,14 @@ class Doubled {
 
   // What the pass repeats at its end to fill up the last batches is not overlap: a draw of a sample
   // of the first step counts once the pass goes on after it.
-  void see(const DrawnPass& pass, std::span<const DrawnAgain> draws, std::uint64_t step) {
+  // Draws of samples that were drawn first before `since` are left out.
+  void see(const DrawnPass& pass, std::span<const DrawnAgain> draws, std::uint64_t step,
+           std::uint64_t since) {
     pass_ = pass;
     if (pass.last_step == step) settle(step);
     for (const DrawnAgain& again : draws) {
       if (again.pass != pass.id || !again.in_pass || again.shares_place) continue;
+      if (!pass.follows(again.sample) || again.first_step < since) continue;
       if (again.first_step == pass.first_step) {
         waiting_.push_back(again);
       } else {
@@ -191,6 +194,7 @@ class Overlap final : public Rule {
       return log.cannot(&kOverlappingData, kReplacement);
     }
     if (repeats_by_design(context.record, context.roster)) {
+      since_ = context.record.step + 1;
       return log.cannot(&kOverlappingData, kByDesign);
     }
     repeats_->update(context, log);
@@ -198,7 +202,8 @@ class Overlap final : public Rule {
       if (const char* why = why_not(followed)) log.cannot(&kOverlappingData, why);
     }
     follow(context);
-    if (passes_.empty() || passes_.rbegin()->second.pass().drawn == 0) return;
+    const auto drawn = [](const auto& entry) { return entry.second.pass().drawn > 0; };
+    if (std::ranges::none_of(passes_, drawn)) return;
     log.checked(&kOverlappingData);
     const std::size_t places = context.workers() / ranks_per_place(context.record);
     const auto count = static_cast<double>(places);
@@ -226,7 +231,7 @@ class Overlap final : public Rule {
       return over;
     });
     for (const DrawnPass& pass : passes) {
-      passes_[pass.id].see(pass, context.draws.again(), context.record.step);
+      passes_[pass.id].see(pass, context.draws.again(), context.record.step, since_);
     }
   }
 
@@ -258,6 +263,7 @@ class Overlap final : public Rule {
   Totals finished_;                          // of finished passes in which samples were doubled
   std::unique_ptr<Rule> repeats_ = make_repeated_batches();
   bool could_show_ = false;  // some pass was long enough
+  std::uint64_t since_ = 0;  // the step after the last that repeats by design
 };
 
 }  // namespace

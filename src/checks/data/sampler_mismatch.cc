@@ -86,7 +86,7 @@ void compare_lengths(const StepRecord& record, Mismatch& found) {
       lengths.push_back({static_cast<double>(g.value), rank});
     }
   }
-  const Blame blame = apart(std::move(lengths), 1);
+  const Blame blame = apart(lengths, 1);
   if (!blame.ranks.empty()) add(found, held, blame, "length");
 }
 

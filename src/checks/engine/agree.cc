@@ -82,18 +82,32 @@ Split split_fact(const Roster& roster, const std::string& key,
 
 }  // namespace
 
-Blame apart(std::vector<RankNumber> held, double tolerance, bool relative) {
+Blame far_from_middle(std::vector<RankNumber> held, double tolerance, bool relative) {
+  Blame everyone{{}, true};
+  for (const RankNumber& h : held) insert(everyone.ranks, h.rank);
   std::erase_if(held, [](const RankNumber& h) { return !std::isfinite(h.value); });
   if (held.size() < 2) return {};
   std::ranges::sort(held, {}, &RankNumber::value);
   const double middle = held[held.size() / 2].value;
   const double most = relative ? tolerance * std::abs(middle) : tolerance;
-  if (held.back().value - held.front().value <= most) return {};
   Blame out;
   for (const RankNumber& h : held) {
     if (std::abs(h.value - middle) > most) insert(out.ranks, h.rank);
   }
-  if (!out.ranks.empty() && 2 * out.ranks.size() < held.size()) return out;
+  return 2 * out.ranks.size() < held.size() ? out : everyone;
+}
+
+Blame apart(const std::vector<RankNumber>& held, double tolerance) {
+  Blame out = far_from_middle(held, tolerance);
+  if (!out.ranks.empty()) return out;
+  double least = kNaN;
+  double most = kNaN;
+  for (const RankNumber& h : held) {
+    if (!std::isfinite(h.value)) continue;
+    least = std::fmin(least, h.value);
+    most = std::fmax(most, h.value);
+  }
+  if (!(most - least > tolerance)) return {};
   out.everyone = true;
   for (const RankNumber& h : held) insert(out.ranks, h.rank);
   return out;

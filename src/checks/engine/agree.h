@@ -21,10 +21,12 @@ struct RankNumber {
   std::uint32_t rank = 0;
 };
 
-// Where the largest and the smallest finite number are farther apart than `tolerance` (of the
-// middle one, where it is `relative`): the ranks whose number is as far from the middle one, or
-// everyone where these are none, or half and more.
-Blame apart(std::vector<RankNumber> held, double tolerance, bool relative = false);
+// The ranks whose number is farther than `tolerance` (of the middle one, where it is `relative`)
+// from the middle one of those that are finite; everyone where these are half of them or more.
+Blame far_from_middle(std::vector<RankNumber> held, double tolerance, bool relative = false);
+// Likewise where the smallest and the largest finite number are farther apart than that; everyone
+// also where each is near the middle one.
+Blame apart(const std::vector<RankNumber>& held, double tolerance);
 
 // Whether ranks agree on one thing, record by record.
 class Agreement {
@@ -37,7 +39,7 @@ class Agreement {
     std::uint64_t first_step = 0;
     std::optional<std::uint64_t> equal_until;  // a step before; none where they never agreed
   };
-  // `blame`: who differs now; of nobody where all agree.
+  // `blame`: who differs now; of nobody where all agree. Only of steps at which that was known.
   std::optional<Broken> see(Blame blame, std::uint64_t step);
 
  private:

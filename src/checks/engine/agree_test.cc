@@ -14,7 +14,7 @@ Blame of(const std::vector<double>& values, double tolerance, bool relative = fa
   std::vector<RankNumber> held;
   for (const double value : values)
     held.push_back({value, static_cast<std::uint32_t>(held.size())});
-  return apart(std::move(held), tolerance, relative);
+  return relative ? far_from_middle(std::move(held), tolerance, true) : apart(held, tolerance);
 }
 
 TEST(Apart, NamesWhoIsFarFromTheMiddle) {
@@ -29,6 +29,8 @@ TEST(Apart, NamesAllWhereNobodyIsInTheMinority) {
   EXPECT_TRUE(of({4, 9}, 1).everyone);
   EXPECT_TRUE(of({4, 4, 9, 9}, 1).everyone);
   EXPECT_TRUE(of({4, 5, 6}, 1).everyone) << "each is near the middle one";
+  EXPECT_TRUE(of({1, 1.0006, 1.0012}, 1e-3, true).ranks.empty()) << "of one norm";
+  EXPECT_EQ(of({1, 3, kNaN, kNaN}, 1).ranks, (Ranks{0, 1, 2, 3}));
 }
 
 TEST(Apart, LeavesOutWhatIsNoNumber) {

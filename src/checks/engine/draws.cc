@@ -29,15 +29,13 @@ bool nearly_whole(const WorkerRecord& worker, const DrawnPass& pass) {
   return static_cast<double>(pass.drawn) >= kNearlyWhole * length;
 }
 
-// The first rank of each place of the sampler: ranks that share a place draw the same samples.
-std::vector<bool> leading(const StepRecord& record) {
-  std::vector<bool> out(record.workers.size(), true);
+// All but the first rank of each place of the sampler: ranks that share a place draw the same.
+std::set<std::uint32_t> followers(const StepRecord& record) {
+  std::set<std::uint32_t> out;
   if (ranks_per_place(record) < 2) return out;
-  std::vector<std::uint64_t> places;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const std::uint64_t place = value_of(record.workers[i], FingerprintKind::kSamplerRank);
-    out[i] = std::ranges::find(places, place) == places.end();
-    places.push_back(place);
+  std::set<std::uint64_t> places;
+  for (const WorkerRecord& w : record.workers) {
+    if (!places.insert(value_of(w, FingerprintKind::kSamplerRank)).second) out.insert(w.replica);
   }
   return out;
 }
@@ -60,7 +58,9 @@ void Draws::see(const StepRecord& record, std::span<const Batch> batches) {
   if (record.workers.empty()) return;
   begin_anew(record);
   const bool shared = rows_are_shared(record, batches);
-  const std::vector<bool> leads = leading(record);
+  if (record.workers.size() == record.workers_expected) followers_ = followers(record);
+  std::vector<bool> leads;
+  for (const WorkerRecord& w : record.workers) leads.push_back(!followers_.contains(w.replica));
   ending_.clear();
   for (Following& pass : passes_) {
     if (ends_within(record, leads, pass)) ending_.push_back(pass.pass.number);
@@ -93,7 +93,8 @@ void Draws::begin_anew(const StepRecord& record) {
 
 void Draws::begin_anew(Following& pass) {
   pass.pass = {.id = ++ids_, .number = pass.pass.number, .identity = pass.pass.identity};
-  pass.before = std::exchange(pass.first, {});
+  Samples drawn = std::exchange(pass.first, {});
+  if (pass.pass.identity == Identity::kIndex) pass.before = std::move(drawn);
 }
 
 // An endless sampler begins the data anew within what its loader takes for one pass. Of the step
@@ -147,8 +148,12 @@ Draws::Following* Draws::pass_of(const StepRecord& record, const WorkerRecord& w
 
 Draws::Followed Draws::draw(const StepRecord& record, const WorkerRecord& w, bool shared,
                             bool leads) {
-  if (w.samples.hashes.empty() && w.indices.empty()) return Followed::kNoSamples;
-  Following* pass = pass_of(record, w);
+  if (w.samples.hashes.empty() && w.indices.empty()) {
+    return leads ? Followed::kNoSamples : Followed::kNotNow;
+  }
+  Following* pass =
+      leads ? pass_of(record, w) : find(value_of(w, FingerprintKind::kDataPass, DrawnPass::kNever));
+  if (pass == nullptr && !leads) return Followed::kNotNow;
   if (pass == nullptr) return Followed::kNoLoader;
   if (std::ranges::find(ending_, pass->pass.number) != ending_.end()) return Followed::kNotNow;
   const bool by_index = pass->pass.identity == Identity::kIndex;
@@ -167,7 +172,7 @@ Draws::Followed Draws::draw(const StepRecord& record, const WorkerRecord& w, boo
       draw(*pass, mix64(w.indices[i] + 1 + data), {w.indices[i], row, record.step, w.rank}, leads);
     }
   } else {
-    thin_to(w.samples.thinned, *pass);
+    if (leads) thin_to(w.samples.thinned, *pass);
     for (std::size_t i = 0; i < w.samples.hashes.size(); ++i) {
       const std::uint64_t row = w.samples.hashes[i];
       draw(*pass, row, {indexed ? w.indices[i] : kNoIndex, row, record.step, w.rank}, leads);

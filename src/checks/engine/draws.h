@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -26,8 +27,8 @@ struct DrawnPass {
   std::uint64_t id = 0;  // of all that were followed
   std::uint64_t number = 0;
   Identity identity = Identity::kRow;
-  std::uint32_t bits = 0;             // samples are followed whose hash is divisible by 2^bits
-  std::uint64_t drawn = 0;            // rows, whether or not they are followed
+  std::uint32_t bits = 0;   // samples are followed whose hash is divisible by 2^bits
+  std::uint64_t drawn = 0;  // rows, whether or not they are followed; not of steps in two passes
   std::uint64_t first_step = kNever;  // with a draw that is followed
   std::uint64_t last_step = 0;        // with a worker in it
 
@@ -35,14 +36,15 @@ struct DrawnPass {
   bool follows(std::uint64_t sample) const;
 };
 
-// A draw of this step, of a sample that had been drawn before.
+// A draw of this step, of a sample that had been drawn before: in the same pass or, where samples
+// are known by index, in the one before.
 struct DrawnAgain {
   std::uint64_t pass = 0;    // DrawnPass::id
   std::uint64_t sample = 0;  // hash
   std::uint64_t row = 0;     // what was drawn, as a hash; 0: not known
   std::uint64_t step = 0;
   std::uint32_t rank = 0;
-  bool in_pass = true;        // before in this pass; else in the one before
+  bool in_pass = true;        // else it was in the one before
   bool same_index = false;    // both are known
   bool shares_place = false;  // the rank shares its sampler's place with one that drew before it
   std::uint64_t first_row = 0;
@@ -52,7 +54,8 @@ struct DrawnAgain {
 
 // The draws of the last two passes. At most 262,144 samples of a pass are remembered: where there
 // are more, those whose hash is divisible by a power of two. What a step draws while a pass ends
-// within it is left out, as is what is drawn after the pass has long gone. Not synchronized.
+// within it is left out, as is what is drawn in a pass older than these. Memory: some 16 MiB a
+// pass, and as much for what a pass that began anew had drawn. Not synchronized.
 class Draws {
  public:
   enum class Followed : std::uint8_t {
@@ -60,7 +63,7 @@ class Draws {
     kNoSamples,   // none were seen
     kNoLoader,    // its pass over the data is not known
     kSharedRows,  // all workers have the same, in batches that differ: they are no samples
-    kNotNow,      // another rank of its place is, or a pass ends
+    kNotNow,  // another rank of its place is, to which this one's draws are held; or a pass ends
   };
 
   // REQUIRES: ascending steps.
@@ -69,7 +72,7 @@ class Draws {
   std::span<const Followed> followed() const { return followed_; }
   // In the order in which they were drawn.
   std::span<const DrawnAgain> again() const { return again_; }
-  // At most two, in the order in which they began.
+  // At most two, by their numbers.
   std::vector<DrawnPass> passes() const;
 
  private:
@@ -105,6 +108,8 @@ class Draws {
   std::vector<Following> passes_;      // at most two
   std::uint64_t ids_ = 0;              // that were given
   std::vector<std::uint64_t> ending_;  // numbers of passes that end within this step
+  std::set<std::uint32_t> followers_;  // replicas that share a sampler's place with another, as of
+                                       // the last record of all workers
   PerWorker<Place> places_;            // at the record before
   std::vector<Followed> followed_;
   std::vector<DrawnAgain> again_;

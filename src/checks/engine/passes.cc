@@ -54,6 +54,8 @@ void Passes::see(const StepRecord& record) {
   for (const WorkerRecord& worker : record.workers) {
     if (reads_passes(worker)) read(record, worker);
   }
+  if (record.workers.size() == record.workers_expected) return;
+  for (auto& [of, open] : passes_) open.pass.all_workers = false;
 }
 
 void Passes::read(const StepRecord& record, const WorkerRecord& worker) {
@@ -62,7 +64,11 @@ void Passes::read(const StepRecord& record, const WorkerRecord& worker) {
   const std::uint64_t batch = value_of(worker, kDataBatch);
   const Data data = data_of(worker);
   const std::pair key{worker.replica, data};
-  if (readers_.size() >= kFollowed && !readers_.contains(key)) return;
+  too_many_ = too_many_ || (readers_.size() >= kFollowed && !readers_.contains(key));
+  if (too_many_) {
+    for (auto& [of, open] : passes_) open.pass.gapless = false;
+  }
+  if (too_many_ && !readers_.contains(key)) return;
   const auto [at, fresh] = readers_.try_emplace(key);
   if (fresh) ++readers_of_[data];
   Reader reader = at->second;

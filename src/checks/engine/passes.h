@@ -47,12 +47,13 @@ struct Pass {
   bool from_start = true;          // with its first batch, on each
   bool gapless = true;             // every batch since then was seen, in its order
   bool ended = true;               // a loader came to its end, on each
+  bool all_workers = true;         // no step lacked a worker
 
   bool whole() const { return from_start && gapless && ended; }
 };
 
-// At most 4,096 passes, readers and data sets, and 2^27 samples by index together; of what is
-// beyond, rows are counted, or nothing is known. Not synchronized.
+// Samples by index of at most 2^27 together; of passes beyond that rows are counted. At most 4,096
+// passes, and readers: where there are more no pass is `gapless`. Not synchronized.
 class Passes {
  public:
   // REQUIRES: ascending steps.
@@ -91,6 +92,7 @@ class Passes {
   std::map<std::pair<std::uint32_t, Data>, Reader> readers_;  // by replica
   std::map<std::pair<Data, std::uint64_t>, Open> passes_;     // by number
   std::map<Data, std::size_t> readers_of_;
+  bool too_many_ = false;                        // readers
   std::map<std::uint32_t, Farewell> farewells_;  // by rank; their last steps may be yet to come
   std::vector<Pass> over_;
 };

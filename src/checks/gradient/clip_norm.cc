@@ -262,7 +262,11 @@ class ClipNorm final : public Rule {
       log.checked(&kClipNorm);
       log.needs_records(&kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
     }
-    auto broken = norms_.see(apart(norms_of(record), kSame, true), record.step);
+    const std::vector<RankNumber> norms = norms_of(record);
+    const auto known =
+        std::ranges::count_if(norms, [](const RankNumber& n) { return std::isfinite(n.value); });
+    if (known < 2) return;
+    auto broken = norms_.see(far_from_middle(norms, kSame, true), record.step);
     if (!broken) return;
     const Ranks& ranks = broken->blame.ranks;
     const double norm = used(worker_of(record, ranks.front()));

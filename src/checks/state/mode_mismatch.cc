@@ -60,18 +60,21 @@ class ModeMismatch final : public Rule {
   // broadcast of the buffers. Layers that are left out at random differ by a forward pass or two.
   static void compare_norm_batches(const StepContext& context, SignalLog& log) {
     std::vector<RankNumber> held;
+    std::uint64_t least = UINT64_MAX;
+    std::uint64_t most = 0;
     std::uint32_t passes = 1;
     for (const WorkerRecord& w : context.record.workers) {
       passes = std::max(passes, w.micro_batches);
       const std::uint64_t* batches = w.fingerprint_of(FingerprintKind::kNormBatches);
-      if (batches != nullptr) held.push_back({static_cast<double>(*batches), w.rank});
+      held.push_back({batches == nullptr ? kNaN : static_cast<double>(*batches), w.rank});
+      if (batches == nullptr) continue;
+      least = std::min(least, *batches);
+      most = std::max(most, *batches);
     }
     Blame blame = apart(held, kNormSlack * passes);
     if (blame.ranks.empty()) return;
-    const auto [least, most] = std::ranges::minmax(held, {}, &RankNumber::value);
     Signal signal =
-        sighting(&kModeMismatch, context, std::move(blame), 0.9,
-                 OtherNormBatches{static_cast<std::uint64_t>(most.value - least.value)});
+        sighting(&kModeMismatch, context, std::move(blame), 0.9, OtherNormBatches{most - least});
     signal.remedy = kEvaluate;
     log.add(std::move(signal), kAllSteps);
   }

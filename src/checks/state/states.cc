@@ -239,7 +239,7 @@ class States final : public Rule {
   }
 
   // A worker that leaves out a step of its optimizer stays behind; a packet that was made a
-  // snapshot earlier does not. One that had no input under join() rightly does: it gets the
+  // moment earlier does not. One that had no input under join() rightly does: it gets the
   // parameters in the end.
   void compare_clocks(const StepContext& context, SignalLog& log) {
     joined_ = joined_ || std::ranges::any_of(context.record.workers,
@@ -252,6 +252,7 @@ class States final : public Rule {
         std::ranges::all_of(clocks.groups, [](const auto& g) { return g.value > 0; });
     const bool differ = clocks.differs() && counted;
     lags_ = differ;
+    if (!counted) return;
     auto broken = steps_.see(differ ? clocks.blame() : Blame{}, context.record.step);
     lagged_ = lagged_ || broken;
     if (!broken) return;
