@@ -56,9 +56,9 @@ def stored(row: npt.NDArray[np.float64], dtype: str) -> Values:
 def packet(leaves: list[Values], code: Dtype) -> bytes:
     """Of a step whose gradients these are: norms, largest elements, sketch and fingerprints."""
     one = Observer(
-        module=0,
+        model_index=0,
         replica=0,
-        shard=0,
+        dp_group=0,
         rank=0,
         replicas=1,
         sketch_size=256,

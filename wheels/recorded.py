@@ -12,7 +12,7 @@ def main() -> None:
     aggregator = Aggregator(sys.argv[1], 2)
     ranks = [
         Observer(
-            module=0, replica=rank, shard=0, rank=rank, replicas=2, sketch_size=64, host="host",
+            model_index=0, replica=rank, dp_group=0, rank=rank, replicas=2, sketch_size=64, host="host",
             facts=[], parameters=[("weight", 2, "")], buffers=[],
         )
         for rank in range(2)

@@ -25,7 +25,7 @@ FIRST = [f for f in FAULTS if not f.variant]
 
 
 def test_every_fault_is_there_on_two_models() -> None:
-    assert len(FIRST) == 165
+    assert len(FIRST) >= 165
     assert all(other.variant for one, other in pairwise(FAULTS) if not one.variant)
 
 
