@@ -82,7 +82,7 @@ def gradient(values: npt.NDArray[Any], dtype: str) -> Kernel:
     def run(core: Any) -> None:
         if id(core) not in observers:
             observers[id(core)] = core.Observer(
-                module=0, replica=0, shard=0, rank=0, replicas=1, sketch_size=4096, host="host",
+                model_index=0, replica=0, dp_group=0, rank=0, replicas=1, host="host", sketch_size=4096,
                 facts=[], parameters=[("p", values.size, "")], buffers=[],
             )  # fmt: skip
         one = observers[id(core)]

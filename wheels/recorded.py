@@ -12,8 +12,8 @@ def main() -> None:
     aggregator = Aggregator(sys.argv[1], 2)
     ranks = [
         Observer(
-            model_index=0, replica=rank, dp_group=0, rank=rank, replicas=2, sketch_size=64, host="host",
-            facts=[], parameters=[("weight", 2, "")], buffers=[],
+            model_index=0, replica=rank, dp_group=0, rank=rank, replicas=2, host="host",
+            sketch_size=64, facts=[], parameters=[("weight", 2, "")], buffers=[],
         )
         for rank in range(2)
     ]  # fmt: skip
