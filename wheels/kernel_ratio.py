@@ -82,8 +82,8 @@ def gradient(values: npt.NDArray[Any], dtype: str) -> Kernel:
     def run(core: Any) -> None:
         if id(core) not in observers:
             observers[id(core)] = core.Observer(
-                model_index=0, replica=0, dp_group=0, rank=0, replicas=1, host="host", sketch_size=4096,
-                facts=[], parameters=[("p", values.size, "")], buffers=[],
+                model_index=0, replica=0, dp_group=0, rank=0, replicas=1, host="host",
+                sketch_size=4096, facts=[], parameters=[("p", values.size, "")], buffers=[],
             )  # fmt: skip
         one = observers[id(core)]
         one.begin_step(0)
