@@ -236,6 +236,24 @@ TEST(EpochNotSet, IsSeenAtTheFirstStepOfTheSecondPass) {
   EXPECT_GT(w.first().confidence, 0.9);
 }
 
+TEST(EpochNotSet, RowsThatAreAugmentedDoNotHideIt) {
+  Watched w(kShort);
+  w.play(0, 12, [&](StepRecord& r) {
+    keep_epoch(w.run, r);
+    for (WorkerRecord& x : r.workers) {
+      hash_rows(x, [&](std::size_t i) { return 1000 * r.step + 10 * x.rank + i; });
+      set(x, Kind::kBatch, scramble(r.step * 8 + x.rank));
+    }
+  });
+  expect(
+      w, "epoch-not-set",
+      {.count = 4,
+       .first_step = 10,
+       .title = "drew the same indices in the same order as in the pass before, and other rows"});
+  EXPECT_EQ(value_in(w.first(), "rows_differ"), true);
+  EXPECT_LT(w.first().confidence, 0.9);
+}
+
 TEST(EpochNotSet, ANewOrderIsFineWhateverTheSamplerSays) {
   Watched w = played(kShort, 25, [](WorkerRecord& x) { set(x, Kind::kSamplerEpoch, 0); });
   EXPECT_TRUE(w.findings().empty());
