@@ -9,7 +9,7 @@
 // rows count, which are no fewer than the samples: then samples that are left out because others
 // are repeated are overlapping-data's alone. Where ranks read data sets that look different each is
 // held against its own length, else all together against one. Dropped, filled-up and untrained
-// batches are quiet: up to the most rows that a worker read in a step, and one, for each worker.
+// batches are quiet: up to the most rows that a rank read in a step, and one, for each rank.
 // Named apart: a pass that draws 1/W (the data is divided twice), samples of the end that are never
 // drawn, and what none of the passes so drew. Samplers of torch and Accelerate are believed to deal
 // every sample, and judged by one pass; one of the program's own by two in a row, for after a

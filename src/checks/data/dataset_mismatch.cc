@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // **dataset-mismatch, sampler-mismatch.** Judged only where samplers split one data set among
-// several workers. Workers with shards and samplers of their own may have any length, order and
-// seed. An index must mean the same row on every worker, unless a worker's own draws of an index
+// several ranks. Ranks with shards and samplers of their own may have any length, order and
+// seed. An index must mean the same row on every rank, unless a rank's own draws of an index
 // differ too: then it is augmentation. Conflicts are counted for each pair of ranks: the ranks that
 // conflict with most others are named, from the first conflict on, if in three steps or more most
 // of what they draw after others conflicts: a rank whose batches are changed as a whole now and
-// then is quiet. Sampler lengths may differ by 1. Epochs are compared between workers in the same
+// then is quiet. Sampler lengths may differ by 1. Epochs are compared between ranks in the same
 // pass. Neighboring ranks that share a place of the sampler k by k, where the sampler has a k-th
 // of the world as replicas, are sequence or tensor parallelism inside the group: information, and
-// what they share counts once. From four workers on, and only if the groups are of neighbors, and
+// what they share counts once. From four ranks on, and only if the groups are of neighbors, and
 // only if some of a group have gradients of their own (a sampler that is given the number of the
 // node in the place of the rank has not); else the same places are a mistake. Statistics of such a
-// run are of alike workers. What a data set keeps is hashed when its loader is first iterated; one
+// run are of alike ranks. What a data set keeps is hashed when its loader is first iterated; one
 // that fills these attributes while it is read, and was read on one rank before, differs there by
 // design.
 

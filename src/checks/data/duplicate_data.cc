@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // **duplicate-data.** The sets of rows must be equal, and the fingerprints of the whole batches
-// (`batch`: all tensors of the forward pass) where the workers sent them: the rows are of one
-// tensor, and that one may be shared by all batches (a grid, positions). Where all workers hold the
+// (`batch`: all tensors of the forward pass) where the ranks sent them: the rows are of one
+// tensor, and that one may be shared by all batches (a grid, positions). Where all ranks hold the
 // same rows in batches of which no two are equal, the rows are no samples, and are not counted for
-// `overlapping-data` either. So equal data beside a tensor of each worker's own (noise that is
-// drawn before the forward pass) on all workers is not seen; on some workers it is overlap. Batches
+// `overlapping-data` either. So equal data beside a tensor of each rank's own (noise that is
+// drawn before the forward pass) on all ranks is not seen; on some ranks it is overlap. Batches
 // that share some rows are `overlapping-data`. Not duplicates: rows from different indices (records
 // that are equal in the data set itself), batches in which all rows are equal, coincidences of a
 // sampler that draws with replacement (three steps in a row are none). The cosines of a group that
@@ -16,7 +16,7 @@
 // of a GAN whose real batches differ. Where neighboring ranks share such input k by k, all of
 // them, it is information: sequence parallelism inside the group. A sampler that repeats samples by
 // its name (`RepeatSampler`, `RASampler`), or all of them equally often within a step and within a
-// worker, does so on purpose, as do neighbors that share a place.
+// rank, does so on purpose, as do neighbors that share a place.
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // **overlapping-data.** Counts draws of a sample beyond its first in one pass over the data, by
 // index where samplers split one data set, else by row hash. By row hash, records that are equal in
 // the data set look like overlap: rows whose indices differ are not counted, and without indices
-// draws by several workers must exceed those by one worker more than 4 (W - 1)-fold and be 1 % of
+// draws by several ranks must exceed those by one rank more than 4 (W - 1)-fold and be 1 % of
 // all. What a pass repeats at its end to fill up the last batches (up to a whole step) is not
 // counted: draws of samples of the pass's first step wait until the pass goes on. Steps with
 // micro-batches of two passes are left out. An endless sampler's one long pass is cut where the
@@ -11,13 +11,13 @@
 // 262,144 samples of a pass are remembered; in longer passes those whose hash is divisible by a
 // power of two, and counts are scaled. Evidence: `samples_doubled`, `samples_drawn`; what a whole
 // pass left out is data-coverage's. Where rows were compared and a rank's sampler is none that
-// divides the data, the remedy says so. Workers that draw their own samples again are told how to
-// resume. A batch that is that of the step before, three steps in a row and on half of the workers
+// divides the data, the remedy says so. Ranks that draw their own samples again are told how to
+// resume. A batch that is that of the step before, three steps in a row and on half of the ranks
 // at most, is a loader that is stuck. Batches that a loader hands out several times in a row, two
 // in five of 12 or more (not a batch that the program uses again), are processes of the loader that
-// do not divide their stream. Rows that repeat within one worker's step in 2 steps in a row are a
+// do not divide their stream. Rows that repeat within one rank's step in 2 steps in a row are a
 // micro-batch that was fed twice; where the indices are not known, only if at most half of the
-// workers show it.
+// ranks show it.
 
 #include <algorithm>
 #include <cmath>
@@ -84,8 +84,8 @@ class Doubled {
   };
 
   // What the pass repeats at its end to fill up the last batches is not overlap: a draw of a sample
-  // of the first step counts once the pass goes on after it.
-  // Draws of samples that were drawn first before `since` are left out.
+  // of the first step counts once the pass goes on after it. Samples that were drawn first before
+  // `since` are left out.
   void see(const DrawnPass& pass, std::span<const DrawnAgain> draws, std::uint64_t step,
            std::uint64_t since) {
     pass_ = pass;

@@ -67,6 +67,8 @@ struct Mismatch {
   bool looked = false;   // two workers had a value of some kind
 };
 
+inline constexpr const char* kNotSent = "The ranks did not send these fingerprints.";
+
 // Compares every kind of the check that must match and that `counts` accepts.
 Mismatch compare_kinds(
     const StepContext& context, Check check,

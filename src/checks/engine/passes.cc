@@ -64,11 +64,7 @@ void Passes::read(const StepRecord& record, const WorkerRecord& worker) {
   const std::uint64_t batch = value_of(worker, kDataBatch);
   const Data data = data_of(worker);
   const std::pair key{worker.replica, data};
-  too_many_ = too_many_ || (readers_.size() >= kFollowed && !readers_.contains(key));
-  if (too_many_) {
-    for (auto& [of, open] : passes_) open.pass.gapless = false;
-  }
-  if (too_many_ && !readers_.contains(key)) return;
+  if (readers_.size() >= kFollowed && !readers_.contains(key)) return lose_readers();
   const auto [at, fresh] = readers_.try_emplace(key);
   if (fresh) ++readers_of_[data];
   Reader reader = at->second;
@@ -93,6 +89,12 @@ void Passes::read(const StepRecord& record, const WorkerRecord& worker) {
   take_leave(worker.rank);
 }
 
+// Of passes that some readers of are not followed nothing is known as a whole.
+void Passes::lose_readers() {
+  if (std::exchange(too_many_, true)) return;
+  for (auto& [of, open] : passes_) open.pass.gapless = false;
+}
+
 Passes::Open& Passes::enter(const StepRecord& record, const WorkerRecord& worker,
                             const Reader& reader) {
   using enum FingerprintKind;
@@ -115,6 +117,7 @@ Passes::Open& Passes::enter(const StepRecord& record, const WorkerRecord& worker
     pass.own = value_of(worker, kSamplerLength);
     pass.first_step = record.step;
     pass.workers = record.workers_expected;
+    pass.gapless = !too_many_;
     pass.indexed = pass.length <= kSamples - std::min(kSamples, samples_followed());
     if (pass.indexed) pass.drawn = SampleSet(pass.length);
   }

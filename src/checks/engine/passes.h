@@ -85,6 +85,7 @@ class Passes {
 
   void read(const StepRecord& record, const WorkerRecord& worker);
   Open& enter(const StepRecord& record, const WorkerRecord& worker, const Reader& reader);
+  void lose_readers();
   void take_leave(std::uint32_t rank);
   void leave(Data data, Reader& reader, bool ended);
   std::uint64_t samples_followed() const;

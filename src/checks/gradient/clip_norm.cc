@@ -9,7 +9,7 @@
 // by or that of the reduced gradient, for a program may change its gradients and clip by its own
 // means; where none but the last was read only the same factor twice is a finding. Off by more than
 // 5 % is found; the ratio is named with its usual cause: a part, a mean of norms, the number of
-// workers or its root, parameters counted twice or norms of parts added up, a loss scaler's factor
+// ranks or its root, parameters counted twice or norms of parts added up, a loss scaler's factor
 // that was not divided out (a power of two, where there is a scaler). Between ranks norms may
 // differ by 0.1 %, after 2 records in a row; that is critical, and so is a rank that clips where
 // the others do not. A norm that `monitor.grad_norm` is told and that is NaN or infinite in 5

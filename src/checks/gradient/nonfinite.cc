@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // **nonfinite-gradient, nonfinite-loss.** Steps in a row are one episode, and its ranks are those
-// of its first step: what others show later came through the parameters. All workers at once, after
+// of its first step: what others show later came through the parameters. All ranks at once, after
 // a step in which all were finite, means that parameters or the reduction brought it. Where the
 // optimizer took no step, all ranks skipped it together: a warning, or for gradients information
 // where a loss scaler is known (fact `grad_scaler`), for looking for its factor is its business. A

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // **rank-outlier, pair-too-similar, too-consistent, loss-event.** See
 // [detectors.md](detectors.md) for rates and delays. `first_step` is where evidence began to grow,
-// `certain_step` where it was enough for the first time. `last_step` of a worker's own statistic is
+// `certain_step` where it was enough for the first time. `last_step` of a rank's own statistic is
 // the last step at which it still deviated, of all others that of the last alarm. Where every
-// worker reads again and again samples of its own that it has read before (one batch that is
+// rank reads again and again samples of its own that it has read before (one batch that is
 // overfitted, shards that are never dealt anew), lasting differences are no fault: they are one
 // finding, information. Not so an outlier of 6 deviations or more, single events, and other token
 // counts. Samples are known by their rows, up to 65,536 of them; beyond that the rule is off.

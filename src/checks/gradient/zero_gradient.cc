@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // **zero-gradient, frozen-gradient.** Where the loss is exactly zero too, and some gradient was not
 // before, nothing is left to learn (a margin that is met): information. A gradient that repeats is
-// fine where its batch repeats too and no other worker's gradient moved on such a batch (nobody
-// stepped). Where batches are not known, at most half of the workers may be frozen, else parameters
+// fine where its batch repeats too and no other rank's gradient moved on such a batch (nobody
+// stepped). Where batches are not known, at most half of the ranks may be frozen, else parameters
 // and data may have stood still. A gradient that is stale by one step, but moves, is not seen.
 // Where of the elements that were not zero at the run's start (the least share of its records 5 to
-// 20) less than a quarter is left for 10 records in a row, on all workers, it is a warning:
+// 20) less than a quarter is left for 10 records in a row, on all ranks, it is a warning:
 // underflow in 16 bits, or units that died. A share below a quarter at the start says nothing. A
 // run that began so is told by what is left: of a sample (8 of the optimizer's gradients, 512
 // elements of each, in its first 3 steps and then one in 10) more than half is zero or at most 4

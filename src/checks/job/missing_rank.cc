@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// **missing-rank.** A worker whose packets are lost looks like one that died. Ranks whose first
-// absence is at most 5 steps apart are one finding. The rank of a worker that never said hello is
+// **missing-rank.** A rank whose packets are lost looks like one that died. Ranks whose first
+// absence is at most 5 steps apart are one finding. The global rank of one that never said hello is
 // not known; its `replica` stands in. A rank is missing from a step if its packet has not come
 // after 30 seconds and 64 later steps, from later steps as long as it stays silent, from every step
 // after it has left, and from the steps that are open when the run ends if it never sent anything

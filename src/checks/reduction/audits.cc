@@ -2,7 +2,7 @@
 // **reduction-error, reduction-dtype, reduction-nondeterministic.** Only at steps whose reduction
 // is audited; [audit.md](audit.md) says how and with what bounds. An element that is wrong by less
 // than rounding in the found format may be is not seen. The format cannot be told where every
-// format gives the same bits: two workers, or zeros. An audit is of the sum that all workers share:
+// format gives the same bits: two ranks, or zeros. An audit is of the sum that all ranks share:
 // ranks are all.
 
 #include <fmt/format.h>

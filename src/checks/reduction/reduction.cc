@@ -2,7 +2,7 @@
 // **no-reduction, reduced-gradient-mismatch, reduction-scale.** The reduced gradient is read at the
 // first step and every 25th. Between these, steps that were not reduced ([step.md](step.md)) are
 // seen as they come. A forward pass around the wrapper raises no finding alone, but explains one.
-// The scale needs sketches, all workers, and finite gradients: the factor must lie outside 1 ± 0.1
+// The scale needs sketches, all ranks, and finite gradients: the factor must lie outside 1 ± 0.1
 // and outside 1 ± 6 relative standard errors. A factor that is not the world size, its square or
 // its inverse must be seen at two readings in a row, so a clipped or compressed gradient with a
 // steady loss of norm is named with little confidence. Layer by layer

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // **environment-mismatch.** Facts are judged by a list in
 // `src/checks/state/environment_mismatch.cc`. What is not on it may differ. An environment variable
-// that only some workers have differs. Of facts that differ 32 are shown, and ranks are those of
+// that only some ranks have differs. Of facts that differ 32 are shown, and ranks are those of
 // the shown ones; the title counts the rest. After n facts were compared the next comparison waits
 // n / 2,048 records, whatever hellos come. Precision is compared as it is around the forward pass
 // (parameters' dtypes, autocast) and inside it, for autocast may be entered there alone (Accelerate
@@ -9,7 +9,7 @@
 // Inside, one layer is looked at when it has computed: evenly spaced ones in turn, the same on all
 // ranks. Where torch compiles code of the program, and where no layer is called as a module,
 // nothing is looked at, and the check is not possible unless something else differs. Precision that
-// a layer chooses for a part of what it does is not seen. Fingerprints that a worker did not send
+// a layer chooses for a part of what it does is not seen. Fingerprints that a rank did not send
 // are not compared.
 
 #include <algorithm>
@@ -128,9 +128,7 @@ class EnvironmentMismatch final : public Rule {
  private:
   void compare_fingerprints(const StepContext& context, SignalLog& log) const {
     Mismatch found = compare_kinds(context, &kEnvironmentMismatch);
-    if (!found.looked) {
-      return log.cannot(&kEnvironmentMismatch, "The ranks did not send these fingerprints.");
-    }
+    if (!found.looked) return log.cannot(&kEnvironmentMismatch, kNotSent);
     if (!tells_dtypes_) log.checked(&kEnvironmentMismatch);
     if (found.seen.differ.empty()) return;
     Signal signal = sighting(&kEnvironmentMismatch, context, std::move(found.blame), 0.95,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// **mode-mismatch.** Fingerprints that a worker did not send are not compared. Also by the batches
+// **mode-mismatch.** Fingerprints that a rank did not send are not compared. Also by the batches
 // that the model's first BatchNorm has seen, before DDP sends the buffers of rank 0: a rank that
 // validates in training mode has more than the others, until the next broadcast. Differences of up
 // to two forward passes a micro-batch are left alone: layers that are left out at random look so.
@@ -45,9 +45,7 @@ class ModeMismatch final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     compare_norm_batches(context, log);
     Mismatch found = compare_kinds(context, &kModeMismatch);
-    if (!found.looked) {
-      return log.cannot(&kModeMismatch, "The ranks did not send these fingerprints.");
-    }
+    if (!found.looked) return log.cannot(&kModeMismatch, kNotSent);
     log.checked(&kModeMismatch);
     if (found.seen.differ.empty()) return;
     log.add(sighting(&kModeMismatch, context, std::move(found.blame), 0.95,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// **no-progress.** Followed on one worker, from the hashes of parameters (a part of 25 at a step),
+// **no-progress.** Followed on one rank, from the hashes of parameters (a part of 25 at a step),
 // over the steps in which an optimizer stepped, its first group's learning rate is above zero and
 // the gradient is not zero: 25 of them since something changed, and all parts hashed after some of
 // them. So a warm-up from zero is quiet, as is a step that a loss scaler leaves out. Where presum

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// **optimizer-mismatch.** Fingerprints that a worker did not send are not compared. Where the
+// **optimizer-mismatch.** Fingerprints that a rank did not send are not compared. Where the
 // learning rate alone differs, and as the lengths of the ranks' data do, that is said: a schedule
 // whose length is that of the loader.
 
@@ -19,7 +19,6 @@ namespace {
 constexpr const char* kUneven =
     "Give every rank as many batches as the others: `drop_last=True`, a sampler that pads, or a "
     "schedule of a fixed number of steps. Where data stay uneven, train inside `model.join()`.";
-constexpr const char* kNotSent = "The ranks did not send these fingerprints.";
 
 struct OtherOptimizer : Differing {
   std::string data_lengths;  // by rank, where the learning rate alone differs, and as they do

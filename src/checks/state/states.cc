@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // **parameter-desync, buffer-desync.** A slice is hashed at each step and all are in 25, so the
 // first step is that of the hash; the evidence says when the same slice was equal before. Last
-// parameters are compared between workers with equal counts of optimizer steps. Buffers are
+// parameters are compared between ranks with equal counts of optimizer steps. Buffers are
 // compared before the forward pass only. Those that `local_buffers=` names are not. Ranks that join
 // within 50 steps belong to the same finding, later ones to their own.
 //
