@@ -34,7 +34,6 @@ Line fit(std::span<const double> x, std::span<const double> y) {
   return line;
 }
 
-// Norms are compared without it: a worker with few tokens has a short gradient on purpose.
 double log_weight(const WorkerRecord& w) {
   const std::uint64_t* bits = w.fingerprint_of(FingerprintKind::kGradientWeight);
   const double weight = bits == nullptr ? 1 : std::bit_cast<double>(*bits);
@@ -42,6 +41,10 @@ double log_weight(const WorkerRecord& w) {
 }
 
 }  // namespace
+
+double log_norm(const WorkerRecord& worker, double norm) {
+  return std::log(norm) - log_weight(worker);
+}
 
 void Statistics::fill(const StepRecord& record, std::size_t workers, const std::vector<bool>& odd) {
   for (auto* values : {&loss, &norm, &direction, &peak, &residual, &tokens, &closest}) {
@@ -58,7 +61,7 @@ void Statistics::fill(const StepRecord& record, std::size_t workers, const std::
 void Statistics::fill_worker(const WorkerRecord& w) {
   const std::size_t i = w.replica;
   loss[i] = w.loss;
-  norm[i] = std::log(w.grad_norm) - log_weight(w);
+  norm[i] = log_norm(w, w.grad_norm);
   direction[i] = w.cosine_to_others;
   if (w.grad_norm > 0) peak[i] = std::log(w.grad_max / w.grad_norm);
   if (w.tokens > 0) tokens[i] = std::log(double(w.tokens));
@@ -112,7 +115,7 @@ void fill_group(const StepRecord& record, const GroupRecord& group, std::span<do
   const std::size_t n = std::min(record.workers.size(), group.norms.size());
   for (std::size_t k = 0; k < n; ++k) {
     const WorkerRecord& worker = record.workers[k];
-    out[worker.replica] = std::log(double{group.norms[k]}) - log_weight(worker);
+    out[worker.replica] = log_norm(worker, double{group.norms[k]});
   }
 }
 

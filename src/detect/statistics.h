@@ -32,10 +32,13 @@ struct Statistics {
   std::vector<double> scratch_;
 };
 
+// Log of a norm over the weight of the worker's gradient, where that is known: a worker with few
+// tokens has a short gradient on purpose.
+double log_norm(const WorkerRecord& worker, double norm);
 // Whether the group has no gradient but the rounding of the others' on any worker, as a bias before
 // a normalization: its norm says nothing.
 bool practically_zero(const StepRecord& record, const GroupRecord& group);
-// Log of a group's norms over the gradient's weight (see Statistics::norm), by replica.
+// log_norm of a group, by replica.
 void fill_group(const StepRecord& record, const GroupRecord& group, std::span<double> out);
 
 }  // namespace presum::detect

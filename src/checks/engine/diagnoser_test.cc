@@ -251,7 +251,7 @@ class Noise {
 
   detect::Alarm alarm() {
     detect::Alarm a;
-    a.kind = static_cast<detect::Alarm::Kind>(below(7));
+    a.kind = static_cast<detect::Alarm::Kind>(below(6));
     a.statistic = static_cast<detect::Statistic>(below(10));
     for (std::uint64_t i = 0, n = below(3); i < n; ++i) {
       a.replicas.push_back(static_cast<std::uint32_t>(value()));

@@ -15,9 +15,8 @@ namespace {
 
 using detect::Statistic;
 
-constexpr double kSmallest = 0.05;    // an effect that is worth a word, in standard deviations
-constexpr double kLargest = 100;      // above, the number says nothing more
-constexpr double kNearInteger = 0.3;  // over the integer: 0.15 for 2, 0.03 for 10
+constexpr double kSmallest = 0.05;  // an effect that is worth a word, in standard deviations
+constexpr double kLargest = 100;    // above, the number says nothing more
 
 struct Words {
   Statistic statistic;
@@ -86,56 +85,35 @@ std::string outlier_sentence(const Deviation& seen, const Who& who) {
 using Texts = std::vector<std::string>;
 using Signals = std::span<const Signal* const>;
 
-// k >= 2 where the ratio is that whole number, or its inverse; else 0.
-int whole_factor(double ratio) {
-  if (!(ratio > 0) || !std::isfinite(ratio)) return 0;
-  const double factor = std::max(ratio, 1 / ratio);
-  const double nearest = std::round(factor);
-  return nearest >= 2 && nearest <= 64 && std::abs(factor / nearest - 1) <= kNearInteger / nearest
-             ? static_cast<int>(nearest)
-             : 0;
-}
-
 // Of two ranks nobody knows which is at fault.
-void suspect_either(const Deviation* loss, const Deviation* norm, Texts& out) {
-  const int factor = norm == nullptr ? 0 : whole_factor(norm->ratio);
-  if (factor > 0) {
-    out.push_back(fmt::format(
-        "on one of them, a loss that is divided by {} once more or not divided", factor));
+void suspect_scale(const Deviation& norm, Texts& out) {
+  for (std::size_t i = 0; i < norm.scales.size(); ++i) {
+    if (!norm.of_rank) {
+      out.push_back("a loss that is " + norm.scales[i]);
+    } else if (i < norm.scales_beside.size()) {
+      out.push_back(fmt::format("rank {}'s loss is {}, or rank {}'s is {}", *norm.of_rank,
+                                norm.scales[i], *norm.beside_rank, norm.scales_beside[i]));
+    }
   }
-  if (norm != nullptr && (norm->ratio < 0.5 || norm->ratio > 2)) {
-    out.emplace_back("on one of them, a gradient that is clipped before the reduction");
-  }
-  if (loss != nullptr) {
+  if (norm.is_clipped()) {
     out.emplace_back(
-        "other labels or inputs on one of them (mixed up, another normalization, tokenizer or "
-        "mask), or a loss that is reduced otherwise");
+        "a gradient that is clipped before the reduction: its norm is always the same");
   }
 }
 
-void suspect_norm(const Deviation& norm, Texts& out) {
-  const int factor = whole_factor(norm.ratio);
-  if (factor > 0 && norm.ratio > 1) {
-    out.push_back(fmt::format("a loss that is not divided by {}, as it is on the others", factor));
-  } else if (factor > 0) {
-    out.push_back(fmt::format("a loss that is divided by {} once more", factor));
-  }
-  if (norm.ratio < 0.5) out.emplace_back("a gradient that is clipped before the reduction");
+void suspect_loss(const Deviation& seen, Texts& out) {
+  out.push_back(fmt::format(
+      "{}other inputs or labels (mixed up, masked, normalized or tokenized otherwise), or a loss "
+      "that is computed otherwise",
+      seen.of_rank ? "on one of them, " : ""));
 }
 
-void suspect_loss(const Deviation* loss, bool turned, Texts& out) {
-  const bool loses = loss != nullptr && loss->effect_sd > 0;
-  if (turned && !loses) {
-    out.emplace_back("a gradient whose sign is turned, or that is of another step or other data");
+void suspect_damage(const Deviation* norm, const Deviation* peak, Texts& out) {
+  if (peak == nullptr) return;
+  if (peak->effect_sd > 0) out.emplace_back("single elements that were damaged");
+  if (peak->effect_sd < 0 && norm != nullptr && norm->effect_sd > 0) {
+    out.emplace_back("noise that is added to the gradient");
   }
-  if (loses) {
-    out.emplace_back(
-        "other labels or inputs (mixed up, another normalization, tokenizer or mask), or a loss "
-        "that is reduced otherwise");
-  } else if (loss != nullptr) {
-    out.emplace_back("easier or repeated data, or a regularisation that is switched off");
-  }
-  if (turned && loses) out.emplace_back("labels that do not belong to their inputs");
 }
 
 // What the finding's own ranks show.
@@ -187,25 +165,17 @@ std::string outlier_suspects(Signals signals) {
   Texts out;
   const Deviation* loss = of(signals, Statistic::kLoss);
   const Deviation* norm = of(signals, Statistic::kNorm);
-  const auto* head = signals.front()->evidence.as<Deviation>();
-  if (head != nullptr && head->of_rank) {
-    suspect_either(loss, norm, out);
-    return fmt::format("{}", fmt::join(out, "; "));
-  }
   const Deviation* direction = of(signals, Statistic::kDirection);
-  const Deviation* peak = of(signals, Statistic::kPeak);
-  const bool turned = direction != nullptr && direction->effect_sd < 0;
-  // A scale does not turn it.
-  if (norm != nullptr && std::isfinite(norm->ratio) && !turned) suspect_norm(*norm, out);
-  suspect_loss(loss, turned, out);
-  if (direction != nullptr && !turned) {
-    out.emplace_back("a larger batch, or samples that others read too");
+  const Deviation* group = of(signals, Statistic::kGroupNorm);
+  if (norm != nullptr) suspect_scale(*norm, out);
+  if (loss != nullptr) suspect_loss(*loss, out);
+  if (loss == nullptr) suspect_damage(norm, of(signals, Statistic::kPeak), out);
+  if (direction != nullptr && direction->is_turned()) {
+    out.emplace_back("a gradient whose sign is turned");
   }
-  if (peak != nullptr && peak->effect_sd > 0) out.emplace_back("single elements that were damaged");
-  if (peak != nullptr && peak->effect_sd < 0)
-    out.emplace_back("noise that is added to the gradient");
-  if (of(signals, Statistic::kGroupNorm) != nullptr) {
-    out.emplace_back("a layer that is frozen, scaled or dropped on these ranks alone");
+  if (group != nullptr && group->one_layer) {
+    out.push_back(fmt::format("{}{} alone is scaled, dropped or fed otherwise",
+                              group->of_rank ? "on one of them, " : "", group->layer));
   }
   return fmt::format("{}", fmt::join(out, "; "));
 }

@@ -6,15 +6,17 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "checks/engine/evidence.h"
 #include "checks/engine/signal_log.h"
+#include "checks/gradient/compared.h"
 #include "detect/detector.h"
 
 namespace presum::checks {
 
 // An alarm as people read it.
-struct Deviation {
+struct Deviation : Compared {
   detect::Alarm::Kind kind = detect::Alarm::Kind::kOutlier;
   detect::Statistic of = detect::Statistic::kLoss;
   bool high = false;
@@ -26,6 +28,7 @@ struct Deviation {
   double ratio = kNaN;  // to the others' mean, or of two ranks the first's to the second's
   std::optional<std::uint32_t> of_rank;
   std::optional<std::uint32_t> beside_rank;
+  std::vector<std::string> scales_beside;  // of two ranks, what the second's loss may be
 
   std::string statistic() const;
   std::string kind_name() const;
@@ -35,16 +38,16 @@ struct Deviation {
     return 16 + static_cast<std::uint64_t>(kind) * 64 + static_cast<std::uint64_t>(of) * 4 +
            (of_all ? 2 : 0) + (high ? 1 : 0);
   }
-  static constexpr std::tuple kFields{field("kind", &Deviation::kind_name),
-                                      field("statistic", &Deviation::statistic),
-                                      field("high", &Deviation::high),
-                                      field("effect_sd", &Deviation::effect_sd),
-                                      field("ratio", &Deviation::ratio),
-                                      field("of_rank", &Deviation::of_rank),
-                                      field("beside_rank", &Deviation::beside_rank),
-                                      field("layer", &Deviation::layer),
-                                      field("of_static_data", &Deviation::of_static_data),
-                                      field("log10_evidence", &Deviation::log10_evidence)};
+  static constexpr auto kFields = std::tuple_cat(
+      std::tuple{field("kind", &Deviation::kind_name), field("statistic", &Deviation::statistic),
+                 field("high", &Deviation::high), field("effect_sd", &Deviation::effect_sd),
+                 field("ratio", &Deviation::ratio), field("of_rank", &Deviation::of_rank),
+                 field("beside_rank", &Deviation::beside_rank),
+                 field("scales_beside", &Deviation::scales_beside),
+                 field("layer", &Deviation::layer),
+                 field("of_static_data", &Deviation::of_static_data),
+                 field("log10_evidence", &Deviation::log10_evidence)},
+      Compared::kFields);
 };
 
 std::string sentence(const Deviation& seen, const Who& who);

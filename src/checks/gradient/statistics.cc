@@ -55,13 +55,14 @@ Blame blame_of(const StepContext& context, const Alarm& alarm) {
 
 Deviation deviation(const StepContext& context, const Alarm& alarm) {
   const bool event = alarm.kind == Alarm::Kind::kEvent;
-  Deviation out{.kind = alarm.kind,
-                .of = alarm.statistic,
-                .high = alarm.high,
-                .of_all = alarm.replicas.empty(),
-                .log10_evidence = event ? kNaN : alarm.evidence,
-                .effect_sd = alarm.effect,
-                .ratio = alarm.ratio};
+  Deviation out;
+  out.kind = alarm.kind;
+  out.of = alarm.statistic;
+  out.high = alarm.high;
+  out.of_all = alarm.replicas.empty();
+  out.log10_evidence = event ? kNaN : alarm.evidence;
+  out.effect_sd = alarm.effect;
+  out.ratio = alarm.ratio;
   if (alarm.group != 0) out.layer = context.roster.group_name(alarm.group);
   if (alarm.kind == Alarm::Kind::kOutlier && alarm.replicas.size() == 2) {
     out.of_rank = context.roster.rank_of(alarm.replicas[0]);
@@ -128,6 +129,7 @@ class Statistics final : public Rule {
     cover(context, log);
     data_.see(context);
     tokens_.see(context.record);
+    gradients_.see(context.record);
     for (const Alarm& alarm : context.alarms.raised) report(context, alarm, log);
     for (const Alarm& alarm : context.alarms.lasting) {
       const Ranks ranks = blame_of(context, alarm).ranks;
@@ -158,6 +160,12 @@ class Statistics final : public Rule {
 
   void report(const StepContext& context, const Alarm& alarm, SignalLog& log) const {
     Deviation seen = deviation(context, alarm);
+    if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
+      static_cast<Compared&>(seen) = gradients_.compare(alarm.replicas.front(), alarm.first_step);
+      if (seen.beside_rank) {
+        seen.scales_beside = gradients_.compare(alarm.replicas.back(), alarm.first_step).scales;
+      }
+    }
     seen.of_static_data = expected(alarm);
     Signal signal = sighting(check_of(alarm), alarm.step, blame_of(context, alarm), kAtAlarm, seen);
     if (signal.ranks.empty()) return;
@@ -208,6 +216,7 @@ class Statistics final : public Rule {
 
   StaticData data_;
   TokenShares tokens_;
+  RecentGradients gradients_;
   std::uint64_t losses_ = 0;  // steps in which losses were watched
 };
 

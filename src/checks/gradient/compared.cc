@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/gradient/compared.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/pairs.h"
+#include "checks/engine/text.h"
+#include "detect/statistics.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::size_t kSteps = 32;
+constexpr std::uint64_t kTell = 8;   // steps that a mean takes
+constexpr double kNear = 0.05;       // of a log: 5 %, beside what chance leaves
+constexpr double kErrors = 3;        // standard errors that chance leaves of a layer or cosine
+constexpr double kMostError = 0.05;  // above, a factor is a guess
+constexpr double kMostErrorOfNorm = 0.08;     // likewise of the norm, if all losses are alike
+constexpr double kMostErrorBesideLoss = 0.1;  // and if the loss has the factor too
+constexpr double kLeastFactor = 1.5;
+constexpr double kMostLayerError = 0.15;  // a small layer scatters more
+constexpr double kSameNorm = 1e-3;        // relative
+constexpr std::size_t kLayers = 64;
+
+class Mean {
+ public:
+  void add(double x) {
+    if (!std::isfinite(x)) return;
+    ++n_;
+    const double from = x - mean_;
+    mean_ += from / double(n_);
+    squares_ += from * (x - mean_);
+  }
+  double value() const { return n_ < kTell ? kNaN : mean_; }
+  double error() const { return deviation() / std::sqrt(double(n_)); }
+  double deviation() const { return n_ < kTell ? kNaN : std::sqrt(squares_ / double(n_ - 1)); }
+  // Tightly, and as far as is known.
+  bool is(double x, double most_error = kMostError) const {
+    return error() <= most_error && std::abs(value() - x) <= kNear + error();
+  }
+
+ private:
+  std::uint64_t n_ = 0;
+  double mean_ = 0;
+  double squares_ = 0;
+};
+
+bool layer_is(const Mean& layer, double x) {
+  return layer.error() <= kMostLayerError &&
+         std::abs(layer.value() - x) <= kNear + kErrors * layer.error();
+}
+
+}  // namespace
+
+// Logs of a worker's values over the geometric mean of the others', and over its divisor.
+struct RecentGradients::Ratios {
+  Mean divisor;
+  Mean norm;
+  Mean loss;
+  std::vector<Mean> layers;
+
+  std::ptrdiff_t layers_at(double x) const {
+    return std::ranges::count_if(layers, [x](const Mean& layer) { return layer_is(layer, x); });
+  }
+  bool all_layers_at(double x) const {
+    return !layers.empty() && layers_at(x) == std::ssize(layers);
+  }
+};
+
+bool Compared::is_turned() const {
+  return cosine_of_others > kErrors * cosine_error && layers_alike &&
+         std::abs(std::log(norm_ratio)) <= kNear + norm_ratio_error &&
+         std::abs(cosine + cosine_of_others) <= 0.2 * cosine_of_others + kErrors * cosine_error;
+}
+
+bool Compared::is_clipped() const {
+  return norm_ratio < 1 && norm_cv <= kSameNorm && norm_ratio_error > kSameNorm;
+}
+
+void RecentGradients::see(const StepRecord& record) {
+  if (steps_.size() == kSteps) steps_.pop_front();
+  Step& step = steps_.emplace_back(Step{record.step, record.cosine_mean, {}});
+  for (std::size_t k = 0; k < record.workers.size(); ++k) {
+    const WorkerRecord& w = record.workers[k];
+    const double passes = std::log(double(w.micro_batches));
+    Worker& out = step.workers.emplace_back();
+    out.replica = w.replica;
+    out.micro_batches = passes;
+    out.samples = std::log(double(w.samples.rows)) - passes;
+    out.tokens = std::log(double(w.tokens)) - passes;
+    out.loss = std::log(w.loss);
+    out.norm = detect::log_norm(w, w.grad_norm);
+    out.cosine = w.cosine_to_others;
+    for (std::size_t g = 0; g < std::min(record.groups.size(), kLayers); ++g) {
+      const GroupRecord& group = record.groups[g];
+      const bool known = k < group.norms.size() && !detect::practically_zero(record, group);
+      out.layers.push_back(known ? detect::log_norm(w, double{group.norms[k]}) : kNaN);
+    }
+  }
+}
+
+// The mean over the pairs without this one.
+double RecentGradients::Step::cosine_of_others(const Worker& one) const {
+  const double others = double(workers.size()) - 1;
+  const double pairs = double(pairs_of(workers.size()));
+  return pairs > others ? (cosine_mean * pairs - one.cosine * others) / (pairs - others) : kNaN;
+}
+
+RecentGradients::Ratios RecentGradients::ratios(std::uint32_t replica, std::uint64_t first_step,
+                                                double Worker::*divisor, double sign) const {
+  Ratios out;
+  for (const Step& step : steps_) {
+    const auto own = std::ranges::find(step.workers, replica, &Worker::replica);
+    if (step.number < first_step || own == step.workers.end()) continue;
+    const double over = divisor == nullptr ? 0 : sign * (*own).*divisor;
+    const auto beside = [&](const auto& value_of) {
+      double others = 0;
+      for (const Worker& w : step.workers) others += &w == &*own ? 0 : value_of(w);
+      return value_of(*own) - others / double(step.workers.size() - 1) - over;
+    };
+    out.divisor.add(over);
+    out.norm.add(beside([](const Worker& w) { return w.norm; }));
+    out.loss.add(beside([](const Worker& w) { return w.loss; }));
+    out.layers.resize(std::max(out.layers.size(), own->layers.size()));
+    for (std::size_t g = 0; g < own->layers.size(); ++g) {
+      out.layers[g].add(beside([g](const Worker& w) { return w.layers[g]; }));
+    }
+  }
+  std::erase_if(out.layers, [](const Mean& layer) { return std::isnan(layer.value()); });
+  return out;
+}
+
+Compared RecentGradients::compare(std::uint32_t replica, std::uint64_t first_step) const {
+  const Ratios seen = ratios(replica, first_step, nullptr, 1);
+  Mean own_norm;
+  Mean cosine;
+  Mean cosine_of_others;
+  for (const Step& step : steps_) {
+    const auto own = std::ranges::find(step.workers, replica, &Worker::replica);
+    if (step.number < first_step || own == step.workers.end()) continue;
+    own_norm.add(own->norm);
+    cosine.add(own->cosine);
+    cosine_of_others.add(step.cosine_of_others(*own));
+  }
+  Compared out{
+      .norm_ratio = std::exp(seen.norm.value()),
+      .norm_ratio_error = seen.norm.error(),
+      .loss_ratio = std::exp(seen.loss.value()),
+      .norm_cv = own_norm.deviation(),
+      .layers_alike = seen.all_layers_at(seen.norm.value()),
+      .one_layer = seen.layers.size() > 1 && seen.layers_at(0) == std::ssize(seen.layers) - 1,
+      .cosine = cosine.value(),
+      .cosine_error = cosine.error(),
+      .cosine_of_others = cosine_of_others.value(),
+      .scales = {}};
+  struct Divisor {
+    double Worker::*of;
+    const char* more;
+    const char* less;
+    // The loss that a program tells is often the mean, whatever backward() was called on. The
+    // number of samples is not enough then: any constant may be equal to it.
+    bool may_be_of_a_told_loss;
+  };
+  constexpr Divisor kDivisors[] = {
+      {&Worker::micro_batches, "not divided by the {} micro-batches of a step",
+       "divided by the {} micro-batches of a step once more", true},
+      {&Worker::samples, "summed over the {} samples of a micro-batch (`reduction=\"sum\"`)",
+       "divided by the {} samples of a micro-batch once more", false},
+      {&Worker::tokens,
+       "summed over the target tokens of a micro-batch (`reduction=\"sum\"`), {} on average",
+       "divided by the target tokens of a micro-batch once more, {} on average", true},
+  };
+  for (const Divisor& divisor : kDivisors) {
+    for (const double sign : {1.0, -1.0}) {
+      const Ratios left = ratios(replica, first_step, divisor.of, sign);
+      const double size = std::exp(sign * left.divisor.value());
+      if (!(size >= kLeastFactor) || !left.all_layers_at(0)) continue;
+      const bool by_loss = left.loss.is(0) && left.norm.is(0, kMostErrorBesideLoss);
+      const bool by_norm = divisor.may_be_of_a_told_loss && left.norm.is(0, kMostErrorOfNorm) &&
+                           !(std::abs(seen.loss.value()) > kNear + seen.loss.error());
+      if (!by_loss && !by_norm) continue;
+      out.scales.push_back(fmt::format(fmt::runtime(sign > 0 ? divisor.more : divisor.less),
+                                       number(std::round(size))));
+    }
+  }
+  return out;
+}
+
+}  // namespace presum::checks
