@@ -255,6 +255,7 @@ constinit const CheckInfo kDatasetMismatch{
     .explains = kDatasetMismatchExplains,
     .fingerprints = kDatasetMismatchKinds,
     .compares_ranks = true,
+    .sets_apart = true,
     .make = make<DatasetMismatch>,
 };
 

@@ -217,6 +217,7 @@ constinit const CheckInfo kTokenImbalance{
     .precedence = 300,
     .explains = kTokenImbalanceExplains,
     .compares_ranks = true,
+    .sets_apart = true,
     .info_explains = false,
     .suspects = token_suspects,
     .make = make<TokenImbalance>,

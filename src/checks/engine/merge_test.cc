@@ -151,7 +151,10 @@ TEST(Merge, ThoseLeftAlikeBesideOnesSetApartAreTheirEffect) {
   EXPECT_EQ(count(&kParameterDesync, {3}, {0, 1}, 64), 2U)
       << "one of many pairs has its own reason";
   EXPECT_EQ(count(&kParameterDesync, {3}, {0, 1}, 0), 2U) << "nobody knows how many there are";
-  EXPECT_EQ(count(&kTokenImbalance, {3}, {0, 1}, 4), 2U) << "it sets nobody's gradient apart";
+  EXPECT_EQ(count(&kRankOutlier, {1}, {0, 2}, 3), 1U);
+  EXPECT_EQ(count(&kTokenImbalance, {3}, {0, 1}, 4), 1U);
+  EXPECT_EQ(count(&kTokenImbalance, {0, 1, 2}, {0, 1}, 3), 2U) << "of all";
+  EXPECT_EQ(count(&kSharedRng, {3}, {0, 1}, 4), 2U) << "it sets nobody's gradient apart";
   EXPECT_EQ(count(&kOptimizerMismatch, {0, 1}, {0, 1}, 2), 1U) << "or of the same ranks";
 }
 

@@ -108,6 +108,7 @@ constinit const CheckInfo kFrozenGradient{
         "backward pass that the named ranks skip.",
     .precedence = 280,
     .explains = kFrozenGradientExplains,
+    .sets_apart = true,
     .make = make<FrozenGradient>,
 };
 

@@ -243,6 +243,7 @@ constinit const CheckInfo kRankOutlier{
     .rests_on = CheckInfo::RestsOn::kStatistics,
     .compares_ranks = true,
     .of_a_step = true,
+    .sets_apart = true,
     .suspects = outlier_suspects,
     .make = make<Statistics>,
 };

@@ -272,6 +272,7 @@ constinit const CheckInfo kZeroGradient{
     .explains = kZeroGradientExplains,
     .fingerprints = kZeroGradientKinds,
     .of_a_step = true,
+    .sets_apart = true,
     .info_explains = false,
     .explains_single_ranks = false,
     .make = make<ZeroGradient>,
