@@ -22,7 +22,7 @@ namespace presum::detect {
 namespace {
 
 constexpr std::size_t kWorkersMax = 4096;
-constexpr std::uint64_t kMagic = 0x3254'4544'5350'5250ULL;  // "PRPSDET2": its 2 is the version
+constexpr std::uint64_t kMagic = 0x3354'4544'5350'5250ULL;  // "PRPSDET3": its 3 is the version
 
 bool in_order(const StepRecord& record) {
   const auto not_ascending = [](const WorkerRecord& a, const WorkerRecord& b) {
@@ -86,7 +86,7 @@ std::vector<Alarm> Detector::State::update(const StepRecord& record) {
   last_step = record.step;
   ++updates;
   watch(record);
-  history.update(record, panels, options.cooldown, alarms);
+  history.update(record.step, panels, options.cooldown, alarms);
   AlarmRaiser raiser(options, record.step, panels, alarms);
   raiser.raise_workers();
   raiser.raise_pairs(pairs);

@@ -52,8 +52,7 @@ struct Alarm {
   std::vector<std::uint32_t> replicas;
   std::uint64_t first_step = 0;  // where the evidence began to grow
   std::uint64_t step = 0;        // where it was enough
-  // log10 of the e-value; of an event |z|; 0 for kTooConsistent of kDirection, which is a rule.
-  double evidence = 0;
+  double evidence = 0;           // log10 of the e-value; of an event |z|
   double effect = 0;    // mean distance from the others in their robust standard deviations, signed
   double ratio = kNaN;  // of norms and tokens: the worker's geometric mean against the others'
   std::uint64_t group = 0;  // the group (layer) that shows it most; 0: none stands out

@@ -502,29 +502,12 @@ void make_one_gradient(StepRecord& r, double cosine, double spread) {
   r.groups.clear();
 }
 
-TEST(SameWork, IsSaidAfterTenStepsWithOneGradient) {
-  for (const std::uint32_t workers : {2U, 4U}) {
-    Detector detector({});
-    Steps steps(workers);
-    const auto one = [](StepRecord& r) { make_one_gradient(r, 0.99995, 1e-4); };
-    EXPECT_TRUE(watch(detector, steps, 9, one).empty());
-    const Alarms alarms = watch(detector, steps, 61, one);
-    ASSERT_EQ(alarms.size(), 2);  // and once more after the cool-down
-    EXPECT_EQ(alarms[0].kind, Kind::kTooConsistent);
-    EXPECT_EQ(alarms[0].statistic, Statistic::kDirection);
-    EXPECT_TRUE(alarms[0].replicas.empty());
-    EXPECT_EQ(alarms[0].first_step, 0);
-    EXPECT_EQ(alarms[0].step, 9);
-  }
-}
-
-TEST(SameWork, IsNotSaidOfLargeBatches) {
+// Cosines may be high by nature: what ranks read is not told by directions.
+TEST(Detector, SaysNothingOfGradientsThatAreAlikeAsSuch) {
   Detector detector({});
   Steps steps(4);
-  const auto parallel = [](StepRecord& r) { make_one_gradient(r, 0.9995, 1e-2); };
-  EXPECT_TRUE(watch(detector, steps, 100, parallel).empty());
-  const auto unknown = [](StepRecord& r) { make_one_gradient(r, kNaN, kNaN); };
-  EXPECT_TRUE(watch(detector, steps, 100, unknown).empty());
+  const auto one = [](StepRecord& r) { make_one_gradient(r, 0.99995, 1e-4); };
+  EXPECT_TRUE(watch(detector, steps, 100, one).empty());
 }
 
 // ---- saving

@@ -14,10 +14,6 @@ constexpr double kPeakGrowth = 2;        // one absurd step does not hide all la
 constexpr double kPeakDecay = 0.999997;  // halves in 230,000 steps
 constexpr double kFactor = 10;           // an event is this much larger than what matters for long
 
-constexpr double kSameCosine = 0.9999;
-constexpr double kSameNorms = 1e-3;
-constexpr std::uint64_t kSameSteps = 10;
-
 Alarm event_of(const RankPanel& panel, std::uint32_t worker, const Reading& reading,
                std::uint64_t step) {
   const Statistic statistic = panel.spec().statistic;
@@ -34,11 +30,10 @@ Alarm event_of(const RankPanel& panel, std::uint32_t worker, const Reading& read
 
 }  // namespace
 
-void History::update(const StepRecord& record, const WorkerPanels& panels, std::uint64_t cooldown,
+void History::update(std::uint64_t step, const WorkerPanels& panels, std::uint64_t cooldown,
                      std::vector<Alarm>& alarms) {
-  raise_events(panels.of(Statistic::kLoss), record.step, cooldown, alarms);
-  raise_events(panels.of(Statistic::kNorm), record.step, cooldown, alarms);
-  raise_same_work(record, cooldown, alarms);
+  raise_events(panels.of(Statistic::kLoss), step, cooldown, alarms);
+  raise_events(panels.of(Statistic::kNorm), step, cooldown, alarms);
 }
 
 void History::raise_events(const RankPanel& panel, std::uint64_t step, std::uint64_t cooldown,
@@ -61,26 +56,6 @@ void History::raise_events(const RankPanel& panel, std::uint64_t step, std::uint
   peak = std::max(peak * kPeakDecay, std::min(largest, most));
 }
 
-void History::raise_same_work(const StepRecord& record, std::uint64_t cooldown,
-                              std::vector<Alarm>& alarms) {
-  const bool same = record.workers.size() >= 2 &&
-                    record.workers.size() == record.workers_expected &&
-                    record.cosine_mean >= kSameCosine && record.grad_norm_cv <= kSameNorms;
-  if (same && same_steps_ == 0) same_since_ = record.step;
-  same_steps_ = same ? same_steps_ + 1 : 0;
-  if (same_steps_ < kSameSteps) return;
-  same_steps_ = 0;
-  if (cooling(same_raised_at_[0], record.step, cooldown)) return;
-  alarms.push_back({.kind = Alarm::Kind::kTooConsistent,
-                    .statistic = Statistic::kDirection,
-                    .first_step = same_since_,
-                    .step = record.step});
-}
-
-void History::restart() {
-  same_steps_ = same_since_ = 0;
-  std::ranges::fill(event_raised_at_, 0);
-  std::ranges::fill(same_raised_at_, 0);
-}
+void History::restart() { std::ranges::fill(event_raised_at_, 0); }
 
 }  // namespace presum::detect

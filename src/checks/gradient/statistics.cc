@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -84,6 +85,8 @@ constexpr const char* kUnlikeData =
     "They read different samples. Look for what these ranks have in common and the others do not: "
     "labels, preprocessing, a prompt or domain, a seed of what they draw; two such pairs are two "
     "camps, of which one may be wrong.";
+constexpr const char* kAlikeByNature =
+    "Nothing, where samples are alike by nature: the ranks read different ones.";
 constexpr std::uint64_t kNoEvents = 100;  // steps, as docs/detectors.md says of events
 constexpr const char* kTooEarly =
     "Single steps are judged from the 101st on: until then what is usual is not known.";
@@ -93,6 +96,11 @@ const char* no_event_reason(const StepRecord& record) {
       record.workers, [](const WorkerRecord& w) { return std::isfinite(w.loss); });
   if (known > 1) return "All ranks had equal losses so far: none stands out.";
   return known == 1 ? "Only one rank reported a loss so far." : "No losses were reported so far.";
+}
+
+bool all_distinct(std::span<const Batch> batches) {
+  std::set<std::uint64_t> seen;
+  return std::ranges::all_of(batches, [&](const Batch& b) { return seen.insert(b.set).second; });
 }
 
 // Whether every worker reads the same samples again and again, and nobody else's: one batch that is
@@ -151,8 +159,8 @@ class Statistics final : public Rule {
     note(&kPairTooSimilar, watched(Statistic::kPair),
          some_cosine(context.record) ? "All pairs had equal cosines so far: none stands out."
                                      : "No cosines of pairs: that takes three ranks and sketches.");
-    note(&kTooConsistent, watched(Statistic::kMicroBatch) || watched(Statistic::kDirection),
-         "Neither micro-batch losses (two or more a rank) nor directions were comparable so far.");
+    note(&kTooConsistent, watched(Statistic::kMicroBatch),
+         "No losses of micro-batches, two or more a rank, were comparable so far.");
     losses_ += watched(Statistic::kLoss) ? 1 : 0;
     if (losses_ > 0 && losses_ <= kNoEvents) return log.cannot(&kLossEvent, kTooEarly);
     note(&kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
@@ -179,6 +187,10 @@ class Statistics final : public Rule {
     if (signal.check == &kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
     const bool samples = std::ranges::all_of(context.batches, &Batch::known);
     if (signal.check == &kPairTooSimilar && samples) signal.remedy = kUnlikeData;
+    if (signal.check == &kTooConsistent && samples && all_distinct(context.batches)) {
+      signal.severity = Severity::kInfo;
+      signal.remedy = kAlikeByNature;
+    }
     if (seen.of_static_data) {
       signal.severity = Severity::kInfo;
       signal.remedy = kStatic;
@@ -277,7 +289,7 @@ constinit const CheckInfo kTooConsistent{
     .compares = "whether ranks differ as much as their micro-batches do",
     .fires = "with the alarm",
     .consequence = "The mean over ranks is no better than one of them.",
-    .cannot_see = "Runs with one micro-batch a step and without sketches.",
+    .cannot_see = "Runs with one micro-batch a step.",
     .mistake = "for batch in load_dataset(path, streaming=True):  # no split_dataset_by_node",
     .fix =
         "Look whether all ranks read the same data: their average is no better than one of them.",

@@ -40,8 +40,17 @@ TEST(Statistics, EveryKindOfAlarmHasItsCheck) {
   const Finding all = raised(alarm(K::kTooConsistent, Statistic::kMicroBatch, {}));
   EXPECT_EQ(all.check, "too-consistent");
   EXPECT_EQ(all.title, "All 8 ranks differed less than their micro-batches allow");
+  EXPECT_EQ(all.severity, Severity::kInfo) << "they read different samples";
   EXPECT_EQ(raised(alarm(K::kTooInconsistent, Statistic::kMicroBatch, {3})).check, "rank-outlier");
   EXPECT_EQ(raised(alarm(K::kEvent, Statistic::kLoss, {3})).check, "loss-event");
+}
+
+TEST(Statistics, ThatRanksAreAlikeIsAWarningWhereTheirSamplesAreNotKnown) {
+  Watched w = played(23, drop_fingerprints);
+  StepRecord record = w.run.step(24);
+  drop_fingerprints(record);
+  w.feed(record, {alarm(Alarm::Kind::kTooConsistent, Statistic::kMicroBatch, {})});
+  expect(w, "too-consistent", {.severity = Severity::kWarning});
 }
 
 // One batch that is overfitted, without a loader.
