@@ -114,7 +114,7 @@ void Detector::State::watch(const StepRecord& record) {
   values.fill(record, workers, odd_workers());
   leave_out_named_pairs();
   leave_out_blamed();
-  const bool spread = partition.update(values.micro, last_step);
+  const bool spread = partition.update(values.micro, weigh_alike(record), last_step);
   StatisticSet seen = panels.update(values, last_step);
   if (spread) seen.set(static_cast<std::size_t>(Statistic::kMicroBatch));
   for (std::size_t s = 0; s < kStatisticCount; ++s) steps[s] += seen[s] ? 1 : 0;

@@ -510,6 +510,24 @@ TEST(Detector, SaysNothingOfGradientsThatAreAlikeAsSuch) {
   EXPECT_TRUE(watch(detector, steps, 100, one).empty());
 }
 
+// Micro-batches of 8, 8 and 4 samples, each mean loss weighted by its size.
+TEST(Detector, LossesThatAreWeightedBySizeAreNoSignOfTheSameData) {
+  const auto alarms_of = [](std::uint64_t tokens_of_last) {
+    Detector detector({});
+    Steps steps(4, 1, 3);
+    return watch(detector, steps, 300, [=](StepRecord& r) {
+      for (WorkerRecord& w : r.workers) {
+        for (std::size_t k = 0; k < 3; ++k) {
+          w.micro[k].loss = (k == 2 ? 0.2 : 0.4) * (2 + 0.05 * w.micro[k].loss);
+          w.micro[k].tokens = k == 2 ? tokens_of_last : 8;
+        }
+      }
+    });
+  };
+  EXPECT_TRUE(alarms_of(4).empty());
+  EXPECT_FALSE(alarms_of(8).empty()) << "as if sizes were equal: what the test must not see";
+}
+
 // ---- saving
 
 bool equal(const Alarm& a, const Alarm& b) {

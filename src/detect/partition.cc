@@ -86,7 +86,8 @@ std::array<double, Partition::kBets> partition_bets(std::size_t rank) {
   return {top(1), top(4), top(16), 1 - 0.4 * tilt, 1 - 0.9 * tilt};
 }
 
-bool Partition::update(const std::vector<std::vector<double>>& losses, std::uint64_t step) {
+bool Partition::update(const std::vector<std::vector<double>>& losses, bool weigh_alike,
+                       std::uint64_t step) {
   if (!gather(losses, step)) return false;
   Random random(step);
   Values means{};
@@ -100,7 +101,7 @@ bool Partition::update(const std::vector<std::vector<double>>& losses, std::uint
   const Snapshots spread = snapshots_of_rest(means);
   const double effect = spread.sd > 0 ? (means[0] - spread.mean) / spread.sd : 0;
   const double ratio = spread.mean > 0 ? means[0] / spread.mean : 1;
-  take(kEven, rank, -effect, ratio, step);
+  if (weigh_alike) take(kEven, rank, -effect, ratio, step);
   take(kUneven, kAssignments + 1 - rank, effect, ratio, step);
   const Snapshots gap = snapshots_of_rest(gaps);
   take(kClose, rank_of_first(gaps, random), gap.sd > 0 ? (gap.mean - gaps[0]) / gap.sd : 0,

@@ -28,8 +28,10 @@ class Partition {
   static constexpr std::size_t kBets = 5;
 
   // One list of finite losses per worker. Those of fewer than two are left out. False, and nothing
-  // changes, for fewer than two lists, or where all losses are equal.
-  bool update(const std::vector<std::vector<double>>& losses, std::uint64_t step);
+  // changes, for fewer than two lists, or where all losses are equal. Losses that are weighted by
+  // the sizes of their micro-batches scatter more within a worker than their sums do between
+  // workers: kEven is told nothing where `weigh_alike` is false.
+  bool update(const std::vector<std::vector<double>>& losses, bool weigh_alike, std::uint64_t step);
 
   double evidence(Test test) const;
   // REQUIRES: evidence(test) > 0.

@@ -36,7 +36,7 @@ TEST(Partition, IsFairUnderRandomAssignment) {
       for (std::size_t k = 0; k < 2 + i; ++k) losses[i].push_back(normal(random));
     }
     Partition partition;
-    ASSERT_TRUE(partition.update(losses, t));
+    ASSERT_TRUE(partition.update(losses, true, t));
     for (const auto test : {Partition::kEven, Partition::kUneven, Partition::kClose}) {
       mean[test] += partition.evidence(test) / kTrials;
     }
@@ -48,10 +48,10 @@ TEST(Partition, IsFairUnderRandomAssignment) {
 
 TEST(Partition, NeedsTwoWorkersWithTwoLossesThatDiffer) {
   Partition partition;
-  EXPECT_FALSE(partition.update({}, 0));
-  EXPECT_FALSE(partition.update({{1, 2, 3}, {4}}, 1));
-  EXPECT_FALSE(partition.update({{1, 1}, {1, 1}}, 2));
-  EXPECT_TRUE(partition.update({{1, 2}, {4, 5}}, 3));
+  EXPECT_FALSE(partition.update({}, true, 0));
+  EXPECT_FALSE(partition.update({{1, 2, 3}, {4}}, true, 1));
+  EXPECT_FALSE(partition.update({{1, 1}, {1, 1}}, true, 2));
+  EXPECT_TRUE(partition.update({{1, 2}, {4, 5}}, true, 3));
 }
 
 TEST(Closest, IsTheSmallestDistance) {

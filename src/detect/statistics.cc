@@ -101,6 +101,16 @@ void Statistics::fill_closest() {
   }
 }
 
+bool weigh_alike(const StepRecord& record) {
+  return std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
+    const auto told = [](const MicroBatch& m) { return m.weight != 1; };
+    const auto other_size = [&](const MicroBatch& m) { return m.tokens != w.micro.front().tokens; };
+    const bool even_rows = w.micro_batches == 0 || w.samples.rows % w.micro_batches == 0;
+    return std::ranges::any_of(w.micro, told) ||
+           (even_rows && std::ranges::none_of(w.micro, other_size));
+  });
+}
+
 bool practically_zero(const StepRecord& record, const GroupRecord& group) {
   constexpr double kRounding = 1e-6;  // of the whole gradient's norm
   const std::size_t n = std::min(record.workers.size(), group.norms.size());

@@ -19,6 +19,7 @@
 #include "checks/data/token_shares.h"
 #include "checks/engine/rules.h"
 #include "checks/gradient/deviation.h"
+#include "detect/statistics.h"
 
 namespace presum::checks {
 namespace {
@@ -159,8 +160,11 @@ class Statistics final : public Rule {
     note(&kPairTooSimilar, watched(Statistic::kPair),
          some_cosine(context.record) ? "All pairs had equal cosines so far: none stands out."
                                      : "No cosines of pairs: that takes three ranks and sketches.");
-    note(&kTooConsistent, watched(Statistic::kMicroBatch),
-         "No losses of micro-batches, two or more a rank, were comparable so far.");
+    compared_ += watched(Statistic::kMicroBatch) && detect::weigh_alike(context.record) ? 1 : 0;
+    note(&kTooConsistent, compared_ > 0,
+         watched(Statistic::kMicroBatch)
+             ? "A step's micro-batches have other sizes: how their losses weigh is not known."
+             : "No losses of micro-batches, two or more a rank, were comparable so far.");
     losses_ += watched(Statistic::kLoss) ? 1 : 0;
     if (losses_ > 0 && losses_ <= kNoEvents) return log.cannot(&kLossEvent, kTooEarly);
     note(&kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
@@ -229,7 +233,8 @@ class Statistics final : public Rule {
   StaticData data_;
   TokenShares tokens_;
   RecentGradients gradients_;
-  std::uint64_t losses_ = 0;  // steps in which losses were watched
+  std::uint64_t losses_ = 0;    // steps in which losses were watched
+  std::uint64_t compared_ = 0;  // in which micro-batches were compared
 };
 
 }  // namespace
@@ -289,7 +294,10 @@ constinit const CheckInfo kTooConsistent{
     .compares = "whether ranks differ as much as their micro-batches do",
     .fires = "with the alarm",
     .consequence = "The mean over ranks is no better than one of them.",
-    .cannot_see = "Runs with one micro-batch a step.",
+    .cannot_see =
+        "Runs with one micro-batch a step, or with micro-batches of other sizes whose weights are "
+        "not "
+        "told.",
     .mistake = "for batch in load_dataset(path, streaming=True):  # no split_dataset_by_node",
     .fix =
         "Look whether all ranks read the same data: their average is no better than one of them.",
