@@ -71,7 +71,7 @@ class Loader:
         self._dataset = _reference(dataset)
         self._sampler: Description | None = None
         self.passes: Passes = earlier.passes if earlier else Passes()
-        self.place: int | None = None  # of the samples among a batch's tensors, once it is known
+        self.places: frozenset[int] = frozenset()  # of samples among a batch's tensors, once known
         self.data = data
 
     def of(self, source: Any) -> bool:
@@ -158,7 +158,7 @@ class Batch:
 
     def labels(self) -> int:
         """One hash of the tensors beside the samples."""
-        beside = (p for p in self._beside if p != self.of.loader.place)
+        beside = (p for p in self._beside if p not in self.of.loader.places)
         return sum((2 * p + 1) * self._beside[p] for p in beside) & WORD
 
 
@@ -322,7 +322,7 @@ class LoaderEvents:
         of = iteration.of
         if of is None:
             return  # it began before anyone listened
-        batch = Batch(of, of.handed_out, indices, _hashes(data, of.loader.place))
+        batch = Batch(of, of.handed_out, indices, _hashes(data, of.loader.places))
         of.handed_out += 1
         if self._ahead:
             self._recent.append(batch)
@@ -356,15 +356,15 @@ def _indices(iterator: Any, index: Any) -> Indices | None:
     return tuple(map(int, entries)) if known else None
 
 
-def _hashes(data: Any, place: int | None) -> TensorHashes:
-    """Those of a batch whose samples are at a place, or at one of the first ones."""
+def _hashes(data: Any, places: frozenset[int]) -> TensorHashes:
+    """Those of a batch whose samples are at these places, or at one of the first ones."""
     inside = data if isinstance(data, (list, tuple)) else [data]
     tensors = tensors_among(("", value) for value in inside).readable
-    return TensorHashes(_row_hashes(tensors, place), _label_hashes(tensors, place))
+    return TensorHashes(_row_hashes(tensors, places), _label_hashes(tensors, places))
 
 
-def _label_hashes(tensors: NamedTensors, place: int | None) -> dict[int, int]:
-    beside = ((p, x.detach()) for p, (_, x) in enumerate(tensors[:OTHERS_MAX]) if p != place)
+def _label_hashes(tensors: NamedTensors, places: frozenset[int]) -> dict[int, int]:
+    beside = ((p, x.detach()) for p, (_, x) in enumerate(tensors[:OTHERS_MAX]) if p not in places)
     return {p: _first_bytes(x) for p, x in beside if x.is_cpu and not x.is_complex()}
 
 
@@ -374,12 +374,10 @@ def _first_bytes(x: torch.Tensor) -> int:
     return hash_bytes(flat.numpy().data)
 
 
-def _row_hashes(tensors: NamedTensors, place: int | None) -> dict[int, list[int]]:
+def _row_hashes(tensors: NamedTensors, places: frozenset[int]) -> dict[int, list[int]]:
     likely = samples_among(tensors)
-    places = (
-        [place] if place is not None else sorted(range(len(tensors)), key=lambda p: p != likely)
-    )
-    on_host = [p for p in places[:CANDIDATES_MAX] if p < len(tensors) and tensors[p][1].is_cpu]
+    candidates = sorted(places) or sorted(range(len(tensors)), key=lambda p: p != likely)
+    on_host = [p for p in candidates[:CANDIDATES_MAX] if p < len(tensors) and tensors[p][1].is_cpu]
     hashes = ((p, hash_tensor(tensors, p, elements_max=ELEMENTS_MAX)) for p in on_host)
     return {p: found for p, found in hashes if isinstance(found, list)}
 

@@ -19,20 +19,21 @@ from presum.fingerprints.samplers import DEPTH_MAX, Description, inner_loader
 QUEUE_MAX = 64
 
 
-class SampleOrigin(NamedTuple):
-    """Where the samples of a micro-batch came from."""
-
-    loader: Loader
-    batch: Batch | None
-    indices: tuple[int, ...]
-
-
 class KnownRow(NamedTuple):
     """One row that a loader handed out."""
 
     batch: Batch
     place: int  # of the tensor in the batch
     row: int
+
+
+class SampleOrigin(NamedTuple):
+    """Where the samples of a micro-batch came from."""
+
+    loader: Loader
+    batch: Batch | None
+    indices: tuple[int, ...]
+    rows: Sequence[KnownRow] = ()
 
 
 class ForwardState(NamedTuple):
@@ -118,8 +119,8 @@ class BatchFinder:
             self._by_hash = True
             self._queue.clear()
             batch = known[-1].batch
-            batch.of.loader.place = known[-1].place
-            return SampleOrigin(batch.of.loader, batch, _indices(known, len(found)))
+            batch.of.loader.places |= {row.place for row in known}
+            return SampleOrigin(batch.of.loader, batch, _indices(known, len(found)), known)
         if self._by_hash or len(self._loaders) != 1:
             return None
         return self._in_order(len(hashes), guess)
@@ -151,6 +152,18 @@ def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:
     if len(known) < rows or any(len(of_batch) != count for of_batch, count, _ in each):
         return ()
     return tuple(of_batch[row] for of_batch, _, row in each)
+
+
+def first_columns(sources: Sequence[SampleOrigin | None]) -> list[bool]:
+    """Of a step's micro-batches, whether each is the first that has its samples: two forward
+    passes may be given two columns of one batch (pairs of texts), which were drawn once."""
+    drawn: set[tuple[int, int]] = set()
+    first = []
+    for source in sources:
+        samples = {(id(known.batch), known.row) for known in source.rows} if source else set()
+        first.append(not samples or not samples <= drawn)
+        drawn |= samples
+    return first
 
 
 def _sources(data: Any) -> list[Any]:

@@ -7,7 +7,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import torch
@@ -21,7 +21,14 @@ from presum.fingerprints.loaders import LOADER_EVENTS, Batch
 from presum.fingerprints.precision import ForwardPrecision
 from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
-from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardState, describe
+from presum.fingerprints.samples import (
+    BatchFinder,
+    BatchGuess,
+    ForwardState,
+    SampleOrigin,
+    describe,
+    first_columns,
+)
 from presum.fingerprints.settings import (
     MODES_EVERY,
     REFRESHED_EVERY,
@@ -306,8 +313,11 @@ class StepFingerprints:
         for kind, value in prints.values:
             step.fingerprint(kind, int(value))
         self.report_states(prints.states, step)
-        self._families.call("data", self._report_rows, prints.rows, step)
-        self._families.call("sampler", self._report_sources, prints.rows, step)
+        rows = prints.rows
+        sources = self._families.call("sampler", self._sources_of, rows) or [None] * len(rows)
+        drawn = first_columns(sources)
+        self._families.call("data", self._report_rows, [*compress(rows, drawn)], step)
+        self._families.call("sampler", self._report_sources, [*compress(sources, drawn)], step)
 
     def report_states(self, states: Sequence[LateStates], to: EndedStep | Observer) -> None:
         """Of tensors on a device, once their numbers are there."""
@@ -323,8 +333,10 @@ class StepFingerprints:
         for micro in rows:
             step.rows(list(micro.hashes), int(micro.others) & WORD)
 
-    def _report_sources(self, rows: list[MicroBatchSamples], step: EndedStep) -> None:
-        sources = [self._samples.find(list(r.hashes), r.guess, r.state) for r in rows]
+    def _sources_of(self, rows: list[MicroBatchSamples]) -> list[SampleOrigin | None]:
+        return [self._samples.find(list(r.hashes), r.guess, r.state) for r in rows]
+
+    def _report_sources(self, sources: list[SampleOrigin | None], step: EndedStep) -> None:
         known = [source for source in sources if source is not None]
         for batch in (source.batch for source in known):
             if batch is not None:

@@ -371,3 +371,14 @@ def test_loader_workers_and_forks_do_not_watch(
         assert os.waitpid(child, 0)[1] == 0
         list(loader_of(dataset()))
         assert len(offered) == 6
+
+
+def test_two_columns_of_one_batch_are_one_draw_of_its_samples(training: Training) -> None:
+    first = torch.arange(96.0).reshape(24, 4)
+    second = torch.where(torch.arange(24)[:, None] % 2 == 0, first, first + 1000)
+    with training.watched():
+        for a, b in loader_of(TensorDataset(first, second)):
+            loss = training.model(a)["loss"] + training.model(b)["loss"]
+            loss.backward()
+    assert indices(training) == [[*range(at, at + 4)] for at in range(0, 24, 4)]
+    assert [len(step.samples) for step in training.steps] == [4] * 6

@@ -104,6 +104,8 @@ class Doubled {
   const DrawnPass& pass() const { return pass_; }
   double all() const { return all_; }
   double between() const { return between_; }  // of them, by another worker than the first
+  // By one worker, also within one step, where equal records show as well.
+  double within() const { return all_ - between_ + within_step_; }
   double exact() const { return exact_; }      // of them, with equal indices
   const std::map<std::uint32_t, Part>& by_rank() const { return by_rank_; }
 
@@ -118,6 +120,10 @@ class Doubled {
 
   void count(const DrawnAgain& again) {
     const double each = std::ldexp(1.0, static_cast<int>(pass_.bits));
+    if (again.rank == again.first_rank && again.step == again.first_step) {
+      within_step_ += each;  // it was drawn once
+      return;
+    }
     all_ += each;
     if (again.same_index) exact_ += each;
     by_rank_[again.rank].involved += each;
@@ -132,14 +138,14 @@ class Doubled {
   double all_ = 0;
   double between_ = 0;
   double exact_ = 0;
+  double within_step_ = 0;
   std::map<std::uint32_t, Part> by_rank_;
 };
 
 // By chance, records that are equal in the data set fall to other workers W - 1 times as often as
 // to the same one again. Overlap is far beyond that.
 bool beyond_equal_records(const Doubled& doubled, double workers) {
-  const double within = doubled.all() - doubled.between();
-  return doubled.between() > kOfChance * (workers - 1) * (within + kFew) &&
+  return doubled.between() > kOfChance * (workers - 1) * (doubled.within() + kFew) &&
          doubled.between() > kShare * static_cast<double>(doubled.pass().drawn);
 }
 

@@ -317,6 +317,16 @@ TEST(Overlap, DrawingWithReplacementIsNotJudged) {
   EXPECT_EQ(w.check("overlapping-data").state, State::kNotPossible);
 }
 
+// Hard examples that a program picks several times out of a batch, others in every step.
+TEST(Overlap, ASampleThatComesTwiceInAStepOfARankWasDrawnOnce) {
+  expect_quiet(played(40, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.indices.push_back(x.indices.front());
+      HealthyRun::read(x, x.indices);
+    }
+  }));
+}
+
 TEST(Overlap, AMicroBatchThatIsFedTwice) {
   for (const bool indices : {true, false}) {
     Watched w =
