@@ -106,7 +106,7 @@ class Doubled {
   double between() const { return between_; }  // of them, by another worker than the first
   // By one worker, also within one step, where equal records show as well.
   double within() const { return all_ - between_ + within_step_; }
-  double exact() const { return exact_; }      // of them, with equal indices
+  double exact() const { return exact_; }  // of them, with equal indices
   const std::map<std::uint32_t, Part>& by_rank() const { return by_rank_; }
 
  private:

@@ -5,115 +5,27 @@
 // above 0.2 while weights do not follow the counts. `loss_gap` is the mean distance between the
 // mean of means and the mean over tokens. Exchangeable ranks cannot show it otherwise. Numbers of
 // micro-batches, or else of samples, that differ between ranks in the same way in 5 records in a
-// row are told as they are; samples are information where the program's weights follow them.
+// row are told as they are; samples are information where the program's weights follow them. So are
+// numbers of samples that change, where a rank's mean is off the others' by 5 % after 20, 40, 80,
+// ... steps, and so are its target tokens, where they are known: by 5 standard errors, or where a
+// rank always has the same number.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "checks/data/token_shares.h"
 #include "checks/engine/rules.h"
-#include "checks/engine/split.h"
 
 namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kTokenSteps = 20;
 constexpr double kTokenVariation = 0.2;
-constexpr std::uint64_t kSureOfSizes = 5;  // records in a row
-constexpr const char* kEqual =
-    "Give every rank the same batch size and number of micro-batches, or weight each loss by what "
-    "it is the mean of: the reduction counts all ranks alike.";
-
-struct UnequalSizes {
-  enum class Of : std::uint8_t { kMicroBatches, kSamples };
-
-  Of of = Of::kMicroBatches;
-  std::string by_rank;
-
-  std::string what() const { return of == Of::kMicroBatches ? "micro-batches" : "samples"; }
-  std::uint64_t key() const { return static_cast<std::uint64_t>(of); }
-  static constexpr std::tuple kFields{field("what", &UnequalSizes::what),
-                                      field("by_rank", &UnequalSizes::by_rank)};
-};
-
-std::string sentence(const UnequalSizes& seen, const Who& who) {
-  if (who.everyone) {
-    return fmt::format("{} had different numbers of {} in every step", who.words(), seen.what());
-  }
-  return fmt::format("{} had another number of {} in every step than the others", who.words(),
-                     seen.what());
-}
-
-template <typename SizeOf>
-Split sizes(const StepRecord& record, const SizeOf& size_of) {
-  std::vector<RankValue> held;
-  for (const WorkerRecord& w : record.workers) {
-    const std::uint64_t size = size_of(w);
-    if (size == 0) return {};
-    held.push_back({size, w.rank});
-  }
-  return split(std::move(held));
-}
-
-bool weighted_by_rows(const StepRecord& record) {
-  const auto each = [](const WorkerRecord& w) {
-    return w.weight / static_cast<double>(w.samples.rows);
-  };
-  const double first = each(record.workers.front());
-  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
-    return std::abs(each(w) - first) <= 1e-3 * first;
-  });
-}
-
-void report(const StepContext& context, const Split& sizes, UnequalSizes::Of of,
-            std::uint64_t first_step, bool rows_known, SignalLog& log) {
-  Signal signal = sighting(&kTokenImbalance, context, sizes.blame(), 0.9,
-                           UnequalSizes{.of = of, .by_rank = sizes.text()});
-  signal.first_step = first_step;
-  if (rows_known && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
-  signal.remedy = kEqual;
-  log.add(std::move(signal), kAllSteps);
-}
-
-// Micro-batches of a step, and rows, that are others on some ranks, step after step.
-class BatchSizes {
- public:
-  void update(const StepContext& context, SignalLog& log) {
-    if (!context.complete()) return;
-    const StepRecord& record = context.record;
-    const Split micro = sizes(record, [](const WorkerRecord& w) { return w.micro_batches; });
-    const Split rows = sizes(record, [](const WorkerRecord& w) { return w.samples.rows; });
-    const bool rows_known = rows.known > 0;
-    const bool equal_work = rows_known && !rows.differs();
-    if (lasts(micro_batches_, equal_work ? Split{} : micro, record.step)) {
-      report(context, micro, UnequalSizes::Of::kMicroBatches, micro_batches_.same.first_step,
-             rows_known, log);
-    }
-    if (lasts(rows_, rows, record.step) && !micro.differs()) {
-      report(context, rows, UnequalSizes::Of::kSamples, rows_.same.first_step, true, log);
-    }
-  }
-
- private:
-  struct Lasting {
-    std::string held;  // which ranks hold what
-    Streak same;
-  };
-
-  static bool lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) {
-    const std::string held = sizes.differs() ? sizes.text() : "";
-    if (held != lasting.held) lasting = {held, {}};
-    return lasting.same.see(!held.empty(), step) >= kSureOfSizes;
-  }
-
-  Lasting micro_batches_;
-  Lasting rows_;
-};
-
 struct UnweightedTokens {
   double tokens_cv = kNaN;  // mean over steps of the counts' coefficient of variation
   double loss_gap = kNaN;   // mean distance between the mean of means and the mean over tokens
@@ -158,7 +70,7 @@ class TokenImbalance final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     watch_tokens(context, log);
-    sizes_.update(context, log);
+    sizes_->update(context, log);
   }
 
  private:
@@ -192,7 +104,7 @@ class TokenImbalance final : public Rule {
   double cv_sum_ = 0;
   double gap_sum_ = 0;  // |mean of the workers' losses - mean over tokens|
   std::uint64_t gap_steps_ = 0;
-  BatchSizes sizes_;
+  std::unique_ptr<Rule> sizes_ = make_batch_sizes();
 };
 
 }  // namespace

@@ -16,6 +16,7 @@ class Resume;
 // Parts of other rules.
 std::unique_ptr<Rule> make_layers_reduced();    // of what is made of whole gradients
 std::unique_ptr<Rule> make_repeated_batches();  // as overlapping-data
+std::unique_ptr<Rule> make_batch_sizes();       // as token-imbalance
 
 // A stall that has begun, or is over.
 void report_stall(const Stall& stall, SignalLog& log);

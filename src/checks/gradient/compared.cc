@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/pairs.h"
+#include "checks/engine/mean.h"
 #include "checks/engine/text.h"
 #include "detect/statistics.h"
 
@@ -25,28 +26,11 @@ constexpr double kMostLayerError = 0.15;  // a small layer scatters more
 constexpr double kSameNorm = 1e-3;        // relative
 constexpr std::size_t kLayers = 64;
 
-class Mean {
- public:
-  void add(double x) {
-    if (!std::isfinite(x)) return;
-    ++n_;
-    const double from = x - mean_;
-    mean_ += from / double(n_);
-    squares_ += from * (x - mean_);
-  }
-  double value() const { return n_ < kTell ? kNaN : mean_; }
-  double error() const { return deviation() / std::sqrt(double(n_)); }
-  double deviation() const { return n_ < kTell ? kNaN : std::sqrt(squares_ / double(n_ - 1)); }
-  // Tightly, and as far as is known.
-  bool is(double x, double most_error = kMostError) const {
-    return error() <= most_error && std::abs(value() - x) <= kNear + error();
-  }
-
- private:
-  std::uint64_t n_ = 0;
-  double mean_ = 0;
-  double squares_ = 0;
-};
+// Tightly, and as far as is known.
+bool is(const Mean& seen, double x, double most_error = kMostError) {
+  return seen.count() >= kTell && seen.error() <= most_error &&
+         std::abs(seen.value() - x) <= kNear + seen.error();
+}
 
 bool layer_is(const Mean& layer, double x) {
   return layer.error() <= kMostLayerError &&
@@ -129,7 +113,7 @@ RecentGradients::Ratios RecentGradients::ratios(std::uint32_t replica, std::uint
       out.layers[g].add(beside([g](const Worker& w) { return w.layers[g]; }));
     }
   }
-  std::erase_if(out.layers, [](const Mean& layer) { return std::isnan(layer.value()); });
+  std::erase_if(out.layers, [](const Mean& layer) { return layer.count() < kTell; });
   return out;
 }
 
@@ -178,8 +162,8 @@ Compared RecentGradients::compare(std::uint32_t replica, std::uint64_t first_ste
       const Ratios left = ratios(replica, first_step, divisor.of, sign);
       const double size = std::exp(sign * left.divisor.value());
       if (!(size >= kLeastFactor) || !left.all_layers_at(0)) continue;
-      const bool by_loss = left.loss.is(0) && left.norm.is(0, kMostErrorBesideLoss);
-      const bool by_norm = divisor.may_be_of_a_told_loss && left.norm.is(0, kMostErrorOfNorm) &&
+      const bool by_loss = is(left.loss, 0) && is(left.norm, 0, kMostErrorBesideLoss);
+      const bool by_norm = divisor.may_be_of_a_told_loss && is(left.norm, 0, kMostErrorOfNorm) &&
                            !(std::abs(seen.loss.value()) > kNear + seen.loss.error());
       if (!by_loss && !by_norm) continue;
       out.scales.push_back(fmt::format(fmt::runtime(sign > 0 ? divisor.more : divisor.less),

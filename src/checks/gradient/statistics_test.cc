@@ -346,6 +346,48 @@ void uneven(StepRecord& r) {
   r.loss_mean = sum / static_cast<double>(r.workers.size());
 }
 
+// Rank 1 deals itself 8, 8, 8, 6, 8 and 2 samples, the others 8.
+Break uneven_batches(bool weighted = false) {
+  constexpr std::array<std::uint64_t, 6> kRows{8, 8, 8, 6, 8, 2};
+  return [=](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) {
+      w.samples.rows = w.replica == 1 ? kRows[r.step % 6] : 8;
+      w.tokens = w.samples.rows;
+      if (weighted) w.weight = double(w.samples.rows);
+    }
+  };
+}
+
+TEST(Sizes, ThatChangeAreToldByTheirMeans) {
+  const Expected rank_1{.ranks = {1},
+                        .severity = Severity::kWarning,
+                        .first_step = 0,
+                        .title = "Rank 1 had 6.8 samples a step on average of 20, the others 8"};
+  expect_quiet(played(18, uneven_batches()));
+  expect(played(19, uneven_batches()), "token-imbalance", rank_1);
+  expect(
+      played({.workers = 2}, 40, uneven_batches()), "token-imbalance",
+      {.ranks = {0, 1},
+       .title = "Both ranks had different numbers of samples a step: 8 and 6.75 on average of 40"});
+  expect(played(40, uneven_batches(true)), "token-imbalance", {.severity = Severity::kInfo});
+}
+
+TEST(Sizes, ThatChangeAlikeOnAllRanksAreFine) {
+  const auto chance = [](bool tokens_alike) {
+    return [=](StepRecord& r) {
+      for (WorkerRecord& w : r.workers) {
+        w.samples.rows = 4 + scramble(r.step * 64 + w.replica) % 9;
+        w.tokens = w.samples.rows;
+        if (tokens_alike && w.replica == 1) w.samples.rows *= 2;
+        if (tokens_alike) w.tokens = 100;
+      }
+    };
+  };
+  Watched by_chance = played(700, chance(false));
+  for (const Finding& f : by_chance.findings()) EXPECT_EQ(f.severity, Severity::kInfo) << f.title;
+  expect_quiet(played(200, chance(true)));  // batches of as many tokens
+}
+
 TEST(Tokens, UnevenCountsWithEqualWeightsAreInformation) {
   Watched w = played(18, uneven);
   EXPECT_TRUE(w.findings().empty());

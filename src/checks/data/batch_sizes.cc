@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checks/engine/mean.h"
+#include "checks/engine/rules.h"
+#include "checks/engine/split.h"
+#include "checks/engine/text.h"
+#include "detect/e_values.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::uint64_t kSureOfSizes = 5;  // records in a row
+constexpr double kOff = 0.05;              // of the others' mean: less moves no loss
+constexpr double kErrors = 5;              // standard errors: it is asked a few times a run
+constexpr std::uint64_t kFirstLook = 20;   // steps; then twice as many, and so on
+constexpr const char* kEqual =
+    "Give every rank the same batch size and number of micro-batches, or weight each loss by what "
+    "it is the mean of: the reduction counts all ranks alike.";
+
+struct UnequalSizes {
+  enum class Of : std::uint8_t { kMicroBatches, kSamples };
+
+  Of of = Of::kMicroBatches;
+  std::string by_rank;
+
+  std::string what() const { return of == Of::kMicroBatches ? "micro-batches" : "samples"; }
+  std::uint64_t key() const { return static_cast<std::uint64_t>(of); }
+  static constexpr std::tuple kFields{field("what", &UnequalSizes::what),
+                                      field("by_rank", &UnequalSizes::by_rank)};
+};
+
+std::string sentence(const UnequalSizes& seen, const Who& who) {
+  if (who.everyone) {
+    return fmt::format("{} had different numbers of {} in every step", who.words(), seen.what());
+  }
+  return fmt::format("{} had another number of {} in every step than the others", who.words(),
+                     seen.what());
+}
+
+template <typename SizeOf>
+Split sizes(const StepRecord& record, const SizeOf& size_of) {
+  std::vector<RankValue> held;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t size = size_of(w);
+    if (size == 0) return {};
+    held.push_back({size, w.rank});
+  }
+  return split(std::move(held));
+}
+
+bool weighted_by_rows(const StepRecord& record) {
+  const auto each = [](const WorkerRecord& w) {
+    return w.weight / static_cast<double>(w.samples.rows);
+  };
+  const double first = each(record.workers.front());
+  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
+    return std::abs(each(w) - first) <= 1e-3 * first;
+  });
+}
+
+void report(const StepContext& context, const Split& sizes, UnequalSizes::Of of,
+            std::uint64_t first_step, bool rows_known, SignalLog& log) {
+  Signal signal = sighting(&kTokenImbalance, context, sizes.blame(), 0.9,
+                           UnequalSizes{.of = of, .by_rank = sizes.text()});
+  signal.first_step = first_step;
+  if (rows_known && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
+  signal.remedy = kEqual;
+  log.add(std::move(signal), kAllSteps);
+}
+
+// A rank's samples a step, on average, where their numbers change.
+struct OtherMean {
+  double samples = kNaN;         // of two ranks the first's
+  double samples_others = kNaN;  // the median of the others, or the second's
+  std::uint64_t steps = 0;
+  std::optional<std::uint32_t> of_rank;  // of two ranks
+  std::optional<std::uint32_t> beside_rank;
+
+  static constexpr std::tuple kFields{
+      field("samples", &OtherMean::samples), field("samples_others", &OtherMean::samples_others),
+      field("steps", &OtherMean::steps), field("of_rank", &OtherMean::of_rank),
+      field("beside_rank", &OtherMean::beside_rank)};
+};
+
+std::string sentence(const OtherMean& seen, const Who& who) {
+  if (seen.of_rank) {
+    return fmt::format("{} had different numbers of samples a step: {} and {} on average of {}",
+                       who.words(), number(seen.samples), number(seen.samples_others), seen.steps);
+  }
+  return fmt::format("{} had {} samples a step on average of {}, the others {}", who.words(),
+                     number(seen.samples), seen.steps, number(seen.samples_others));
+}
+
+// Numbers of rows that change from step to step, by worker.
+class MeanSizes {
+ public:
+  void update(const StepContext& context, SignalLog& log) {
+    const auto& workers = context.record.workers;
+    const auto unknown = [](const WorkerRecord& w) { return w.samples.rows == 0; };
+    if (!context.complete() || context.alone() || std::ranges::any_of(workers, unknown)) return;
+    for (const WorkerRecord& w : workers) {
+      Size& size = sizes_[w.replica];
+      size.rows.add(static_cast<double>(w.samples.rows));
+      size.tokens += static_cast<double>(w.tokens);
+    }
+    weighted_ = weighted_ && weighted_by_rows(context.record);
+    if (steps_++ == 0) first_step_ = context.record.step;
+    if (steps_ < next_) return;
+    next_ *= 2;
+    judge(context, log);
+  }
+
+ private:
+  struct Size {
+    Mean rows;
+    double tokens = 0;
+  };
+
+  void judge(const StepContext& context, SignalLog& log) {
+    for (const WorkerRecord& w : context.record.workers) {
+      const Size& own = sizes_[w.replica];
+      std::vector<double> others;
+      std::vector<double> others_tokens;
+      double error = own.rows.error();
+      double least_error = error;
+      for (const WorkerRecord& other : context.record.workers) {
+        if (other.replica == w.replica) continue;
+        const Size& size = sizes_[other.replica];
+        others.push_back(size.rows.value());
+        others_tokens.push_back(size.tokens);
+        error = std::max(error, size.rows.error());
+        least_error = std::min(least_error, size.rows.error());
+      }
+      const double middle = detect::median(others);
+      const double tokens = detect::median(others_tokens);
+      const double off = std::abs(own.rows.value() - middle);
+      const bool as_many_tokens = tokens > 0 && std::abs(own.tokens - tokens) < kOff * tokens;
+      const bool by_chance =
+          least_error > 0 && off < kErrors * error;  // no rank is always the same
+      if (error == 0 || by_chance || off < kOff * middle || as_many_tokens) continue;
+      report(context, w, own.rows.value(), middle, log);
+      if (context.workers() == 2) return;
+    }
+  }
+
+  void report(const StepContext& context, const WorkerRecord& worker, double own, double others,
+              SignalLog& log) const {
+    OtherMean seen{.samples = own, .samples_others = others, .steps = steps_};
+    Blame blame{{worker.rank}, false};
+    if (context.workers() == 2) {
+      blame = of_all(context.record);
+      seen.of_rank = blame.ranks.front();
+      seen.beside_rank = blame.ranks.back();
+    }
+    Signal signal = sighting(&kTokenImbalance, context, std::move(blame), 0.9, seen);
+    signal.first_step = first_step_;
+    if (weighted_) signal.severity = Severity::kInfo;
+    signal.remedy = kEqual;
+    log.add(std::move(signal), kAllSteps);
+  }
+
+  PerWorker<Size> sizes_;
+  std::uint64_t steps_ = 0;
+  std::uint64_t first_step_ = 0;
+  std::uint64_t next_ = kFirstLook;
+  bool weighted_ = true;
+};
+
+// Micro-batches of a step, and rows, that are others on some ranks, step after step.
+class LastingSizes {
+ public:
+  void update(const StepContext& context, SignalLog& log) {
+    if (!context.complete()) return;
+    const StepRecord& record = context.record;
+    const Split micro = sizes(record, [](const WorkerRecord& w) { return w.micro_batches; });
+    const Split rows = sizes(record, [](const WorkerRecord& w) { return w.samples.rows; });
+    const bool rows_known = rows.known > 0;
+    const bool equal_work = rows_known && !rows.differs();
+    if (lasts(micro_batches_, equal_work ? Split{} : micro, record.step)) {
+      report(context, micro, UnequalSizes::Of::kMicroBatches, micro_batches_.same.first_step,
+             rows_known, log);
+    }
+    if (lasts(rows_, rows, record.step) && !micro.differs()) {
+      report(context, rows, UnequalSizes::Of::kSamples, rows_.same.first_step, true, log);
+    }
+  }
+
+ private:
+  struct Lasting {
+    std::string held;  // which ranks hold what
+    Streak same;
+  };
+
+  static bool lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) {
+    const std::string held = sizes.differs() ? sizes.text() : "";
+    if (held != lasting.held) lasting = {held, {}};
+    return lasting.same.see(!held.empty(), step) >= kSureOfSizes;
+  }
+
+  Lasting micro_batches_;
+  Lasting rows_;
+};
+
+// Sizes of batches that differ between ranks. Says it as token-imbalance.
+class BatchSizes final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    lasting_.update(context, log);
+    means_.update(context, log);
+  }
+
+ private:
+  LastingSizes lasting_;
+  MeanSizes means_;
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> make_batch_sizes() { return std::make_unique<BatchSizes>(); }
+
+}  // namespace presum::checks
