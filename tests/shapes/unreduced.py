@@ -78,7 +78,7 @@ def local_steps_between_reductions(run: Training) -> None:
 SHAPES = [
     Shape("leaking-no-sync", going_wrong(leaking, first_is_known=False), findings=NOT_REDUCED),
     Shape("around-the-wrapper", going_wrong(around, first_is_known=True), findings=NOT_REDUCED),
-    Shape("local-sgd", local_sgd, findings=NOT_REDUCED),
+    Shape("local-sgd", local_sgd),
     Shape(
         "local-steps-between-reductions",
         local_steps_between_reductions,

@@ -112,8 +112,8 @@ class LateStates(NamedTuple):
 
 
 class StateSchedule:
-    """Which tensors are hashed when: all at the first step, then one slice after the other; of an
-    optimizer's state one slice from the second step on."""
+    """Which tensors are hashed when: all at the first step, then one slice after the other, and the
+    smallest parameter always; of an optimizer's state one slice from the second step on."""
 
     def __init__(
         self,
@@ -130,6 +130,7 @@ class StateSchedule:
         self._every = every
         spacing = max(1, len(parameters) // SENTINELS)
         self._sentinels = parameters[::spacing]
+        self._smallest = _smallest(parameters)
         self._as_stepped: list[tuple[int, int, int]] | None = None
         self._values: list[torch.Tensor | int | None] = []
         self._places: list[tuple[int, int]] = []  # addresses and elements
@@ -149,7 +150,10 @@ class StateSchedule:
             yield from self._watched_due(step)
             return
         count = len(self._parameters if of is StateKind.PARAMETERS else self._buffers)
-        for index in _slice(step, number, count):
+        indices: Sequence[int] = _slice(step, number, count)
+        if of is StateKind.PARAMETERS and self._smallest is not None:
+            indices = sorted({*indices, self._smallest})
+        for index in indices:
             held = (
                 self._parameters[index]
                 if of is StateKind.PARAMETERS
@@ -255,6 +259,14 @@ def _block(tensor: torch.Tensor) -> torch.Tensor | None:
     if block is not None and block.element_size() == 1:
         return block.view(torch.uint8).to(torch.int16)
     return block
+
+
+def _smallest(parameters: Sequence[weakref.ref[nn.Parameter]]) -> int | None:
+    """The first of those with the fewest elements; None where there is none."""
+    sizes = [
+        (p.numel(), index) for index, held in enumerate(parameters) if (p := held()) is not None
+    ]
+    return min(sizes)[1] if sizes else None
 
 
 def _slice(step: int, number: int, count: int) -> range:

@@ -327,10 +327,13 @@ def changed(packets: Packets, tmp_path: Path, change: Callable[[Any], None], **o
     ]
 
 
-def test_every_parameter_and_buffer_is_hashed_at_the_first_step_and_then_in_turn(
+def test_every_parameter_and_buffer_is_hashed_at_first_and_then_in_turn_the_smallest_always(
     packets: Packets, tmp_path: Path
 ) -> None:
-    def last_bias(model: Model) -> None:  # the fourth parameter
+    def last_weight(model: Model) -> None:  # the third parameter
+        model.layers[1].weight.data += 1e-3
+
+    def last_bias(model: Model) -> None:  # the smallest
         model.layers[1].bias.data += 1e-3
 
     def frozen(model: Model) -> None:  # the first of the others
@@ -339,7 +342,8 @@ def test_every_parameter_and_buffer_is_hashed_at_the_first_step_and_then_in_turn
     def flag(model: Model) -> None:  # the fourth
         model.flags[2] = False
 
-    assert changed(packets, tmp_path, last_bias) == [[1], [], [], [1], [], []]
+    assert changed(packets, tmp_path, last_weight) == [[1], [], [1], [], [], []]
+    assert changed(packets, tmp_path, last_bias) == [[1]] * 6
     assert changed(packets, tmp_path, frozen) == [[5], [], [], [], [], []]
     assert changed(packets, tmp_path, flag) == [[2], [], [], [2], [], []]
 

@@ -32,6 +32,7 @@ struct Diagnoser::State {
   SignalLog log{};
   Draws draws{};
   Passes passes{};
+  Averaging averaging{};
   Rules rules{};
 
   void end_passes() {
@@ -75,7 +76,9 @@ void Diagnoser::update(const StepRecord& record, const detect::StepAlarms& alarm
   const std::vector<Batch> read = batches(record);
   state_->draws.see(record, read);
   state_->passes.see(record);
-  state_->rules.update({record, read, alarms, times, state_->roster, state_->draws}, state_->log);
+  state_->averaging.see(record);
+  state_->rules.update(
+      {record, read, alarms, times, state_->roster, state_->draws, state_->averaging}, state_->log);
   state_->end_passes();
 }
 

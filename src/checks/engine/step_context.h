@@ -17,6 +17,7 @@
 #include "checks/engine/roster.h"
 #include "checks/engine/signal_log.h"
 #include "checks/engine/streak.h"
+#include "checks/state/averaging.h"
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
 #include "presum/step_record.h"
@@ -30,6 +31,7 @@ struct StepContext {
   const detect::TimeAlarms& times;
   const Roster& roster;
   const Draws& draws;
+  const Averaging& averaging;
 
   std::size_t workers() const { return record.workers.size(); }
   bool complete() const { return workers() == record.workers_expected; }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // **no-reduction, reduced-gradient-mismatch, reduction-scale.** The reduced gradient is read at the
 // first step and every 25th. Between these, steps that were not reduced ([step.md](step.md)) are
-// seen as they come. A forward pass around the wrapper raises no finding alone, but explains one.
-// The scale needs sketches, all ranks, and finite gradients: the factor must lie outside 1 ± 0.1
-// and outside 1 ± 6 relative standard errors. A factor that is not the world size, its square or
-// its inverse must be seen at two readings in a row, so a clipped or compressed gradient with a
-// steady loss of norm is named with little confidence. Layer by layer
+// seen as they come. They are information once parameters, which differed, were equal again at
+// three equal distances (local SGD), and until they are not. A forward pass around the wrapper
+// raises no finding alone, but explains one. The scale needs sketches, all ranks, and finite
+// gradients: the factor must lie outside 1 ± 0.1 and outside 1 ± 6 relative standard errors. A
+// factor that is not the world size, its square or its inverse must be seen at two readings in a
+// row, so a clipped or compressed gradient with a steady loss of norm is named with little
+// confidence. Layer by layer
 // ([metrics.md](metrics.md#layer-by-layer)) the mean itself is known: a layer that is a multiple of
 // it, that is the mean of some ranks, that holds a rank's part with another weight or that stayed
 // each rank's own is named at once, if it is not so in all layers. A rank's weights above 0 in all
@@ -40,6 +42,9 @@ constexpr const char* kNotRead =
 constexpr double kScaleOff = 0.1;
 constexpr double kSigmas = 6;
 
+constexpr const char* kLocalSgd =
+    "Nothing, where local SGD is meant: parameters are averaged instead of gradients.";
+
 bool has_reduced(const WorkerRecord& w) { return w.reduced_fingerprint != 0; }
 
 Split reduced_split(const StepRecord& record) {
@@ -73,6 +78,13 @@ Ranks kept_everything(const StepRecord& record) {
 struct NeverDue {
   std::uint64_t unreduced_steps = 0;
   static constexpr std::tuple kFields{field("unreduced_steps", &NeverDue::unreduced_steps)};
+};
+
+struct Averaged {
+  std::uint64_t steps_apart = 0;  // from one average to the next
+  std::uint64_t unreduced_steps = 0;
+  static constexpr std::tuple kFields{field("steps_apart", &Averaged::steps_apart),
+                                      field("unreduced_steps", &Averaged::unreduced_steps)};
 };
 
 struct NothingReduced {
@@ -120,6 +132,11 @@ struct Scaled {
 
 std::string sentence(const NeverDue& /*seen*/, const Who& who) {
   return who.words() + " ran the optimizer on gradients that were never due to be reduced";
+}
+
+std::string sentence(const Averaged& seen, const Who& who) {
+  return fmt::format("{} took optimizer steps of their own and had equal parameters every {} steps",
+                     who.words(), seen.steps_apart);
 }
 
 // Which forward passes went around the wrapper, from "the" to "so "; empty for none.
@@ -183,7 +200,16 @@ class Reduction final : public Rule {
       return steps > std::exchange(unreduced_[w.replica], steps);
     });
     if (blame.ranks.empty()) return;
-    log.add(sighting(&kNoReduction, context, blame, 0.99, NeverDue{most}), 1);
+    if (unreduced_since_ > context.record.step) unreduced_since_ = context.record.step;
+    if (context.averaging.interval() == 0) {
+      return log.add(sighting(&kNoReduction, context, blame, 0.99, NeverDue{most}), 1);
+    }
+    Signal signal =
+        sighting(&kNoReduction, context, blame, 0.99, Averaged{context.averaging.interval(), most});
+    signal.first_step = unreduced_since_;
+    signal.severity = Severity::kInfo;
+    signal.remedy = kLocalSgd;
+    log.replace(&kNoReduction, std::move(signal));
   }
 
   void compare(const StepContext& context, SignalLog& log) {
@@ -273,7 +299,8 @@ class Reduction final : public Rule {
 
   std::unique_ptr<Rule> layers_ = make_layers_reduced();
   PerWorker<std::uint64_t> unreduced_;  // steps so far
-  double last_ratio_ = 0;               // of a reduced norm that was off; 0: it was not
+  std::uint64_t unreduced_since_ = ~std::uint64_t{0};
+  double last_ratio_ = 0;  // of a reduced norm that was off; 0: it was not
 };
 
 }  // namespace
@@ -287,7 +314,9 @@ constinit const CheckInfo kNoReduction{
     .id = "no-reduction",
     .severity = Severity::kCritical,
     .compares = "whether gradients were averaged at all before the optimizer ran",
-    .fires = "now; where reduced gradients are read",
+    .fires =
+        "now; where reduced gradients are read; information where parameters are averaged at equal "
+        "distances",
     .consequence =
         "Every rank trains a model of its own; what is saved is the model of one of them, "
         "trained on its share of the data.",

@@ -2,6 +2,8 @@
 // no-reduction, reduced-gradient-mismatch, reduction-scale.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <functional>
 #include <limits>
 
 #include "checks/engine/testing.h"
@@ -52,6 +54,39 @@ TEST(NoReduction, SaysThatTheWrapperWasGoneAround) {
 
 TEST(NoReduction, AWrapperThatIsGoneAroundButReducesIsFine) {
   expect_quiet(played(40, [](WorkerRecord& x) { set(x, Kind::kWrapperForward, 0); }));
+}
+
+// Parameters differ but right after an average of them.
+Break local_steps(const std::function<bool(std::uint64_t)>& averaged) {
+  return [=](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) {
+      w.number.unreduced = r.step;
+      w.number.window = 0;
+      if (averaged(r.step)) continue;
+      for (StateHash& s : w.states) s.value += w.rank;
+    }
+  };
+}
+
+TEST(NoReduction, IsInformationOnceParametersWereEqualAtThreeEqualDistances) {
+  const auto every_four = local_steps([](std::uint64_t step) { return step % 4 == 0; });
+  expect(played(11, every_four), "no-reduction", {.severity = Severity::kCritical});
+  expect(played(60, every_four), "no-reduction",
+         {.count = 8,
+          .severity = Severity::kInfo,
+          .first_step = 0,
+          .last_step = 60,
+          .title = "All 8 ranks took optimizer steps of their own and had equal parameters every 4 "
+                   "steps"});
+  const auto never = local_steps([](std::uint64_t step) { return step == 0; });
+  EXPECT_EQ(played(60, never).first().severity, Severity::kCritical);
+  const auto now_and_then =
+      local_steps([](std::uint64_t step) { return std::has_single_bit(step); });
+  EXPECT_EQ(played(60, now_and_then).first().severity, Severity::kCritical);
+  const auto stops = local_steps([](std::uint64_t step) { return step % 4 == 0 && step < 40; });
+  const Finding stopped = played(60, stops).first();
+  EXPECT_EQ(stopped.severity, Severity::kCritical) << "no average any more";
+  EXPECT_EQ(stopped.first_step, 40);
 }
 
 TEST(NoReduction, OptimizerStepsOnUnreducedGradientsAreNamedByRank) {

@@ -10,7 +10,8 @@
 // which shards them. `monitor.watch("ema", module_or_tensors)` adds what else must be equal on all
 // ranks; what not all ranks watch by that name is not compared, and told (information). Under FSDP2
 // parameters are hashed shard by shard, and compared between the replicas of one shard (HSDP);
-// where no two ranks hold the same shard, that is not possible.
+// where no two ranks hold the same shard, that is not possible. Under local SGD (no-reduction)
+// nothing of this is said, as long as parameters are equal again at equal distances.
 
 #include <fmt/format.h>
 
@@ -144,12 +145,18 @@ class States final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     last_step_ = context.record.step;
     workers_ = context.workers();
+    const bool averaged = context.averaging.interval() > 0;
+    if (averaged && !averaged_) {
+      for (const StateText& text : kStateTexts) log.replace(text.check, std::nullopt);
+    }
+    averaged_ = averaged;
     report_compared(context, log);
     if (context.alone()) {
       for (const StateText& text : kStateTexts) log.cannot(text.check, kOneWorker);
       return;
     }
     compare_clocks(context, log);
+    if (averaged_) return;  // ranks differ between two averages
     for (const StateText& text : kStateTexts) compare(context, text.kind, log);
     if (context.complete()) compare_watched(context, log);
     looked_[looks_++ % looked_.size()] = context.record.step;
@@ -160,7 +167,7 @@ class States final : public Rule {
   void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
                 SignalLog& log) override {
     const std::uint64_t steps = last.optimizer_steps;
-    if (steps == 0 || last.states.empty()) return;
+    if (steps == 0 || last.states.empty() || averaged_) return;
     if (farewells_.size() >= kClocks && !farewells_.contains(steps)) return;
     Farewells& all = farewells_[steps];
     std::uint64_t difference = 0;
@@ -303,6 +310,7 @@ class States final : public Rule {
   std::array<std::uint64_t, 25> looked_{};
   std::uint64_t looks_ = 0;
   std::array<Groups, 6> differ_;  // all that differed, by StateHash::Kind
+  bool averaged_ = false;         // parameters are, at equal distances
   bool joined_ = false;           // some worker had no input at some step
   Agreement watched_{kUnwatched};
   Agreement steps_{2};   // numbers of optimizer steps
