@@ -278,8 +278,8 @@ def _part(due: DueTensor) -> tuple[HashedState, torch.Tensor] | None:
     """What this rank has of it, if that can be read."""
     shard = shard_of(due.tensor)
     block = None if shard is None else _block(own_part(due.tensor))
-    if shard is None or block is None:
-        return None
+    if shard is None or block is None or (shard and not block.numel()):
+        return None  # an empty shard never changes
     return HashedState(due.of, due.number, shard, due.name), block
 
 

@@ -62,8 +62,7 @@ bool causes(const Signal& cause, const Signal& effect) {
     return cause.check->joins_itself && intersect(cause.ranks, effect.ranks);
   }
   if (!grave_enough(cause, effect)) return false;
-  const bool single = is_statistic(effect.check) && !effect.everyone;
-  if (cause.everyone && single && !cause.check->explains_single_ranks) return false;
+  if (cause.everyone && !effect.everyone && !cause.check->explains_single_ranks) return false;
   return (explains(cause.check, effect.check) && intersect(cause.ranks, effect.ranks)) ||
          leaves_alike(cause, effect) || turns_away(cause, effect);
 }

@@ -83,6 +83,14 @@ TEST(NoReduction, IsInformationOnceParametersWereEqualAtThreeEqualDistances) {
   const auto now_and_then =
       local_steps([](std::uint64_t step) { return std::has_single_bit(step); });
   EXPECT_EQ(played(60, now_and_then).first().severity, Severity::kCritical);
+  const auto rarely = local_steps([](std::uint64_t step) { return step % 50 == 0; });
+  EXPECT_EQ(played(200, rarely).first().severity, Severity::kInfo);
+  const auto a_part = local_steps([](std::uint64_t step) { return step % 25 != 3; });
+  EXPECT_EQ(played(200, a_part).first().severity, Severity::kCritical) << "the rest never moves";
+  const auto reduced = [](StepRecord& r) {
+    if (r.step % 4 != 0) r.workers[2].states[0].value += 1;
+  };
+  EXPECT_EQ(played(60, reduced).first().check, "parameter-desync") << "gradients are reduced";
   const auto stops = local_steps([](std::uint64_t step) { return step % 4 == 0 && step < 40; });
   const Finding stopped = played(60, stops).first();
   EXPECT_EQ(stopped.severity, Severity::kCritical) << "no average any more";

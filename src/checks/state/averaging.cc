@@ -13,18 +13,22 @@ void Averaging::see(const StepRecord& record) {
   if (record.workers.size() < 2 || record.workers.size() < record.workers_expected) return;
   const auto shards = shards_of(record, kKind);
   if (shards.empty()) return;
-  if (std::ranges::any_of(shards,
-                          [&](auto shard) { return !differing(record, kKind, shard).empty(); })) {
-    apart_ = true;
-    if (record.step - equal_at_ >= distance_) times_ = 0;
+  const std::uint64_t part = looks_++ % kRound;
+  const auto differs = [&](auto shard) { return !differing(record, kKind, shard).empty(); };
+  if (std::ranges::any_of(shards, differs)) {
+    const auto unreduced = [](const WorkerRecord& w) {
+      return w.number.unreduced > 0 || !w.number.is_reduced();
+    };
+    apart_ = std::ranges::all_of(record.workers, unreduced);
+    apart_parts_.set(part);
+    if (record.step - again_at_ >= distance_) times_ = 0;
     return;
   }
-  if (std::exchange(apart_, false)) {
-    const std::uint64_t distance = record.step - equal_at_;
-    times_ = distance == distance_ ? times_ + 1 : 1;
-    distance_ = distance;
-  }
-  equal_at_ = record.step;
+  if (!std::exchange(apart_, false)) return;
+  const std::uint64_t distance = record.step - std::exchange(again_at_, record.step);
+  const bool shows = distance % kRound != 0 || apart_parts_[part];
+  times_ = !shows ? 0 : distance == distance_ ? times_ + 1 : 1;
+  distance_ = distance;
 }
 
 }  // namespace presum::checks

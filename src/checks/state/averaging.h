@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 
 #include "presum/step_record.h"
 
 namespace presum::checks {
 
-// Whether the ranks' parameters differ and become equal again at equal distances: local SGD, whose
-// ranks take steps of their own and average their parameters now and then. Not synchronized.
+// Whether the parameters of ranks that reduce no gradient differ and become equal again at equal
+// distances: local SGD, whose ranks average their parameters now and then. A part of the parameters
+// that never differs is hashed again in every 25th record: equal at such distances counts where the
+// same part was seen to differ. Not synchronized.
 class Averaging {
  public:
   // REQUIRES: ascending steps.
@@ -19,9 +22,12 @@ class Averaging {
 
  private:
   static constexpr std::uint64_t kTimes = 3;
+  static constexpr std::uint64_t kRound = 25;
 
-  bool apart_ = false;  // they were, since they were equal last
-  std::uint64_t equal_at_ = 0;
+  std::uint64_t looks_ = 0;
+  std::bitset<kRound> apart_parts_;  // that were ever seen to differ
+  bool apart_ = false;               // something did, since all was equal
+  std::uint64_t again_at_ = 0;       // the step at which all was equal again
   std::uint64_t distance_ = 0;
   std::uint64_t times_ = 0;
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// **no-progress.** Followed on one rank, from the hashes of parameters (a part of 25 at a step),
-// over the steps in which an optimizer stepped, its first group's learning rate is above zero and
-// the gradient is not zero: 25 of them since something changed, and all parts hashed after some of
-// them. So a warm-up from zero is quiet, as is a step that a loss scaler leaves out. Where presum
-// was given no optimizer, or one that holds none of the parameters, it looks at the steps of all
-// optimizers of the process. Those of one that holds parameters of the model count; those of one
-// that holds nothing that is watched count where no optimizer of the process holds any of the
+// **no-progress.** Followed on each of 64 ranks, from the hashes of parameters (a part of 25 at a
+// step), over the steps in which an optimizer stepped, its first group's learning rate is above
+// zero and the gradient is not zero: 25 of them since something changed, and all parts hashed after
+// some of them. So a warm-up from zero is quiet, as is a step that a loss scaler leaves out. Where
+// presum was given no optimizer, or one that holds none of the parameters, it looks at the steps of
+// all optimizers of the process. Those of one that holds parameters of the model count; those of
+// one that holds nothing that is watched count where no optimizer of the process holds any of the
 // model's (a GAN's discriminator is another model's, and the generator's own optimizer holds it).
 // If such an optimizer has no gradient either, before and after its step, and a sample of the
 // parameters (4, 64 elements of each) stands still until the next forward pass, it was built before
@@ -29,31 +29,24 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
-#include "base/hash.h"
 #include "checks/engine/rules.h"
 #include "checks/engine/text.h"
+#include "checks/state/still.h"
 
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kRound = 25;  // records in which all of a model is hashed once
-constexpr std::uint64_t kKept = 2 * kRound;
-constexpr std::uint64_t kParts = kRound + 1;  // looks until all parts were seen: the first is whole
-constexpr std::size_t kGroups = 65536;
+constexpr std::size_t kFollowed = 64;  // workers: each costs what it hashes in 50 records
 constexpr std::size_t kNamesShown = 4;
 constexpr double kMost = 0.5;
-constexpr const char* kAtRest = "layers_at_rest";
 constexpr std::uint64_t kSureSamples = 3;  // samples
-
-double learning_rate(const WorkerRecord& worker) {
-  return real_of(worker, FingerprintKind::kLearningRate);
-}
 
 struct NothingChanged {
   std::uint64_t steps_without_change = 0;
@@ -119,16 +112,12 @@ std::string sentence(const RoundedAway& seen, const Who& who) {
 struct Layers {
   std::vector<std::string> names;
   std::uint64_t first_step = std::numeric_limits<std::uint64_t>::max();
-};
 
-Signal signal_of(const Layers& layers, LayersUnchanged::Why why, const StepContext& context) {
-  Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.9,
-                           LayersUnchanged{first_names(layers.names, kNamesShown, std::identity{}),
-                                           layers.names.size(), why});
-  signal.first_step = std::min(layers.first_step, context.record.step);
-  signal.severity = Severity::kWarning;
-  return signal;
-}
+  void add(std::string name, std::uint64_t since) {
+    names.push_back(std::move(name));
+    first_step = std::min(first_step, since);
+  }
+};
 
 // "a, b" is a and b. A fact that was too long ends in "...".
 struct Listed {
@@ -145,157 +134,135 @@ struct Listed {
   bool cut = false;
 };
 
+// Layers as a rank tells of them.
+struct Told {
+  Told(const Roster& roster, std::uint32_t rank)
+      : resting(roster.fact_of(rank, "layers_at_rest")),
+        scalars(roster.fact_of(rank, "layers_of_one_element")) {}
+  // Whether its learning rate is 0, or it is a scalar, which may lie at a bound of the program's.
+  bool may_rest(const std::string& name) const {
+    return resting.cut || scalars.cut || resting.contains(name) || scalars.contains(name);
+  }
+
+  Listed resting;
+  Listed scalars;
+};
+
 // Optimizer steps with a learning rate above zero, on gradients that are not zero, after which
 // every part of the model, or of a layer, that is hashed again is what it was; or after which most
 // elements of 16 bits are; or of optimizers that hold none of the model's parameters where none
-// does. What workers hold differently is parameter-desync's: one worker's hashes are followed.
+// does.
 class NoProgress final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     if (context.workers() == 0) return;
-    const WorkerRecord& worker = context.record.workers.front();
-    follow(worker, context.record.step);
-    const bool trained = trains(worker);
-    if (!trained || std::isnan(learning_rate(worker))) stands_.clear();  // rates of layers, too
+    for (std::size_t i = 0; i < followed(context); ++i) {
+      still_[context.record.workers[i].replica].see(context.record.workers[i], context.record.step);
+    }
     follow_shares(context, log);
     follow_vain(context, log);
-    tell_what_was_seen(log);
-    if (stands_still()) return report(context, log);
-    for (const GroupRecord& g : context.record.groups) {
-      if (g.norms.empty() || !(g.norms.front() > 0)) stands_.erase(g.id);
-    }
-    look_at_resting(context);
+    tell_what_was_seen(context, log);
+    report_models(context, log);
     report_layers(context, log);
   }
 
  private:
-  struct Held {
-    std::uint64_t step = 0;     // at which it was first seen
-    std::uint64_t look = 0;     // at which it was last seen
-    std::uint64_t trained = 0;  // records with a step before that
-  };
-  // A layer whose parts were what they were whenever they were hashed.
-  struct Stand {
-    std::uint64_t since = 0;    // the look at which that began
-    std::uint64_t repeats = 0;  // values seen again since
-    std::uint64_t first_step = 0;
-    std::uint64_t rested = 0;  // the last look at which nothing was to move it
-  };
-
-  // Whether what the worker did since the record before should have changed its parameters.
-  bool trains(const WorkerRecord& worker) {
-    const std::uint64_t before = std::exchange(steps_, worker.optimizer_step);
-    std::uint64_t steps = value_of(worker, FingerprintKind::kStepsOfOthers);
-    if (worker.optimizer_step > before && learning_rate(worker) > 0) {
-      steps = std::max(steps, worker.optimizer_step - before);
-    }
-    if (steps == 0 || !has_gradient(worker)) return false;
-    ++trained_;
-    taken_ += steps;
-    return true;
+  static std::size_t followed(const StepContext& context) {
+    return std::min(context.workers(), kFollowed);
   }
 
-  void follow(const WorkerRecord& worker, std::uint64_t step) {
-    ++looks_;
-    ++unchanged_;
-    for (const StateHash& state : worker.states) {
-      if (state.kind != StateHash::Kind::kParameters) continue;
-      hashed_ = true;
-      const auto [at, fresh] =
-          held_.try_emplace(mix64(state.value ^ mix64(state.group)), Held{.step = step});
-      Held& held = at->second;
-      const bool ought_to_differ = trained_ > held.trained;
-      held.look = looks_;
-      held.trained = trained_;
-      stand(state, held, fresh);
-      if (fresh) {
-        moved_ = moved_ || looks_ > kParts;
-        unchanged_ = repeats_ = taken_ = 0;
-        trained_before_ = trained_;
-      } else if (ought_to_differ) {
-        first_step_ = repeats_++ == 0 ? held.step : std::min(first_step_, held.step);
-      }
+  // Those of whom something is so; everyone where it is so of all that are followed.
+  template <class IsSo>
+  Blame blame_followed(const StepContext& context, const IsSo& is_so) {
+    Blame out;
+    for (std::size_t i = 0; i < followed(context); ++i) {
+      const WorkerRecord& worker = context.record.workers[i];
+      if (is_so(still_[worker.replica], i)) insert(out.ranks, worker.rank);
     }
-    if (looks_ % kKept == 0) {
-      std::erase_if(held_, [&](const auto& held) { return held.second.look + kKept < looks_; });
-    }
-  }
-
-  // Steps that come now and then are counted until all parts were hashed after some of them.
-  bool stands_still() const {
-    return unchanged_ >= kRound && repeats_ > 0 && trained_ - trained_before_ >= kRound;
+    return out.ranks.size() == followed(context) ? of_all(context.record) : out;
   }
 
   // "Passed" needs parameters that were seen to change: who steps them may not be known.
-  void tell_what_was_seen(SignalLog& log) const {
-    if (!hashed_) return log.cannot(&kNoProgress, "No parameters were hashed.");
-    if (moved_) return log.checked(&kNoProgress);
-    if (trained_ == 0) {
+  void tell_what_was_seen(const StepContext& context, SignalLog& log) {
+    const StillParameters& one = still_[context.record.workers.front().replica];
+    if (!one.hashed()) return log.cannot(&kNoProgress, "No parameters were hashed.");
+    if (one.moved()) return log.checked(&kNoProgress);
+    if (!one.trained()) {
       return log.cannot(&kNoProgress,
                         "No step of an optimizer with a learning rate above 0 was seen, and no "
                         "parameter that changed.");
     }
-    log.waits(&kNoProgress, looks_ <= kParts ? "No part of the model was hashed twice yet."
-                                             : "No parameter was seen to change yet.");
+    log.waits(&kNoProgress, one.hashed_twice() ? "No parameter was seen to change yet."
+                                               : "No part of the model was hashed twice yet.");
   }
 
-  void stand(const StateHash& state, const Held& held, bool fresh) {
-    if (stands_.size() >= kGroups && !stands_.contains(state.group)) return;
-    Stand& layer = stands_[state.group];
-    if (fresh || layer.since == 0) layer = {.since = looks_, .rested = layer.rested};
-    if (!fresh && layer.repeats++ == 0) layer.first_step = held.step;
-  }
-
-  void report(const StepContext& context, SignalLog& log) const {
-    const NothingChanged seen{.steps_without_change = taken_,
-                              .learning_rate = learning_rate(context.record.workers.front()),
-                              .held_by_no_optimizer = in_vain_};
-    Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.95, seen);
-    signal.first_step = std::min(first_step_, context.record.step);
+  void report_models(const StepContext& context, SignalLog& log) {
+    Blame blame = blame_followed(
+        context, [](const StillParameters& still, std::size_t) { return still.all_still(); });
+    if (blame.ranks.empty()) return;
+    const WorkerRecord& one = worker_of(context.record, blame.ranks.front());
+    const StillParameters& still = still_[one.replica];
+    const std::uint64_t first_step = std::min(still.first_step(), context.record.step);
+    Signal signal = sighting(&kNoProgress, context, std::move(blame), 0.95,
+                             NothingChanged{.steps_without_change = still.steps(),
+                                            .learning_rate = learning_rate(one),
+                                            .held_by_no_optimizer = in_vain_});
+    signal.first_step = first_step;
     log.add(std::move(signal));
   }
 
-  // Layers whose learning rate is 0, and scalars, which may lie at a bound of the program's.
-  void look_at_resting(const StepContext& context) {
-    const Listed rest(context.roster.fact(kAtRest));
-    const Listed scalars(context.roster.fact("layers_of_one_element"));
-    if (rest.names.empty() && scalars.names.empty()) return;
-    for (auto& [group, layer] : stands_) {
-      const std::string name = context.roster.group_name(group);
-      const bool may = rest.cut || scalars.cut;
-      if (may || rest.contains(name) || scalars.contains(name)) layer.rested = looks_;
+  // Of every group of ranks, the layers that stood still on just these, and whether they are at
+  // rest.
+  void report_layers(const StepContext& context, SignalLog& log) {
+    ask_facts(context);
+    std::map<std::pair<Ranks, bool>, Layers> standing;
+    for (const GroupRecord& g : context.record.groups) {
+      const std::string name = context.roster.group_name(g.id);
+      std::uint64_t since = std::numeric_limits<std::uint64_t>::max();
+      bool rests = false;
+      const Blame blame = blame_followed(context, [&](StillParameters& still, std::size_t i) {
+        if (still.all_still()) return false;
+        if (i >= g.norms.size() || !(g.norms[i] > 0)) still.forget_layer(g.id);
+        const Told& told = told_[i];
+        if (told.may_rest(name)) still.rests(g.id);
+        const StillParameters::Layer* layer = still.still_layer(g.id);
+        if (layer == nullptr || (still.rested(*layer) && !told.resting.contains(name)))
+          return false;
+        rests = rests || told.resting.contains(name);
+        since = std::min(since, layer->first_step);
+        return true;
+      });
+      if (!blame.ranks.empty()) standing[{blame.ranks, rests}].add(name, since);
+    }
+    for (const auto& [of, layers] : standing) report(context, of.first, of.second, layers, log);
+  }
+
+  void ask_facts(const StepContext& context) {
+    if (asked_ == context.roster.revision() && told_.size() == followed(context)) return;
+    asked_ = context.roster.revision();
+    told_.clear();
+    for (std::size_t i = 0; i < followed(context); ++i) {
+      told_.emplace_back(context.roster, context.record.workers[i].rank);
     }
   }
 
-  void report_layers(const StepContext& context, SignalLog& log) const {
-    const Listed rest(context.roster.fact(kAtRest));
-    const Listed unheld(context.roster.fact("layers_of_no_optimizer"));
-    Layers standing;
-    Layers resting;
-    for (const GroupRecord& g : context.record.groups) {
-      const auto found = stands_.find(g.id);
-      if (found == stands_.end() || found->second.repeats == 0) continue;
-      if (looks_ - found->second.since < kKept) continue;
-      const std::string name = context.roster.group_name(g.id);
-      const bool rests = rest.contains(name);
-      const std::uint64_t rested = found->second.rested;
-      if (!rests && rested > 0 && looks_ - rested < kKept) continue;
-      Layers& layers = rests ? resting : standing;
-      layers.names.push_back(name);
-      layers.first_step = std::min(layers.first_step, found->second.first_step);
-    }
-    if (!resting.names.empty()) {
-      Signal signal = signal_of(resting, LayersUnchanged::Why::kRateIsZero, context);
-      signal.severity = Severity::kInfo;
-      signal.remedy = "Nothing, where that was meant.";
-      log.add(std::move(signal), kAllSteps);
-    }
-    if (standing.names.empty()) return;
-    const bool held_by_none = std::ranges::all_of(
-        standing.names, [&](const std::string& name) { return unheld.contains(name); });
+  void report(const StepContext& context, const Ranks& ranks, bool rests, const Layers& layers,
+              SignalLog& log) const {
     using enum LayersUnchanged::Why;
-    Signal signal = signal_of(standing, held_by_none ? kHeldByNone : kUnknown, context);
-    if (held_by_none) signal.remedy = "Give the optimizer all parameters that are to be trained.";
+    const Listed unheld(context.roster.fact_of(ranks.front(), "layers_of_no_optimizer"));
+    const bool held_by_none = std::ranges::all_of(
+        layers.names, [&](const std::string& name) { return unheld.contains(name); });
+    const auto why = rests ? kRateIsZero : held_by_none ? kHeldByNone : kUnknown;
+    Signal signal =
+        sighting(&kNoProgress, context, {ranks, ranks.size() == context.workers()}, 0.9,
+                 LayersUnchanged{first_names(layers.names, kNamesShown, std::identity{}),
+                                 layers.names.size(), why});
+    signal.first_step = std::min(layers.first_step, context.record.step);
+    signal.severity = rests ? Severity::kInfo : Severity::kWarning;
+    if (rests) signal.remedy = "Nothing, where that was meant.";
+    if (why == kHeldByNone) {
+      signal.remedy = "Give the optimizer all parameters that are to be trained.";
+    }
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -336,23 +303,14 @@ class NoProgress final : public Rule {
         NothingChanged{.steps_without_change = vain_steps_, .held_by_no_optimizer = true}));
   }
 
-  std::unordered_map<std::uint64_t, Held> held_;     // by group and value
-  std::unordered_map<std::uint64_t, Stand> stands_;  // by group; at most 65,536
-  Streak rounded_;                                   // samples of which most stood still
+  PerWorker<StillParameters> still_;
+  std::vector<Told> told_;   // by those that are followed
+  std::uint64_t asked_ = 0;  // the roster's revision
+  Streak rounded_;           // samples of which most stood still
   double sampled_rate_ =
       std::numeric_limits<double>::infinity();  // the learning rate at the last of them
-  std::uint64_t looks_ = 0;
-  std::uint64_t unchanged_ = 0;  // records in a row
-  std::uint64_t repeats_ = 0;    // values seen again in them
-  std::uint64_t first_step_ = 0;
-  std::uint64_t trained_ = 0;         // records with a step that ought to change parameters
-  std::uint64_t trained_before_ = 0;  // likewise, when something changed last
-  std::uint64_t taken_ = 0;           // steps since
-  std::uint64_t steps_ = 0;           // of the optimizer, at the last record
   std::uint64_t vain_steps_ = 0;
   bool in_vain_ = false;  // some were
-  bool hashed_ = false;   // some parameter
-  bool moved_ = false;    // some parameter, as far as hashes tell
 };
 
 }  // namespace
@@ -360,7 +318,7 @@ class NoProgress final : public Rule {
 constexpr FingerprintKind kNoProgressKinds[] = {FingerprintKind::kUnchangedShare,
                                                 FingerprintKind::kStepsOfOthers,
                                                 FingerprintKind::kStepsInVain};
-constexpr Check kNoProgressExplains[] = {&kFrozenGradient};
+constexpr Check kNoProgressExplains[] = {&kFrozenGradient, &kParameterDesync};
 constinit const CheckInfo kNoProgress{
     .id = "no-progress",
     .severity = Severity::kCritical,
@@ -382,9 +340,10 @@ constinit const CheckInfo kNoProgress{
         "is copied, moved or sharded by `fully_shard`), in a group whose learning rate is above 0, "
         "whether gradients are still there at its step, and whether its updates are too small for "
         "their format: bf16 needs fp32 master weights.",
-    .precedence = 290,
+    .precedence = 255,
     .explains = kNoProgressExplains,
     .fingerprints = kNoProgressKinds,
+    .explains_single_ranks = false,
     .make = make<NoProgress>,
 };
 

@@ -78,7 +78,9 @@ constexpr const char* kNames = "a, 0000000000000063";  // that of group 99
 Ids standing_layer(double norm, std::uint64_t steps, std::string* title = nullptr,
                    const std::string& fact = "", const std::string& names = kNames) {
   Watched w;
-  if (!fact.empty()) w.diagnoser.hello(who(0, 0), {.facts = {{fact, names}}});
+  if (!fact.empty()) {
+    w.hello([&](std::uint32_t) { return WorkerFacts{.facts = {{fact, names}}}; });
+  }
   w.play(0, steps, [&](StepRecord& r) {
     hash(r, r.step);
     const std::uint64_t part = r.step % 25;
@@ -100,6 +102,35 @@ TEST(NoProgress, OneLayerThatStandsStillIsNamed) {
   EXPECT_NE(title.find("63"), std::string::npos) << title << ": 99 in hexadecimal digits";
   EXPECT_TRUE(standing_layer(0.5, 70).empty()) << "not all of it was hashed twice";
   EXPECT_TRUE(standing_layer(0, 200).empty()) << "a layer without a gradient";
+}
+
+TEST(NoProgress, WhatStandsStillOnOneRankIsNamedWithIt) {
+  const auto still_on = [](std::uint32_t rank, bool whole) {
+    return played(90, [=](StepRecord& r) {
+      hash(r, r.step);
+      for (WorkerRecord& x : r.workers) {
+        const std::uint64_t at = x.rank == rank ? r.step % 25 : r.step;
+        x.states.push_back({.group = 99, .value = scramble(at + 1000)});
+        if (whole && x.rank == rank) x.states = {x.states.back()};
+      }
+      with_groups(r, 0.5);
+    });
+  };
+  const auto found = [](const Watched& w) {
+    const auto all = w.findings();
+    const auto at = std::ranges::find(all, "no-progress", &Finding::check);
+    return at == all.end() ? Finding{} : *at;
+  };
+  const Finding layer = found(still_on(2, false));
+  EXPECT_EQ(layer.ranks, RankList{2});
+  EXPECT_EQ(layer.title,
+            "Rank 2 took optimizer steps that left 0000000000000063 as before, though gradients "
+            "came there");
+  EXPECT_EQ(layer.also, Ids{"parameter-desync"}) << "which it explains";
+  EXPECT_EQ(layer.severity, Severity::kCritical);
+  const Finding model = found(still_on(3, true));
+  EXPECT_EQ(model.ranks, RankList{3});
+  EXPECT_EQ(model.title, "Rank 3 took optimizer steps that changed no parameter");
 }
 
 TEST(NoProgress, LayersThatNothingIsToMoveAreToldApart) {

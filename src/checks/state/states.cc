@@ -133,7 +133,7 @@ std::string suspects_of_one_layer(std::span<const Signal* const> signals) {
   const Signal& own = *signals.front();
   const auto* seen = own.evidence.as<OtherCopies>();
   if (seen == nullptr || seen->groups_different != 1 || own.ranks.size() != 1) return "";
-  return "a write to that layer on this rank alone, or memory that changed by itself";
+  return "that layer was written to, or not updated, on this rank alone, or its memory changed";
 }
 
 std::string names(const Groups& groups, const Roster& roster) {

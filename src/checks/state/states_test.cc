@@ -31,7 +31,7 @@ TEST(States, OneLayerOfOneRankHasASuspect) {
     return w.first().suspects;
   };
   EXPECT_EQ(suspects(1, 1),
-            "a write to that layer on this rank alone, or memory that changed by itself");
+            "that layer was written to, or not updated, on this rank alone, or its memory changed");
   EXPECT_EQ(suspects(2, 1), "") << "two layers";
   EXPECT_EQ(suspects(1, 2), "") << "two ranks";
 }
