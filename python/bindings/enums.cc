@@ -72,7 +72,8 @@ void bind_enums(nb::module_& m) {
             .value("BUFFERS", State::kBuffers)
             .value("OPTIMIZER", State::kOptimizer)
             .value("WATCHED", State::kWatched)
-            .value("FROZEN", State::kFrozen);
+            .value("FROZEN", State::kFrozen)
+            .value("OUTSIDE", State::kOutside);
       },
       "What a state is a hash of.");
   bind_enum<FingerprintKind>(

@@ -205,10 +205,12 @@ void bind_contents(Class& bound) {
            nb::arg("shard") = 0)
       .def(
           "watched",
-          [](Self& self, std::string_view name, std::uint32_t index, std::uint64_t fingerprint) {
-            self.contents().watched(name, index, fingerprint);
+          [](Self& self, std::string_view name, std::uint32_t index, std::uint64_t fingerprint,
+             StateHash::Kind kind) {
+            self.contents().watched(name, index, fingerprint, kind);
           },
-          nb::arg("name"), nb::arg("index"), nb::arg("fingerprint"))
+          nb::arg("name"), nb::arg("index"), nb::arg("fingerprint"),
+          nb::arg("kind") = StateHash::Kind::kWatched)
       .def("gradient_sums", &gradient_sums<Self>, nb::arg("parameter"), nb::arg("elements"),
            nb::arg("reduced"), nb::arg("sum_squares"), nb::arg("max_abs"), nb::arg("nonfinite"),
            nb::arg("fingerprint"), nb::arg("zeros"))

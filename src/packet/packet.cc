@@ -242,8 +242,9 @@ void fields(Io& io, In<Io, StateHash>& s) {
   std::uint32_t kind = s.kind_and_shard();
   io(s.group, kind, s.value);
   if constexpr (Io::kReads) s = StateHash::of(s.group, kind, s.value);
-  io.require(
-      [&] { return s.kind >= StateHash::Kind::kParameters && s.kind <= StateHash::Kind::kFrozen; });
+  io.require([&] {
+    return s.kind >= StateHash::Kind::kParameters && s.kind <= StateHash::Kind::kOutside;
+  });
 }
 
 template <class Io>

@@ -342,7 +342,7 @@ const std::vector<Damage>& damages() {
        }},
       {"too many indices", [](Step& s) { s.indices.resize(kGroupsMax + 1); }},
       {"a state of kind 0", [](Step& s) { s.states[0].kind = StateHash::Kind{0}; }},
-      {"a state of kind 6", [](Step& s) { s.states[1].kind = StateHash::Kind{6}; }},
+      {"a state of kind 7", [](Step& s) { s.states[1].kind = StateHash::Kind{7}; }},
       {"a state of a huge kind", [](Step& s) { s.states[1].kind = StateHash::Kind{0xFFFFFFFF}; }},
       {"two states of one kind and group", [](Step& s) { s.states[1].kind = s.states[0].kind; }},
       {"too many states",
@@ -469,7 +469,7 @@ TEST(Packet, HostileBytesNeverCrash) {
     EXPECT_LE(d.samples.hashes.size(), d.samples.rows);
     EXPECT_LE(d.samples.thinned, kThinnedMax);
     EXPECT_TRUE(d.gram.empty() || d.gram.size() == gram_size(d.header.identity.replicas));
-    for (const StateHash& state : d.states) EXPECT_LE(state.kind, StateHash::Kind::kFrozen);
+    for (const StateHash& state : d.states) EXPECT_LE(state.kind, StateHash::Kind::kOutside);
   }
   for (int round = 0; round < 2'000; ++round) {
     std::vector<std::byte> bytes(random() % 400);

@@ -127,9 +127,9 @@ Status Contents::state_sum(const Layout& layout, StateHash::Kind kind, std::uint
   return {};
 }
 
-void Contents::watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint) {
-  add_state({.group = name_hash(name), .kind = StateHash::Kind::kWatched},
-            mix64(fingerprint ^ splitmix64(index)));
+void Contents::watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint,
+                       StateHash::Kind kind) {
+  add_state({.group = name_hash(name), .kind = kind}, mix64(fingerprint ^ splitmix64(index)));
 }
 
 void Contents::add_state(StateHash of, std::uint64_t value) {

@@ -62,7 +62,9 @@ struct Contents {
                std::size_t count, std::uint32_t element_bytes, std::uint32_t shard);
   Status state_sum(const Layout& layout, StateHash::Kind kind, std::uint32_t index,
                    std::uint64_t fingerprint, std::uint32_t shard);
-  void watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint);
+  // kind: kWatched or kOutside
+  void watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint,
+               StateHash::Kind kind = StateHash::Kind::kWatched);
 
  private:
   void add_state(StateHash of, std::uint64_t value);

@@ -135,13 +135,15 @@ TEST_F(States, OfAnOptimizerShardsAndWhatIsWatchedStandApart) {
   ASSERT_TRUE(contents_.state_sum(layout_, Kind::kParameters, 0, 5, 3));
   contents_.watched("ema", 0, 7);
   contents_.watched("ema", 1, 7);
-  ASSERT_EQ(found().size(), 5U);
+  contents_.watched("head", 0, 7, Kind::kOutside);
+  ASSERT_EQ(found().size(), 6U);
   EXPECT_EQ(found()[0].value, found()[1].value);
   EXPECT_EQ(found()[1].kind, Kind::kOptimizer);
   EXPECT_EQ(found()[2].kind, Kind::kFrozen);
   EXPECT_EQ(found()[3].shard, 3U);
   EXPECT_EQ(found()[4].group, name_hash("ema"));
   EXPECT_EQ(found()[4].kind, Kind::kWatched);
+  EXPECT_EQ(found()[5].kind, Kind::kOutside);
 }
 
 TEST_F(States, RefuseWhatIsNotKnown) {
@@ -152,7 +154,7 @@ TEST_F(States, RefuseWhatIsNotKnown) {
   };
   for (const Status& status :
        {of(Kind::kParameters, 3, 4), of(Kind::kBuffers, 2, 4), of(Kind{0}, 0, 4),
-        of(Kind::kWatched, 0, 4), of(Kind{6}, 0, 4),
+        of(Kind::kWatched, 0, 4), of(Kind::kOutside, 0, 4),
         of(Kind::kParameters, 0, 4, StateHash::kShardsMax + 1), of(Kind::kParameters, 0, 1),
         of(Kind::kParameters, 0, 0), of(Kind::kParameters, 0, 16),
         contents_.state(layout_, Kind::kParameters, 0, nullptr, 3, 4, 0)}) {

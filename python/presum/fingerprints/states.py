@@ -81,7 +81,7 @@ class DueTensor(NamedTuple):
     of: StateKind
     number: int
     tensor: torch.Tensor
-    name: str = ""  # of what is watched
+    name: str = ""  # of what is watched, or outside
 
 
 class HashedState(NamedTuple):
@@ -93,8 +93,8 @@ class HashedState(NamedTuple):
     name: str
 
     def tell(self, value: int, to: EndedStep | Observer) -> None:
-        if self.of is StateKind.WATCHED:
-            to.watched(self.name, self.number, value)
+        if self.name:
+            to.watched(self.name, self.number, value, self.of)
         else:
             to.state_sum(self.of, self.number, value, self.shard)
 
@@ -125,6 +125,7 @@ class StateSchedule:
     ) -> None:
         self._optimizers = [held for held in optimizers if not shards_state(held())]
         self._watched: dict[str, Callable[[], list[torch.Tensor]]] = {}
+        self._outside: dict[str, weakref.ref[torch.Tensor]] = {}
         self._parameters = parameters
         self._buffers = buffers
         self._every = every
@@ -148,6 +149,9 @@ class StateSchedule:
             return
         if of is StateKind.WATCHED:
             yield from self._watched_due(step)
+            return
+        if of is StateKind.OUTSIDE:
+            yield from self._outside_due(step, number)
             return
         count = len(self._parameters if of is StateKind.PARAMETERS else self._buffers)
         indices: Sequence[int] = _slice(step, number, count)
@@ -174,6 +178,20 @@ class StateSchedule:
             if parameter is not None:
                 for state in states_of(parameter, optimizers):
                     yield DueTensor(StateKind.OPTIMIZER, index, state)
+
+    def outside(self, parameters: dict[str, weakref.ref[torch.Tensor]]) -> bool:
+        """Parameters, by name, that the optimizers hold and no watched model has. Whether there
+        are new names."""
+        new = not parameters.keys() <= self._outside.keys()
+        self._outside = parameters
+        return new
+
+    def _outside_due(self, step: int, number: int) -> Iterator[DueTensor]:
+        names = sorted(self._outside)
+        for index in _slice(step, number, len(names)):
+            held = self._outside[names[index]]()
+            if held is not None:
+                yield DueTensor(StateKind.OUTSIDE, 0, held, names[index])
 
     def _watched_due(self, step: int) -> Iterator[DueTensor]:
         for name, held in self._watched.items():
@@ -328,15 +346,15 @@ def tensors_of(watched: object) -> Callable[[], list[torch.Tensor]]:
 
 def report_on_host(observer: Observer, due: Iterable[DueTensor]) -> None:
     for one in due:
-        watched = one.of is StateKind.WATCHED  # it may lie anywhere
-        if not watched and hash_plain(observer, one.of, one.number, one.tensor):
+        named = bool(one.name)  # it may lie anywhere
+        if not named and hash_plain(observer, one.of, one.number, one.tensor):
             continue
         found = _part(one)
         if found is None:
             continue
         state, block = found
-        if watched:
-            observer.watched(one.name, one.number, int(fingerprint(block)) & WORD)
+        if named:
+            observer.watched(one.name, one.number, int(fingerprint(block)) & WORD, one.of)
         else:
             memory = memory_of(block)
             observer.state(one.of, one.number, *memory, block.element_size(), state.shard)

@@ -18,6 +18,7 @@ from presum.fingerprints.clipping import norm_of, norm_values
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
 from presum.fingerprints.loaders import LOADER_EVENTS, Batch
+from presum.fingerprints.outside import OutsideParameters
 from presum.fingerprints.precision import ForwardPrecision
 from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
@@ -54,6 +55,7 @@ OF_PARAMETERS = (
     StateKind.PARAMETERS,
     StateKind.OPTIMIZER,
     StateKind.WATCHED,
+    StateKind.OUTSIDE,
 )  # hashed with that family
 DRAWS_FIRST = 8  # steps in which it is looked whether the forward pass draws, then in some
 
@@ -163,6 +165,7 @@ class StepFingerprints:
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
         held = [weakref.ref(optimizer) for optimizer in optimizers]
         self._states = StateSchedule(parameters, buffers, held, every=every)
+        self._outside = OutsideParameters(module, optimizers)
         self._samples = BatchFinder(families, module, data)
         self._values: LateValues = []
         self._next: dict[FingerprintKind, int] = {}  # of the step that is to begin
@@ -233,11 +236,20 @@ class StepFingerprints:
         asks = turn < DRAWS_FIRST or turn % REFRESHED_EVERY == 0
         self._before_forward = [*self._values] if self._tells_draws and asks else None
         self._families.call("environment", self._precision.begin, turn)
+        if turn % REFRESHED_EVERY == 0:
+            self._families.call("parameters", self._look_outside)
         self._queued = []
         if on_host:
             self._observer.begin_states()
         for family, kinds in (("parameters", OF_PARAMETERS), (self._others, (StateKind.BUFFERS,))):
             self._families.call(family, self._take_states, kinds, step, on_host)
+
+    def _look_outside(self) -> None:
+        found = self._outside()
+        for name in found:
+            self._observer.watch(name)
+        if self._states.outside(found):
+            self._found()
 
     def _say_facts(self, facts: dict[str, str]) -> None:
         if self._facts.say(facts):

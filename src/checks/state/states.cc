@@ -44,6 +44,9 @@ constexpr const char* kBase =
 
 constexpr const char* kWatchedRemedy =
     "Update what is watched on every rank alike, from equal values; or broadcast it from one rank.";
+constexpr const char* kOutsideRemedy =
+    "Put the module that they belong to into the model before that is wrapped, or wrap it too: "
+    "nothing reduces their gradients.";
 constexpr const char* kOwnBuffers =
     "FSDP2 keeps each rank's own buffers: use synchronized BatchNorm, or average them before the "
     "model is evaluated or saved.";
@@ -57,9 +60,11 @@ struct StateText {
   const char* not_known;  // why nothing can be said
 };
 
-constexpr std::array<StateText, 5> kStateTexts{{
+constexpr std::array<StateText, 6> kStateTexts{{
     {Kind::kParameters, &kParameterDesync, "parameters", "No parameters were hashed."},
     {Kind::kFrozen, &kParameterDesync, "frozen parameters", "No parameters were hashed."},
+    {Kind::kOutside, &kParameterDesync,
+     "parameters that are in the optimizer and in no watched model", "No parameters were hashed."},
     {Kind::kBuffers, &kBufferDesync, "buffers",
      "The model has no shared buffers, or none were hashed."},
     {Kind::kOptimizer, &kStateDesync, "optimizer state",
@@ -286,6 +291,7 @@ class States final : public Rule {
                              kind == Kind::kParameters ? 0.99 : 0.95, std::move(seen));
     if (kind == Kind::kFrozen) signal.remedy = kBase;
     if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
+    if (kind == Kind::kOutside) signal.remedy = kOutsideRemedy;
     if (kind == Kind::kBuffers && roster.fact("wrapper") == "FSDP2") {
       signal.severity = Severity::kInfo;  // nothing broadcasts them there
       signal.remedy = kOwnBuffers;
@@ -309,7 +315,7 @@ class States final : public Rule {
   // Steps of the last records, in turn: so many later the same part of the model is hashed again.
   std::array<std::uint64_t, 25> looked_{};
   std::uint64_t looks_ = 0;
-  std::array<Groups, 6> differ_;  // all that differed, by StateHash::Kind
+  std::array<Groups, 7> differ_;  // all that differed, by StateHash::Kind
   bool averaged_ = false;         // parameters are, at equal distances
   bool joined_ = false;           // some worker had no input at some step
   Agreement watched_{kUnwatched};

@@ -51,6 +51,24 @@ TEST(States, SaysWhenTheSamePartWasHashedBefore) {
   EXPECT_EQ(equal_until(0, 0, 30), std::nullopt);
 }
 
+TEST(States, ParametersOfTheOptimizerInNoModelAreNamed) {
+  Watched w;
+  w.diagnoser.hello(who(0, 0), {"h", {}, {{9, 0, "parameter 6 (4x16)"}}});
+  w.play(0, 3, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.states.push_back({9, StateHash::Kind::kOutside, r.step == 0 ? 7U : x.rank});
+    }
+  });
+  expect(w, "parameter-desync",
+         {.count = 8,
+          .severity = Severity::kCritical,
+          .first_step = 1,
+          .title = "All 8 ranks held different parameters that are in the optimizer and in no "
+                   "watched model",
+          .remedy = "wrap it too"});
+  EXPECT_EQ(text_of(w.first(), "groups"), "parameter 6 (4x16)");
+}
+
 TEST(States, ModelsThatAllDifferAreEveryonesFault) {
   Watched w = played(0, [](WorkerRecord& x) { x.states[0].value += x.rank; });
   expect(w, "parameter-desync", {.count = 8});
