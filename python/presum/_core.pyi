@@ -187,6 +187,8 @@ class FingerprintKind(enum.IntEnum):
 
     BELOW_FP16 = 83
 
+    LOSS_SCALE = 84
+
 class Late:
     """A number that is still on its device: its place."""
 

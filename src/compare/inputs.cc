@@ -21,7 +21,8 @@ constexpr std::array kNoSettings = {
     kUnreadInputs,  kNormBatches,       kForwardDraws,   kLabels,         kZeroShare,
     kDataEnded,     kClipNorm,          kClippedNorm,    kGradNormTold,   kGradNormThen,
     kPassesCleared, kForwardsDetached,  kGradChanged,    kUnchangedShare, kRecomputed,
-    kClipLimit,     kComparedDifferent, kStepsOfOthers,  kStepsInVain,    kBelowFp16};
+    kClipLimit,     kComparedDifferent, kStepsOfOthers,  kStepsInVain,    kBelowFp16,
+    kLossScale};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {kDataAttributes};
 constexpr std::array kHashes = {kRngTorch,     kRngDevice,   kRngNumpy,        kRngPython,

@@ -70,6 +70,7 @@ constexpr FingerprintInfo kKinds[] = {
     {kStepsOfOthers, "steps_of_others", kNoise, false},
     {kStepsInVain, "steps_in_vain", kNoise, false},
     {kBelowFp16, "below_fp16", kNoise, true},
+    {kLossScale, "loss_scale", kMatch, true},
 };
 
 }  // namespace

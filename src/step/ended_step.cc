@@ -212,12 +212,16 @@ void EndedStep::put_fingerprints() {
 
 Packet EndedStep::packet() {
   if (gradients_) put(*gradients_);
+  const double scale = contents_.scale ? known(*contents_.scale, numbers_) : 1;
+  if (scale != 1) {
+    contents_.fingerprint(kind_of(FingerprintKind::kLossScale),
+                          std::bit_cast<std::uint64_t>(scale));
+  }
   put_fingerprints();
   packet::Step out = out_;
   static_cast<StepReport&>(out) = contents_.report;
   out.gram = contents_.gram;
   if (out.use == StepUse::kKept && is_zero(contents_.after, numbers_)) out.use = StepUse::kUnused;
-  const double scale = contents_.scale ? known(*contents_.scale, numbers_) : 1;
   const bool scale_known = scale > 0 && std::isnormal(scale * scale);
   forget_unknown(out, scale_known);
   thin(out.samples);

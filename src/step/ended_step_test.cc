@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -56,7 +57,11 @@ TEST(EndedStep, IsUnscaledAndPassesOnEverythingElse) {
   EXPECT_EQ(step.micro[0].weight, 2);
   EXPECT_EQ(step.micro[0].tokens, 77U);
   EXPECT_TRUE(std::isnan(step.micro[1].loss));
-  ASSERT_EQ(step.fingerprints.size(), 2U) << "and the share of zeros";
+  ASSERT_EQ(step.fingerprints.size(), 3U) << "and the share of zeros, and the scale";
+  const auto* scale =
+      find_value(step.fingerprints, static_cast<std::uint32_t>(FingerprintKind::kLossScale));
+  ASSERT_NE(scale, nullptr);
+  EXPECT_EQ(std::bit_cast<double>(*scale), 256);
   EXPECT_EQ(step.fingerprints[0].value, 0xF00DU);
   EXPECT_EQ(step.optimizer_step, 6U);
   EXPECT_EQ(step.micro_batches, 2U);

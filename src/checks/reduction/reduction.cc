@@ -41,6 +41,7 @@ constexpr const char* kNotRead =
     "No rank read a reduced gradient (it is read at the first step and every 25th).";
 constexpr double kScaleOff = 0.1;
 constexpr double kSigmas = 6;
+constexpr double kSameNorm = 1e-6;  // relative: of one sum, over one loss scale
 
 constexpr const char* kLocalSgd =
     "Nothing, where local SGD is meant: parameters are averaged instead of gradients.";
@@ -270,6 +271,10 @@ class Reduction final : public Rule {
     const double workers = static_cast<double>(context.workers());
     if (r.workers.size() != r.workers_expected || !local_finite(r)) return;
     const double reduced = r.workers.front().reduced_norm;
+    const bool one_scale = std::ranges::all_of(r.workers, [&](const WorkerRecord& w) {
+      return !has_reduced(w) || std::abs(w.reduced_norm - reduced) <= kSameNorm * reduced;
+    });
+    if (!one_scale) return log.cannot(&kReductionScale, "The ranks' loss scales differ.");
     const double error = r.mean_norm_error / r.mean_norm;
     if (!std::isfinite(reduced) || !(r.mean_norm > 0) || !std::isfinite(error)) {
       return log.cannot(&kReductionScale,

@@ -20,6 +20,12 @@ constexpr const char* kUneven =
     "Give every rank as many batches as the others: `drop_last=True`, a sampler that pads, or a "
     "schedule of a fixed number of steps. Where data stay uneven, train inside `model.join()`.";
 
+constexpr const char* kScale = "loss scale";
+constexpr const char* kOneScale =
+    "Let all ranks find the same non-finite gradients: sum `found_inf` over the ranks before "
+    "`scaler.update()` (torch.distributed.fsdp.sharded_grad_scaler does), or unscale what was "
+    "reduced. Until then the rank with the larger scale has the larger weight in the mean.";
+
 struct OtherOptimizer : Differing {
   std::string data_lengths;  // by rank, where the learning rate alone differs, and as they do
   static constexpr auto kFields = std::tuple_cat(
@@ -31,6 +37,10 @@ std::string sentence(const OtherOptimizer& seen, const Who& who) {
     return who.everyone
                ? "The ranks differ in their learning rate, as in the number of their batches"
                : who.words() + " had another learning rate, and another number of batches";
+  }
+  if (seen.differ == std::vector<std::string>{kScale}) {
+    return who.everyone ? "The ranks differ in their loss scale"
+                        : who.words() + " had another loss scale than the others";
   }
   return (who.everyone ? "The ranks differ in their optimizer: "
                        : who.words() + " had another optimizer: ") +
@@ -61,7 +71,13 @@ std::string uneven_data(const StepContext& context, const Differing& found) {
 class OptimizerMismatch final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
-    Mismatch found = compare_kinds(context, &kOptimizerMismatch);
+    // A scale of its own matters where gradients of several ranks are added up.
+    const auto reduced = [](const WorkerRecord& w) { return w.number.is_reduced(); };
+    const auto all = [](FingerprintKind) { return true; };
+    const auto no_scale = [](FingerprintKind kind) { return kind != FingerprintKind::kLossScale; };
+    const bool sums = std::ranges::all_of(context.record.workers, reduced);
+    Mismatch found = sums ? compare_kinds(context, &kOptimizerMismatch, all)
+                          : compare_kinds(context, &kOptimizerMismatch, no_scale);
     if (!found.looked) return log.cannot(&kOptimizerMismatch, kNotSent);
     log.checked(&kOptimizerMismatch);
     std::vector<std::string>& names = found.seen.differ;
@@ -70,9 +86,11 @@ class OptimizerMismatch final : public Rule {
     OtherOptimizer seen{std::move(found.seen), ""};
     seen.data_lengths = uneven_data(context, seen);
     const bool uneven = !seen.data_lengths.empty();
+    const bool scales = seen.differ == std::vector<std::string>{kScale};
     Signal signal =
         sighting(&kOptimizerMismatch, context, std::move(found.blame), 0.95, std::move(seen));
     if (uneven) signal.remedy = kUneven;
+    if (scales) signal.remedy = kOneScale;
     // Rates that follow each rank's own loss part one after the other.
     log.add(std::move(signal), kAllSteps);
   }
@@ -106,13 +124,14 @@ class OptimizerMismatch final : public Rule {
 
 constexpr FingerprintKind kOptimizerMismatchKinds[] = {
     FingerprintKind::kOptimizerClass, FingerprintKind::kOptimizerSettings,
-    FingerprintKind::kLearningRate, FingerprintKind::kWeightDecay};
+    FingerprintKind::kLearningRate, FingerprintKind::kWeightDecay, FingerprintKind::kLossScale};
 constexpr Check kOptimizerMismatchExplains[] = {&kParameterDesync, &kBufferDesync,   &kStateDesync,
-                                                &kRankOutlier,     &kPairTooSimilar, &kLossEvent};
+                                                &kRankOutlier,     &kPairTooSimilar, &kLossEvent,
+                                                &kReductionScale};
 constinit const CheckInfo kOptimizerMismatch{
     .id = "optimizer-mismatch",
     .severity = Severity::kCritical,
-    .compares = "optimizer class and hyper-parameters of all ranks",
+    .compares = "optimizer class, hyper-parameters and loss scale of all ranks",
     .fires = "now; of more than 64 parameter groups 64 a step, in turn",
     .consequence =
         "Ranks take different steps from the same gradient, so their parameters drift apart.",

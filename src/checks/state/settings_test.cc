@@ -109,6 +109,24 @@ TEST(Optimizer, SettingsAreNamedByWhatWorkersToldOfThem) {
   EXPECT_NE(held(w.first(), "betas").find("2: (0.5, 0.9)"), std::string::npos);
 }
 
+TEST(Optimizer, LossScalesOfTheirOwnAreNamedWithTheRanks) {
+  const auto scaled = [](bool reduced) {
+    return played(4, [=](WorkerRecord& x) {
+      set(x, Kind::kLossScale, x.rank == 1 ? 512.0 : 1024.0);
+      x.reduced_norm /= x.rank == 1 ? 512.0 : 1024.0;
+      if (!reduced) x.number.window = 0;
+    });
+  };
+  expect(scaled(true), "optimizer-mismatch",
+         {.ranks = {1},
+          .severity = Severity::kCritical,
+          .title = "Rank 1 had another loss scale than the others",
+          .remedy = "found_inf"});
+  EXPECT_EQ(held(scaled(true).first(), "loss_scale"), "0,2-7: 1024; 1: 512");
+  EXPECT_EQ(scaled(true).check("reduction-scale").state, CheckRecord::State::kNotPossible);
+  EXPECT_EQ(scaled(false).ids(), Ids{"no-reduction"}) << "scales of steps of their own";
+}
+
 TEST(Optimizer, RatesThatPartOneAfterTheOtherAreOneFinding) {
   Watched w = played(40, [](WorkerRecord& x, StepRecord& r) {
     if (r.step >= 5 * (x.rank + 1)) set(x, Kind::kLearningRate, 5e-4);
