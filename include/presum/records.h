@@ -129,6 +129,7 @@ struct TrainingSnapshot {
     kUnknown = 0,
     kBegun = 1,  // before its first forward pass
     kSaved = 2,  // when the program took its optimizer's state
+    kLeft = 3,   // when its recording ended, as its last optimizer step had left it
   };
   Kind kind = Kind::kUnknown;
   std::uint64_t step = 0;         // the one to come

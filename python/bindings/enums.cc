@@ -76,6 +76,15 @@ void bind_enums(nb::module_& m) {
             .value("OUTSIDE", State::kOutside);
       },
       "What a state is a hash of.");
+  using Snapshot = TrainingSnapshot::Kind;
+  bind_enum<Snapshot>(
+      m, "SnapshotKind",
+      [](auto& bound) {
+        bound.value("BEGUN", Snapshot::kBegun)
+            .value("SAVED", Snapshot::kSaved)
+            .value("LEFT", Snapshot::kLeft);
+      },
+      "When a snapshot was taken.");
   bind_enum<FingerprintKind>(
       m, "FingerprintKind",
       [](auto& bound) {

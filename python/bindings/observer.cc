@@ -206,9 +206,7 @@ void bind_contents(Class& bound) {
       .def(
           "watched",
           [](Self& self, std::string_view name, std::uint32_t index, std::uint64_t fingerprint,
-             StateHash::Kind kind) {
-            self.contents().watched(name, index, fingerprint, kind);
-          },
+             StateHash::Kind kind) { self.contents().watched(name, index, fingerprint, kind); },
           nb::arg("name"), nb::arg("index"), nb::arg("fingerprint"),
           nb::arg("kind") = StateHash::Kind::kWatched)
       .def("gradient_sums", &gradient_sums<Self>, nb::arg("parameter"), nb::arg("elements"),

@@ -32,11 +32,9 @@ void bind_snapshots(nb::module_& m) {
       .def(nb::init<const step::Steps&>(), nb::arg("observer"), nb::keep_alive<1, 2>())
       .def(
           "begin",
-          [](Snapshots& o, bool saved, double optimizer_steps, double learning_rate) {
-            o.begin(saved ? TrainingSnapshot::Kind::kSaved : TrainingSnapshot::Kind::kBegun,
-                    optimizer_steps, learning_rate);
-          },
-          nb::arg("saved"), nb::arg("optimizer_steps"), nb::arg("learning_rate"))
+          [](Snapshots& o, TrainingSnapshot::Kind kind, double optimizer_steps,
+             double learning_rate) { o.begin(kind, optimizer_steps, learning_rate); },
+          nb::arg("kind"), nb::arg("optimizer_steps"), nb::arg("learning_rate"))
       .def("generator", &Snapshots::generator, nb::arg("kind"), nb::arg("value"))
       .def("parameter", &parameter, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
            nb::arg("dtype"), nb::arg("first"), nb::arg("shard"), nb::arg("in_order"))

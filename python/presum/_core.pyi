@@ -72,6 +72,15 @@ class StateKind(enum.Enum):
 
     OUTSIDE = 6
 
+class SnapshotKind(enum.Enum):
+    """When a snapshot was taken."""
+
+    BEGUN = 1
+
+    SAVED = 2
+
+    LEFT = 3
+
 class FingerprintKind(enum.IntEnum):
     """docs/runlog_format.md, kinds of fingerprints."""
 
@@ -434,7 +443,7 @@ class Snapshots:
     """
 
     def __init__(self, observer: Observer) -> None: ...
-    def begin(self, saved: bool, optimizer_steps: float, learning_rate: float) -> None: ...
+    def begin(self, kind: SnapshotKind, optimizer_steps: float, learning_rate: float) -> None: ...
     def generator(self, kind: int, value: int) -> None: ...
     def parameter(
         self,

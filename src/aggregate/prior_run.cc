@@ -86,7 +86,7 @@ Status read_snapshots(const RunLog& log, PriorRuns& out) {
     while (end < snapshots.size() && place_of(snapshots[end]) == place_of(snapshots[i])) {
       more += size_of(snapshots[end++]);
     }
-    const bool saved = snapshots[i].kind == TrainingSnapshot::Kind::kSaved;
+    const bool saved = snapshots[i].kind != TrainingSnapshot::Kind::kBegun;
     if (saved) bytes += more;
     for (; i < end; ++i) {
       checks::PriorRun& prior = out.models[key_of(snapshots[i].model)].prior;

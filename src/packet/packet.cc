@@ -407,8 +407,8 @@ template <class Io>
 void fields(Io& io, In<Io, TrainingSnapshot>& snapshot) {
   io(snapshot.kind, snapshot.step, snapshot.optimizer_steps, snapshot.learning_rate);
   io.require([&] {
-    return snapshot.kind == TrainingSnapshot::Kind::kBegun ||
-           snapshot.kind == TrainingSnapshot::Kind::kSaved;
+    return snapshot.kind >= TrainingSnapshot::Kind::kBegun &&
+           snapshot.kind <= TrainingSnapshot::Kind::kLeft;
   });
 }
 

@@ -480,7 +480,7 @@ TEST(Packet, HostileBytesNeverCrash) {
 
 TEST(Packet, ASnapshotOfNoKnownKindOrWithAGroupTwiceIsDamaged) {
   SnapshotOf sent{.header = sample_step().header};
-  sent.snapshot.kind = static_cast<TrainingSnapshot::Kind>(3);
+  sent.snapshot.kind = static_cast<TrainingSnapshot::Kind>(4);
   EXPECT_FALSE(decode(encode(sent).bytes));
   sent.snapshot.kind = TrainingSnapshot::Kind::kBegun;
   EXPECT_TRUE(decode(encode(sent).bytes));

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a training stands: before its first forward pass, and when a program takes its optimizer's
-state, as it does for a checkpoint. A run that continues is held against these."""
+"""Where a training stands: before its first forward pass, when a program takes its optimizer's
+state, as it does for a checkpoint, and at its end. A run that continues is held against these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from presum._core import Observer
+from presum._core import Observer, SnapshotKind
 from presum._core import Snapshots as SnapshotsPacket
 from presum.devices.blocks import DTYPES, dense, memory_of
 from presum.devices.readable import is_distributed, own_part, readable
@@ -71,7 +71,7 @@ class Snapshots:
         if self._begun:
             return None
         self._begun = True
-        return self._take(saved=False)
+        return self._take(SnapshotKind.BEGUN)
 
     def saved(self, steps: int, optimizer: Optimizer) -> bytes | None:
         """After so many steps of the optimizer, whose state is taken. Nothing where there were
@@ -85,14 +85,18 @@ class Snapshots:
         if steps < self._next - (AT_ONCE - 1) * SPACING:
             return None
         self._next = max(self._next, steps) + SPACING
-        return self._take(saved=True)
+        return self._take(SnapshotKind.SAVED)
 
-    def _take(self, *, saved: bool) -> bytes:
+    def left(self) -> bytes:
+        """At the end of the recording: what the program saves after it is not seen."""
+        return self._take(SnapshotKind.LEFT)
+
+    def _take(self, kind: SnapshotKind) -> bytes:
         alive = [o for held in self._optimizers if (o := held()) is not None]
-        self._told.begin(saved, steps_of(alive), _rate_of(alive))
-        at_loader = [] if saved else self._at_loader
-        for kind, value in [*self._generators(), *at_loader]:
-            self._told.generator(kind, int(value))
+        self._told.begin(kind, steps_of(alive), _rate_of(alive))
+        at_loader = self._at_loader if kind is SnapshotKind.BEGUN else []
+        for generator, value in [*self._generators(), *at_loader]:
+            self._told.generator(generator, int(value))
         stateful = [optimizer for optimizer in alive if not shards_state(optimizer)]
         for index, held in enumerate(self._parameters):
             parameter = held()

@@ -372,6 +372,10 @@ class StepFingerprints:
     def stepped(self) -> None:
         self._families.call("parameters", self._states.stepped)
 
+    def as_stepped(self) -> bool:
+        """Whether the parameters are what the last optimizer step left."""
+        return bool(self._families.call("parameters", self._states.as_stepped))
+
     def final_states(self, *, on_host: bool) -> TakenFingerprints:
         """All parameters as the last optimizer step left them: given to the observer where they are
         in host memory, else queued. Nothing where they were changed since: a worker may load or
@@ -379,7 +383,7 @@ class StepFingerprints:
         self._queued = []
         if on_host:
             self._observer.begin_states()
-        if self._families.call("parameters", self._states.as_stepped):
+        if self.as_stepped():
             self._families.call(
                 "parameters", self._take_states, (StateKind.PARAMETERS,), 0, on_host
             )

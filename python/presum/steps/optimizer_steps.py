@@ -71,6 +71,11 @@ class OptimizerSteps:
             done = self._observer.optimizer_steps_done
             self._tell_snapshot(partial(self._setup.snapshots.saved, done, optimizer))
 
+    def recording_ends(self) -> None:
+        """Where training has left the parameters, if nobody has changed them since."""
+        if self._setup.snapshots is not None and self._setup.fingerprints.as_stepped():
+            self._tell_snapshot(self._setup.snapshots.left)
+
     def model_begins(self) -> None:
         """The first forward pass of a step that is recorded."""
         if self._setup.snapshots is not None:

@@ -191,6 +191,7 @@ class StepRecorder(PassFlags):
     def close(self) -> None:
         """End an open step, hash the parameters for the final note, and remove every hook."""
         Hook(self, self._close_step)()
+        Hook(self, self._optimizers.recording_ends)()
         Hook(self, self._ended.take_final_states)()
         Hook(self, self._ended.await_numbers)()
         self.off = self.ended = True

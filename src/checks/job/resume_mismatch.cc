@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // **resume-mismatch.** Where a training stands is kept when its program takes the optimizer's state
 // (`optimizer.state_dict()` between two steps on the thread that trains, as every checkpoint does;
-// at most once in 10 steps, or four times in fewer) and before the first forward pass of a
-// recording: hashes of parameters and of the optimizer's tensors by layer, a sketch of the
-// parameters, the random generators of each rank. A run in the same folder is held against what was
-// kept at the optimizer step at which it goes on, as the optimizer itself counts (torch's Adam and
-// its kin do; where it does not, by weights that are equal to some that were kept). Of several
-// snapshots at one step (raw and averaged weights) any may fit. *Weights* that differ are named by
-// layer, of shards with the ranks whose own they are, with their distance over their norm and,
-// where they are others that were kept, with these; *optimizer state* likewise; both are critical.
-// Weights that were saved, with an optimizer that has no state or counts otherwise, are
-// information: a warm start, or an optimizer that was not loaded. *Generators* only where some
-// ranks go on with their own and others do not, a warning: as they were before the first forward
-// pass, or where the first loader began, which draws from them. *Samples* of the pass that was
-// interrupted, by index, once every loader has come to its end: those drawn again and, of samplers
-// that deal all, those never, a warning; not where a pass was interrupted twice, and not for
-// samplers that repeat or draw with replacement. A pass that begins anew is information, as is
-// another number of ranks, another learning rate or dtype (then parameters are compared as far as
-// the coarser one tells), or a data set of the same length whose contents differ, or a learning
-// rate that jumps within three steps of the restart as it did not before: a schedule that was not
-// restored. One that goes on from the rate that it finds (`CosineAnnealingLR`) is not seen. Not
-// judged is a step at which nothing was kept, nor another model, nor what not all ranks told, nor a
-// step that a later segment has passed again. The last eight checkpoints of a segment are kept, at
-// 1,072 bytes a layer (FSDP2: and rank); of more than 64 MiB the last ones that are whole count.
-// Under FSDP2 shards add up, so another number of ranks is no difference (sums of floats in another
-// order: 1e-6 of the norm, and 2e-9 by the root of the number of elements); a rank that alone takes
-// its optimizer's state (to log its rate) may leave a later checkpoint untold; where they have no
-// sketch (a device, another dimension than the first) that is not known. Buffers are not compared.
-// Gradients on a device: hashes, without distances.
+// at most once in 10 steps, or four times in fewer), before the first forward pass of a recording
+// and at its end, if nobody has changed the parameters since the last optimizer step (what is saved
+// after `monitor.close()` is not seen): hashes of parameters and of the optimizer's tensors by
+// layer, a sketch of the parameters, the random generators of each rank. A run in the same folder
+// is held against what was kept at the optimizer step at which it goes on, as the optimizer itself
+// counts (torch's Adam and its kin do; where it does not, by weights that are equal to some that
+// were kept). Of several snapshots at one step (raw and averaged weights) any may fit. *Weights*
+// that differ are named by layer, of shards with the ranks whose own they are, with their distance
+// over their norm and, where they are others that were kept, with these; *optimizer state*
+// likewise; both are critical. Weights that were saved, with an optimizer that has no state or
+// counts otherwise, are information: a warm start, or an optimizer that was not loaded.
+// *Generators* only where some ranks go on with their own and others do not, a warning: as they
+// were before the first forward pass, or where the first loader began, which draws from them.
+// *Samples* of the pass that was interrupted, by index, once every loader has come to its end:
+// those drawn again and, of samplers that deal all, those never, a warning; not where a pass was
+// interrupted twice, and not for samplers that repeat or draw with replacement. A pass that begins
+// anew is information, as is another number of ranks, another learning rate or dtype (then
+// parameters are compared as far as the coarser one tells), or a data set of the same length whose
+// contents differ, or a learning rate that jumps within three steps of the restart as it did not
+// before: a schedule that was not restored. One that goes on from the rate that it finds
+// (`CosineAnnealingLR`) is not seen. Not judged is a step at which nothing was kept, nor another
+// model, nor what not all ranks told, nor a step that a later segment has passed again. The last
+// eight checkpoints of a segment are kept, at 1,072 bytes a layer (FSDP2: and rank); of more than
+// 64 MiB the last ones that are whole count. Under FSDP2 shards add up, so another number of ranks
+// is no difference (sums of floats in another order: 1e-6 of the norm, and 2e-9 by the root of the
+// number of elements); a rank that alone takes its optimizer's state (to log its rate) may leave a
+// later checkpoint untold; where they have no sketch (a device, another dimension than the first)
+// that is not known. Buffers are not compared. Gradients on a device: hashes, without distances.
 
 #include "checks/job/resume_mismatch.h"
 
@@ -59,8 +60,8 @@ constexpr const char* kLarge =
 constexpr const char* kUncounted =
     "The optimizer does not count its steps, and the weights are none that were saved.";
 constexpr const char* kNotSaved =
-    "Nothing is known of this number of optimizer steps: nothing was saved while presum watched, "
-    "or something at every few steps.";
+    "Nothing is known of this number of optimizer steps: nothing was saved or left while presum "
+    "watched, or something saved at every few steps.";
 constexpr const char* kNotTold =
     "What was saved at this number of optimizer steps is of another model, or was not told by all "
     "ranks.";
@@ -110,7 +111,14 @@ std::string steps_text(Steps steps) {
   return fmt::format("{} optimizer step{}", *steps, *steps == 1 ? "" : "s");
 }
 
+const char* kept(bool left) { return left ? "left" : "saved"; }
+
+bool was_left(const TrainingSnapshot& snapshot) {
+  return snapshot.kind == TrainingSnapshot::Kind::kLeft;
+}
+
 struct OtherWeights {
+  bool left = false;  // at the end of the recording, not saved
   Steps saved_optimizer_steps;
   std::string layers;
   std::uint64_t layers_of = 0;  // that could be compared
@@ -118,18 +126,22 @@ struct OtherWeights {
   std::string as_saved_after;   // the weights, where they are others that were saved
 
   static constexpr std::tuple kFields{
+      field("left", &OtherWeights::left),
       field("saved_optimizer_steps", &OtherWeights::saved_optimizer_steps),
-      field("layers", &OtherWeights::layers), field("layers_of", &OtherWeights::layers_of),
+      field("layers", &OtherWeights::layers),
+      field("layers_of", &OtherWeights::layers_of),
       field("apart_percent", &OtherWeights::apart_percent),
       field("as_saved_after", &OtherWeights::as_saved_after)};
 };
 
 struct OtherState {
+  bool left = false;
   Steps saved_optimizer_steps;
   std::string layers;
   std::uint64_t layers_of = 0;
 
   static constexpr std::tuple kFields{
+      field("left", &OtherState::left),
       field("saved_optimizer_steps", &OtherState::saved_optimizer_steps),
       field("layers", &OtherState::layers), field("layers_of", &OtherState::layers_of)};
 };
@@ -146,10 +158,12 @@ struct OtherSettings {
 
 // The weights are some that were saved, the optimizer is not.
 struct OtherOptimizer {
+  bool left = false;
   Steps saved_optimizer_steps;
   Steps optimizer_steps;
 
   static constexpr std::tuple kFields{
+      field("left", &OtherOptimizer::left),
       field("saved_optimizer_steps", &OtherOptimizer::saved_optimizer_steps),
       field("optimizer_steps", &OtherOptimizer::optimizer_steps)};
 };
@@ -165,16 +179,16 @@ struct OtherRate {
 };
 
 std::string sentence(const OtherWeights& seen, const Who& who) {
-  return fmt::format("{} went on with other weights than were saved after {}", who.words(),
-                     steps_text(seen.saved_optimizer_steps));
+  return fmt::format("{} went on with other weights than were {} after {}", who.words(),
+                     kept(seen.left), steps_text(seen.saved_optimizer_steps));
 }
 
 std::string sentence(const OtherState& seen, const Who& who) {
   const std::string saved = seen.saved_optimizer_steps
                                 ? "after " + steps_text(seen.saved_optimizer_steps)
                                 : "with these weights";
-  return fmt::format("{} went on with another optimizer state than was saved {}", who.words(),
-                     saved);
+  return fmt::format("{} went on with another optimizer state than was {} {}", who.words(),
+                     kept(seen.left), saved);
 }
 
 std::string sentence(const OtherGenerators& /*seen*/, const Who& who) {
@@ -186,8 +200,8 @@ std::string sentence(const OtherSettings& /*seen*/, const Who& who) {
 }
 
 std::string sentence(const OtherOptimizer& seen, const Who& who) {
-  return fmt::format("{} went on with the weights that were saved after {}, and {}", who.words(),
-                     steps_text(seen.saved_optimizer_steps),
+  return fmt::format("{} went on with the weights that were {} after {}, and {}", who.words(),
+                     kept(seen.left), steps_text(seen.saved_optimizer_steps),
                      seen.optimizer_steps.value_or(0) > 0
                          ? "an optimizer that counts " + steps_text(seen.optimizer_steps)
                          : "a new optimizer");
@@ -271,8 +285,8 @@ void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
   if (one == nullptr || one->optimizer_steps == steps) {
     return log.cannot(&kResumeMismatch, one == nullptr ? why : kReplayed);
   }
-  Signal signal =
-      signal_of(blame_of({}), OtherOptimizer{counted(one->optimizer_steps), counted(steps)});
+  Signal signal = signal_of(
+      blame_of({}), OtherOptimizer{was_left(*one), counted(one->optimizer_steps), counted(steps)});
   signal.severity = Severity::kInfo;
   signal.remedy =
       "Nothing for a warm start. To go on, load the optimizer's and the schedule's state as well.";
@@ -294,7 +308,7 @@ void Resume::judge(const Roster& roster, SignalLog& log) {
   log.checked(&kResumeMismatch);
   if (!judge_weights(then, now(), roster, log)) return;
   if (one->model.segment == prior_->saved.back().model.segment) step_ = one->step;
-  judge_generators(then, now(), log);
+  if (!was_left(*one)) judge_generators(then, now(), log);  // a program may draw before it saves
   judge_settings(*one, then, log);
 }
 
@@ -304,9 +318,11 @@ bool Resume::judge_weights(const Snapshots& then, const Snapshots& now, const Ro
   const Model was = model_of(then);
   const Model is = model_of(now);
   const Steps steps = counted(then.begin()->second->optimizer_steps);
+  const bool left = was_left(*then.begin()->second);
   const Apart apart = parameters_apart(was, is);
   if (!apart.groups.empty()) {
-    OtherWeights seen{.saved_optimizer_steps = steps,
+    OtherWeights seen{.left = left,
+                      .saved_optimizer_steps = steps,
                       .layers = names(apart.groups, roster),
                       .layers_of = apart.of};
     if (apart.known && apart.all > 0) {
@@ -323,7 +339,8 @@ bool Resume::judge_weights(const Snapshots& then, const Snapshots& now, const Ro
   }
   const std::vector<std::uint64_t> states = states_apart(was, is);
   if (states.empty()) return true;
-  Signal signal = signal_of(blame_of({}), OtherState{steps, names(states, roster), was.size()});
+  Signal signal =
+      signal_of(blame_of({}), OtherState{left, steps, names(states, roster), was.size()});
   signal.remedy =
       "Load the optimizer's state from the checkpoint of the weights, after it holds the model's "
       "parameters, in the order in which it was saved.";

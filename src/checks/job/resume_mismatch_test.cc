@@ -116,6 +116,25 @@ TEST(Resume, WhatGoesOnAsItWasLeftPasses) {
   EXPECT_EQ(run.state().state, CheckRecord::State::kPassed);
 }
 
+// A program that saves once the monitor is closed.
+TEST(Resume, WhatTheRecordingLeftIsHeldAgainstToo) {
+  const auto goes_on = [](const auto& change) {
+    Continued run;
+    for (SnapshotRecord& one : run.prior().saved) one.kind = TrainingSnapshot::Kind::kLeft;
+    return run.begins(change).found();
+  };
+  EXPECT_TRUE(goes_on(kNothing).empty());
+  const auto others = goes_on(with_layer(1, group(2, 9)));
+  ASSERT_EQ(others.size(), 1U);
+  EXPECT_NE(sentence_of(others[0]).find("other weights than were left after 50 optimizer steps"),
+            std::string::npos)
+      << sentence_of(others[0]);
+  const auto generators = [](TrainingSnapshot& m, std::uint32_t r) {
+    if (r == 1) m.generators.front().value ^= 1;
+  };
+  EXPECT_TRUE(goes_on(generators).empty()) << "drawn from before it was saved";
+}
+
 TEST(Resume, OtherWeightsAreNamedWithTheirDistance) {
   Continued run;
   run.begins(with_layer(1, group(2, 2.02F)));
