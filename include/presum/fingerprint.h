@@ -112,7 +112,7 @@ struct StateHash {
     kOptimizer = 3,  // what the optimizer keeps of the group's parameters
     kWatched = 4,    // what the program says must be equal; the group is its name
     kFrozen = 5,     // parameters without a gradient
-    kOutside = 6,    // a parameter of the optimizer in no watched model; the group is its name
+    kOutside = 6,    // a parameter that no watched reduction takes; the group is its name
   };
   std::uint64_t group = 0;
   Kind kind = Kind::kParameters;

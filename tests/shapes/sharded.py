@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,6 +37,29 @@ def fsdp(run: Training) -> None:
     run.watch(model, optimizer)
     for x in run.batches():
         run.step(model, optimizer, loss_of(x), bare=whole(model, like))
+
+
+def summing(*names: str) -> Callable[[Training], None]:
+    """The sums of some of the groups are not divided by the number of ranks."""
+
+    def train(run: Training) -> None:
+        like = network()
+        model = network()
+        for name in ("0", "3"):
+            fully_shard(model.get_submodule(name))
+        fully_shard(model)
+        for name, module in model.named_modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
+                if name in names:
+                    module.set_gradient_divide_factor(1.0)
+        run.models.append(model)
+        optimizer = sgd(model)
+        run.watch(model, optimizer)
+        for x in run.batches():
+            run.step(model, optimizer, loss_of(x), bare=whole(model, like))
+
+    return train
 
 
 def fsdp_accumulating(run: Training) -> None:
@@ -118,6 +142,8 @@ def distributed_inputs(run: Training) -> None:
 SHAPES = [
     Shape("fsdp", fsdp),
     Shape("fsdp-accumulating", fsdp_accumulating),
+    Shape("fsdp-summing", summing("0", "3")),
+    Shape("fsdp-summing-one-group", summing("0"), findings=frozenset({"reduction-scale"})),
     Shape("fsdp-tensor-parallel", tensor_parallel, world=4),
     Shape("distributed-inputs", distributed_inputs),
 ]

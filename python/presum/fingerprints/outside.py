@@ -26,13 +26,13 @@ class OutsideParameters:
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         _MODELS.add(module)
 
-    def __call__(self) -> dict[str, weakref.ref[torch.Tensor]]:
+    def __call__(self) -> dict[str, weakref.ref[nn.Parameter]]:
         """By names that ranks agree on. Not those of an optimizer that holds nothing of the model:
         it may hold copies of its parameters, or parts of them."""
         module = self._module()
         own = set() if module is None else set(map(id, module.parameters()))
         watched = {id(parameter) for model in [*_MODELS] for parameter in model.parameters()}
-        found: dict[str, weakref.ref[torch.Tensor]] = {}
+        found: dict[str, weakref.ref[nn.Parameter]] = {}
         for number, held in enumerate(self._optimizers):
             optimizer = held()
             parameters = [] if optimizer is None else [*parameters_of(optimizer)]

@@ -125,7 +125,7 @@ class StateSchedule:
     ) -> None:
         self._optimizers = [held for held in optimizers if not shards_state(held())]
         self._watched: dict[str, Callable[[], list[torch.Tensor]]] = {}
-        self._outside: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._outside: dict[str, weakref.ref[nn.Parameter]] = {}
         self._parameters = parameters
         self._buffers = buffers
         self._every = every
@@ -179,8 +179,8 @@ class StateSchedule:
                 for state in states_of(parameter, optimizers):
                     yield DueTensor(StateKind.OPTIMIZER, index, state)
 
-    def outside(self, parameters: dict[str, weakref.ref[torch.Tensor]]) -> bool:
-        """Parameters, by name, that the optimizers hold and no watched model has. Whether there
+    def outside(self, parameters: dict[str, weakref.ref[nn.Parameter]]) -> bool:
+        """Parameters, by name, that are trained and that no watched reduction takes. Whether there
         are new names."""
         new = not parameters.keys() <= self._outside.keys()
         self._outside = parameters

@@ -166,6 +166,7 @@ class StepFingerprints:
         held = [weakref.ref(optimizer) for optimizer in optimizers]
         self._states = StateSchedule(parameters, buffers, held, every=every)
         self._outside = OutsideParameters(module, optimizers)
+        self._not_reduced: dict[str, weakref.ref[torch.nn.Parameter]] = {}
         self._samples = BatchFinder(families, module, data)
         self._values: LateValues = []
         self._next: dict[FingerprintKind, int] = {}  # of the step that is to begin
@@ -244,8 +245,16 @@ class StepFingerprints:
         for family, kinds in (("parameters", OF_PARAMETERS), (self._others, (StateKind.BUFFERS,))):
             self._families.call(family, self._take_states, kinds, step, on_host)
 
+    def not_reduced(self, parameters: dict[str, weakref.ref[torch.nn.Parameter]]) -> None:
+        """Of the model, by name, what no reduction of it takes: it may be reduced by hand."""
+        self._not_reduced = parameters
+
     def _look_outside(self) -> None:
         found = self._outside()
+        for name, held in self._not_reduced.items():
+            parameter = held()
+            if parameter is not None and parameter.requires_grad:
+                found[name] = held
         for name in found:
             self._observer.watch(name)
         if self._states.outside(found):

@@ -48,10 +48,12 @@ class FsdpSource(GradientSource):
         places = {canonical_name(name): place for place, name in enumerate(setup.names)}
         found = ((one, places.get(name)) for one, name in self._names.items())
         self._places = {one: place for one, place in found if place is not None}
-        self._shards = ShardReader(self.recorder, self._places)
-        if len(self._places) < len(places):
-            missed = len(places) - len(self._places)
-            setup.note(f"parameters outside every group of fully_shard, not read: {missed}")
+        self._shards = ShardReader(self.recorder, self._places, self._groups)
+        read = set(self._places.values())
+        missed = {name: setup.parameters[at] for name, at in places.items() if at not in read}
+        if missed:
+            setup.note(f"parameters outside every group of fully_shard, not read: {len(missed)}")
+            setup.fingerprints.not_reduced(missed)
         return [REDUCTION_LISTENERS.add(self)]
 
     def model(self) -> nn.Module:

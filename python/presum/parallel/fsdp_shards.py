@@ -5,6 +5,8 @@ at steps at which that is due (docs/metrics.md, "Layer by layer")."""
 from __future__ import annotations
 
 import inspect
+import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +22,12 @@ class ShardReader:
     """Of one model. ``.grad`` may hold the sums of earlier reductions: what came out is what one
     adds to it."""
 
-    def __init__(self, recorder: Recorder, places: dict[int, int]) -> None:
+    def __init__(
+        self, recorder: Recorder, places: dict[int, int], groups: Sequence[weakref.ref[Any]]
+    ) -> None:
         self._recorder = recorder
         self._places = places
+        self._groups = groups
         self._before: dict[int, torch.Tensor | None] = {}  # what ``.grad`` held
         self._told = False
 
@@ -41,6 +46,7 @@ class ShardReader:
         if not self._before:
             return
         call = _call(held, arguments, named)
+        scale = self._divisor() / call.ranks
         known = call.ranks == self._recorder.setup.replicas and not call.partial
         if call.ranks != self._recorder.setup.replicas and not self._told:
             self._told = True
@@ -51,7 +57,21 @@ class ShardReader:
         for one in held:
             if id(one) in self._before:
                 before = self._before.pop(id(one))
-                self._tell(one, _reduced_part(one, before, call.scale) if known else None)
+                self._tell(one, _reduced_part(one, before, scale) if known else None)
+
+    def _divisor(self) -> float:
+        """By which most of the model's groups divide their sums. A program may set another number
+        than that of the ranks for all; a group that differs from the others is told as it is."""
+        replicas = self._recorder.setup.replicas
+        alive = [group for held in self._groups if (group := held()) is not None]
+        divisors = [
+            float(
+                replicas if group.gradient_divide_factor is None else group.gradient_divide_factor
+            )
+            for group in alive
+            if _ranks_of(group) == replicas
+        ]
+        return max([float(replicas), *divisors], key=divisors.count)
 
     def _tell(self, one: Any, part: GradientPart | None) -> None:
         self._recorder.read_part(self._places[id(one)], part)
@@ -59,7 +79,6 @@ class ShardReader:
 
 class _Call(NamedTuple):
     ranks: int  # over which is reduced
-    scale: float  # makes what comes out their mean: a program may divide by another number
     partial: bool  # replicas are summed in another call than this one
 
 
@@ -67,13 +86,16 @@ def _call(held: list[Any], arguments: tuple[Any, ...], named: dict[str, Any]) ->
     given = _ARGUMENTS.bind_partial(held, *arguments, **named).arguments
     shards, replicas = given.get("reduce_scatter_group"), given.get("all_reduce_group")
     ranks = (shards.size() if shards else 1) * (replicas.size() if replicas else 1)
-    divisor = given.get("gradient_divide_factor")
     later = replicas is not None and not given.get("all_reduce_grads", True)
     return _Call(
         ranks=ranks,
-        scale=1.0 if divisor is None else float(divisor) / ranks,
         partial=later or given.get("partial_reduce_output") is not None,
     )
+
+
+def _ranks_of(group: Any) -> int:
+    mesh = group.mesh_info
+    return int(getattr(mesh, "shard_mesh_size", 1) * getattr(mesh, "replicate_mesh_size", 1))
 
 
 def _place(one: Any) -> tuple[int, int] | None:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // **token-imbalance.** For a rank that stands out in anything: where its target tokens are 1.2
 // times the others' or more (or as much fewer) and on that side in four of five steps, the tokens
-// are named as the cause. For all ranks: the mean coefficient of variation of token counts is
-// above 0.2 while weights do not follow the counts. `loss_gap` is the mean distance between the
-// mean of means and the mean over tokens. Exchangeable ranks cannot show it otherwise. Numbers of
+// are named as the cause. For all ranks: the mean coefficient of variation of token counts is above
+// 0.2 while weights do not follow the counts. `loss_gap` is the mean distance between the mean of
+// means and the mean over tokens. Exchangeable ranks cannot show it otherwise. Numbers of
 // micro-batches, or else of samples, that differ between ranks in the same way in 5 records in a
 // row are told as they are; samples are information where the program's weights follow them. So are
 // numbers of samples that change, where a rank's mean is off the others' by 5 % after 20, 40, 80,

@@ -7,20 +7,19 @@
 // gradients: the factor must lie outside 1 ± 0.1 and outside 1 ± 6 relative standard errors. A
 // factor that is not the world size, its square or its inverse must be seen at two readings in a
 // row, so a clipped or compressed gradient with a steady loss of norm is named with little
-// confidence. Layer by layer
-// ([metrics.md](metrics.md#layer-by-layer)) the mean itself is known: a layer that is a multiple of
-// it, that is the mean of some ranks, that holds a rank's part with another weight or that stayed
-// each rank's own is named at once, if it is not so in all layers. A rank's weights above 0 in all
-// layers may be meant, and what fits nothing is information, in a quarter of the layers at most,
-// the second time: compression does that. FSDP2 and HSDP are judged by their shards, which are
-// added up: norm and scale of the whole, every layer as above, and the replicas of a shard against
-// each other. There groups that were reduced apart fit nothing, since nobody holds a whole mean of
-// some; HSDP whose shards are lost but whose replicas are summed shows in its norm alone;
-// parameters that are sharded by another dimension than the first, under tensor parallelism, or
-// over other ranks than the model's are left out, and so are passes between
+// confidence. Layer by layer ([metrics.md](metrics.md#layer-by-layer)) the mean itself is known: a
+// layer that is a multiple of it, that is the mean of some ranks, that holds a rank's part with
+// another weight or that stayed each rank's own is named at once, if it is not so in all layers. A
+// rank's weights above 0 in all layers may be meant, and what fits nothing is information, in a
+// quarter of the layers at most, the second time: compression does that. FSDP2 and HSDP are judged
+// by their shards, which are added up: norm and scale of the whole, every layer as above, and the
+// replicas of a shard against each other. There groups that were reduced apart fit nothing, since
+// nobody holds a whole mean of some; HSDP whose shards are lost but whose replicas are summed shows
+// in its norm alone; parameters that are sharded by another dimension than the first, under tensor
+// parallelism, or over other ranks than the model's are left out, and so are passes between
 // `set_requires_all_reduce(False)` and the all-reduce. `set_gradient_divide_factor` is taken for
-// meant. Not possible on devices. What both a wrong reduction and a wrong reading would show is not
-// seen: rounding, order, accumulation in 16 bits. An audit sees those.
+// meant where most groups have it. Not possible on devices. What both a wrong reduction and a wrong
+// reading would show is not seen: rounding, order, accumulation in 16 bits. An audit sees those.
 
 #include <fmt/format.h>
 

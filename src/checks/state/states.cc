@@ -10,8 +10,10 @@
 // which shards them. `monitor.watch("ema", module_or_tensors)` adds what else must be equal on all
 // ranks; what not all ranks watch by that name is not compared, and told (information). Under FSDP2
 // parameters are hashed shard by shard, and compared between the replicas of one shard (HSDP);
-// where no two ranks hold the same shard, that is not possible. Under local SGD (no-reduction)
-// nothing of this is said, as long as parameters are equal again at equal distances.
+// where no two ranks hold the same shard, that is not possible. Parameters that the optimizer holds
+// and no watched model has, and those of an FSDP2 model that are in no group of fully_shard, are
+// hashed as well: where they differ they are no-reduction's. Under local SGD (no-reduction) nothing
+// of this is said, as long as parameters are equal again at equal distances.
 
 #include <fmt/format.h>
 
@@ -45,8 +47,8 @@ constexpr const char* kBase =
 constexpr const char* kWatchedRemedy =
     "Update what is watched on every rank alike, from equal values; or broadcast it from one rank.";
 constexpr const char* kOutsideRemedy =
-    "Put the module that they belong to into the model before that is wrapped, or wrap it too: "
-    "nothing reduces their gradients.";
+    "Put the modules that they belong to into the model before that is wrapped or sharded, or wrap "
+    "them too; or reduce their gradients by hand before every step.";
 constexpr const char* kOwnBuffers =
     "FSDP2 keeps each rank's own buffers: use synchronized BatchNorm, or average them before the "
     "model is evaluated or saved.";
@@ -57,14 +59,13 @@ struct StateText {
   Kind kind;
   Check check;
   const char* thing;      // that ranks hold copies of
-  const char* not_known;  // why nothing can be said
+  const char* not_known;  // why nothing can be said; null: there need be none
 };
 
 constexpr std::array<StateText, 6> kStateTexts{{
     {Kind::kParameters, &kParameterDesync, "parameters", "No parameters were hashed."},
     {Kind::kFrozen, &kParameterDesync, "frozen parameters", "No parameters were hashed."},
-    {Kind::kOutside, &kParameterDesync,
-     "parameters that are in the optimizer and in no watched model", "No parameters were hashed."},
+    {Kind::kOutside, &kNoReduction, "parameters that are trained and not reduced", nullptr},
     {Kind::kBuffers, &kBufferDesync, "buffers",
      "The model has no shared buffers, or none were hashed."},
     {Kind::kOptimizer, &kStateDesync, "optimizer state",
@@ -95,6 +96,10 @@ struct OtherCopies {
 
 std::string sentence(const OtherCopies& seen, const Who& who) {
   const StateText& text = text_of(seen.kind);
+  if (seen.kind == Kind::kOutside) {
+    return fmt::format("{} held {} {}, trained outside of every watched reduction", who.words(),
+                       who.everyone ? "different" : "another", seen.groups);
+  }
   if (!who.everyone)
     return fmt::format("{} held other {} than the others", who.words(), text.thing);
   if (seen.copies_alike.empty())
@@ -152,12 +157,16 @@ class States final : public Rule {
     workers_ = context.workers();
     const bool averaged = context.averaging.interval() > 0;
     if (averaged && !averaged_) {
-      for (const StateText& text : kStateTexts) log.replace(text.check, std::nullopt);
+      for (const Check check : {&kParameterDesync, &kBufferDesync, &kStateDesync}) {
+        log.replace(check, std::nullopt);
+      }
     }
     averaged_ = averaged;
     report_compared(context, log);
     if (context.alone()) {
-      for (const StateText& text : kStateTexts) log.cannot(text.check, kOneWorker);
+      for (const Check check : {&kParameterDesync, &kBufferDesync, &kStateDesync}) {
+        log.cannot(check, kOneWorker);
+      }
       return;
     }
     compare_clocks(context, log);
@@ -194,11 +203,13 @@ class States final : public Rule {
  private:
   void compare(const StepContext& context, Kind kind, SignalLog& log) {
     const auto shards = shards_of(context.record, kind);
-    if (shards.empty()) return log.cannot(text_of(kind).check, text_of(kind).not_known);
+    const StateText& text = text_of(kind);
+    if (shards.empty() && text.not_known == nullptr) return;
+    if (shards.empty()) return log.cannot(text.check, text.not_known);
     if (shards.size() == context.workers()) {
-      return log.cannot(text_of(kind).check, "No two ranks hold the same shard.");
+      return log.cannot(text.check, "No two ranks hold the same shard.");
     }
-    log.checked(text_of(kind).check);
+    log.checked(text.check);
     if (all_equal(context.record)) return;
     for (const std::uint32_t shard : shards) {
       const Groups differ = differing(context.record, kind, shard);

@@ -51,7 +51,7 @@ TEST(States, SaysWhenTheSamePartWasHashedBefore) {
   EXPECT_EQ(equal_until(0, 0, 30), std::nullopt);
 }
 
-TEST(States, ParametersOfTheOptimizerInNoModelAreNamed) {
+TEST(States, ParametersThatNoReductionTakesAreNamed) {
   Watched w;
   w.diagnoser.hello(who(0, 0), {"h", {}, {{9, 0, "parameter 6 (4x16)"}}});
   w.play(0, 3, [](StepRecord& r) {
@@ -59,13 +59,14 @@ TEST(States, ParametersOfTheOptimizerInNoModelAreNamed) {
       x.states.push_back({9, StateHash::Kind::kOutside, r.step == 0 ? 7U : x.rank});
     }
   });
-  expect(w, "parameter-desync",
-         {.count = 8,
-          .severity = Severity::kCritical,
-          .first_step = 1,
-          .title = "All 8 ranks held different parameters that are in the optimizer and in no "
-                   "watched model",
-          .remedy = "wrap it too"});
+  expect(
+      w, "no-reduction",
+      {.count = 8,
+       .severity = Severity::kCritical,
+       .first_step = 1,
+       .title = "All 8 ranks held different parameter 6 (4x16), trained outside of every watched "
+                "reduction",
+       .remedy = "wrap them too"});
   EXPECT_EQ(text_of(w.first(), "groups"), "parameter 6 (4x16)");
 }
 
