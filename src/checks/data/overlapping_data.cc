@@ -19,14 +19,18 @@
 // micro-batch that was fed twice; where the indices are not known, only if at most half of the
 // ranks show it.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "checks/data/parted_generators.h"
 #include "checks/data/sampler_mismatch.h"
 #include "checks/engine/rules.h"
 #include "checks/engine/sampling.h"
@@ -60,11 +64,22 @@ struct DrawnTwice {
   std::uint64_t samples_drawn = 0;
   std::uint64_t data_pass = 0;
   bool by_the_same_rank = false;  // nearly all that was doubled in this pass
+  // Where no sampler has a seed of its own, a generator that all ranks had in one state until these
+  // alone drew from it.
+  std::string parted_generator;
+  Ranks ranks_that_drew;
+  std::optional<std::uint64_t> generators_equal_until;
+  std::optional<std::uint64_t> generators_apart_at;
 
-  static constexpr std::tuple kFields{field("samples_doubled", &DrawnTwice::samples_doubled),
-                                      field("samples_drawn", &DrawnTwice::samples_drawn),
-                                      field("data_pass", &DrawnTwice::data_pass),
-                                      field("by_the_same_rank", &DrawnTwice::by_the_same_rank)};
+  static constexpr std::tuple kFields{
+      field("parted_generator", &DrawnTwice::parted_generator),
+      field("ranks_that_drew", &DrawnTwice::ranks_that_drew),
+      field("generators_equal_until", &DrawnTwice::generators_equal_until),
+      field("generators_apart_at", &DrawnTwice::generators_apart_at),
+      field("samples_doubled", &DrawnTwice::samples_doubled),
+      field("samples_drawn", &DrawnTwice::samples_drawn),
+      field("data_pass", &DrawnTwice::data_pass),
+      field("by_the_same_rank", &DrawnTwice::by_the_same_rank)};
 };
 
 std::string sentence(const DrawnTwice& seen, const Who& who) {
@@ -72,6 +87,16 @@ std::string sentence(const DrawnTwice& seen, const Who& who) {
     return who.words() + " drew their own samples again in the same pass over the data";
   }
   return who.words() + " drew samples that had been drawn before in the same pass over the data";
+}
+
+std::string overlap_suspects(std::span<const Signal* const> signals) {
+  const auto* seen = signals.front()->evidence.as<DrawnTwice>();
+  if (seen == nullptr || seen->parted_generator.empty()) return "";
+  return fmt::format(
+      "an order that is drawn from {}'s global generator: {} drew from it between steps {} and {}, "
+      "the others did not (a validation or a log on some ranks alone?)",
+      seen->parted_generator, Who{seen->ranks_that_drew, false}.within(),
+      *seen->generators_equal_until, *seen->generators_apart_at);
 }
 
 // Draws of samples beyond their first in one pass over the data; of samples that are followed by
@@ -204,6 +229,7 @@ class Overlap final : public Rule {
       return log.cannot(&kOverlappingData, kByDesign);
     }
     repeats_->update(context, log);
+    generators_.see(context.record);
     for (const Draws::Followed followed : context.draws.followed()) {
       if (const char* why = why_not(followed)) log.cannot(&kOverlappingData, why);
     }
@@ -251,10 +277,11 @@ class Overlap final : public Rule {
     const DrawnPass& pass = in_pass.pass();
     const double doubled = finished_.doubled + in_pass.all();
     const double drawn = finished_.drawn + static_cast<double>(pass.drawn);
-    const DrawnTwice seen{.samples_doubled = whole(doubled),
-                          .samples_drawn = whole(drawn),
-                          .data_pass = pass.number,
-                          .by_the_same_rank = in_pass.between() < kDrawnAgain * in_pass.all()};
+    DrawnTwice seen{.samples_doubled = whole(doubled),
+                    .samples_drawn = whole(drawn),
+                    .data_pass = pass.number,
+                    .by_the_same_rank = in_pass.between() < kDrawnAgain * in_pass.all()};
+    if (!seen.by_the_same_rank) name_generator(context.record, seen);
     Signal signal = sighting(&kOverlappingData, context, blame_of(in_pass, context.record),
                              in_pass.exact() >= kDoubled ? 0.99 : 0.9, seen);
     if (seen.by_the_same_rank) {
@@ -265,8 +292,21 @@ class Overlap final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
+  void name_generator(const StepRecord& record, DrawnTwice& seen) const {
+    const auto seeded = [](const WorkerRecord& w) {
+      return w.fingerprint_of(FingerprintKind::kSamplerSeed) != nullptr;
+    };
+    const auto& parted = generators_.first();
+    if (!parted || std::ranges::any_of(record.workers, seeded)) return;
+    seen.parted_generator = parted->generator;
+    seen.ranks_that_drew = parted->drew;
+    seen.generators_equal_until = parted->equal_until;
+    seen.generators_apart_at = parted->step;
+  }
+
   std::map<std::uint64_t, Doubled> passes_;  // by DrawnPass::id
-  Totals finished_;                          // of finished passes in which samples were doubled
+  PartedGenerators generators_;
+  Totals finished_;  // of finished passes in which samples were doubled
   std::unique_ptr<Rule> repeats_ = make_repeated_batches();
   bool could_show_ = false;  // some pass was long enough
   std::uint64_t since_ = 0;  // the step after the last that repeats by design
@@ -292,6 +332,7 @@ constinit const CheckInfo kOverlappingData{
     .resembles = "karpathy/llm.c#792",
     .precedence = 130,
     .explains = kOverlappingDataExplains,
+    .suspects = overlap_suspects,
     .make = make<Overlap>,
 };
 

@@ -327,6 +327,31 @@ TEST(Overlap, ASampleThatComesTwiceInAStepOfARankWasDrawnOnce) {
   }));
 }
 
+// Rank 0 alone evaluates after step 23, and draws from the generator that shuffles.
+TEST(Overlap, AGeneratorThatOneRankDrewFromIsTheCause) {
+  const auto overlap = [](bool seeded) {
+    const RunOptions options{.workers = 4, .data = 256};  // 16 steps a pass
+    Watched w(options);
+    w.play(0, 60, [&](StepRecord& r) {
+      if (!seeded) forget_sampler(r);
+      for (WorkerRecord& x : r.workers) {
+        const bool apart = r.step >= 24 && x.rank == 0;
+        set(x, Kind::kRngTorch, 100 + (apart ? 7 : 0) + r.step / 16);
+        const std::uint64_t pass = r.step / 16;
+        if (apart && pass >= 2) HealthyRun::read(x, w.run.drawn(r.step, x.replica, 5, pass));
+        if (!seeded) x.indices.clear();
+      }
+    });
+    return w.first();
+  };
+  const Finding found = overlap(false);
+  EXPECT_EQ(found.check, "overlapping-data");
+  EXPECT_EQ(found.suspects,
+            "an order that is drawn from torch's global generator: rank 0 drew from it between "
+            "steps 23 and 24, the others did not (a validation or a log on some ranks alone?)");
+  EXPECT_EQ(overlap(true).suspects, "") << "a sampler with a seed draws from its own";
+}
+
 TEST(Overlap, AMicroBatchThatIsFedTwice) {
   for (const bool indices : {true, false}) {
     Watched w =
