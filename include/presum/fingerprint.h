@@ -70,6 +70,8 @@ enum class FingerprintKind : std::uint32_t {
   kStepsInVain = 82,    // of these, by optimizers without a gradient, while parameters stood still
   kBelowFp16 = 83,  // share of its gradient of which fp16 has left next to nothing; a real number
   kLossScale = 84,  // by which the loss of its last pass was multiplied, if not 1; a real number
+  kClippedShare =
+      85,  // of the square of kClippedNorm, this rank's: gradients in parts; a real number
 };
 
 enum class Expectation : std::uint8_t {

@@ -73,7 +73,7 @@ def test_what_is_no_code_is_refused() -> None:
     with pytest.raises(TypeError):
         observer.gradient(0, x.data_ptr(), 4, 9)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        observer.state(6, 0, x.data_ptr(), 4, 4)  # type: ignore[arg-type]
+        observer.state(7, 0, x.data_ptr(), 4, 4)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         observer.fingerprint(4096, 2)  # type: ignore[arg-type]
 

@@ -71,6 +71,7 @@ constexpr FingerprintInfo kKinds[] = {
     {kStepsInVain, "steps_in_vain", kNoise, false},
     {kBelowFp16, "below_fp16", kNoise, true},
     {kLossScale, "loss_scale", kMatch, true},
+    {kClippedShare, "clipped_share", kNoise, true},
 };
 
 }  // namespace

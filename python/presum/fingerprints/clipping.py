@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from presum.devices.readable import readable
+from presum.devices.readable import own_part, readable
 from presum.fingerprints.families import KIND, LateValues, real_bits
 
 
@@ -29,6 +30,28 @@ def norm_values(name: str, norm: object, device: torch.device) -> LateValues:
     if plain.device != device or device.type == "mps":
         return []
     return [(KIND[name], plain.reshape(1).to(torch.float64).view(torch.int64))]
+
+
+def share_of(gradients: Sequence[torch.Tensor], ranks: int) -> torch.Tensor | None:
+    """This rank's share of the square of the L2 norm over gradients that are in parts: its shards,
+    each over the ranks that hold the same one, and what every rank has whole over all of them. The
+    shares of all ranks add up. None where no gradient is sharded, or some are over other ranks."""
+    if not any(isinstance(gradient, DTensor) for gradient in gradients):
+        return None
+    shares = []
+    for gradient in gradients:
+        holders = ranks
+        if isinstance(gradient, DTensor):
+            mesh = gradient.device_mesh
+            if mesh.size() != ranks or any(p.is_partial() for p in gradient.placements):
+                return None
+            copies = (mesh.size(d) for d, p in enumerate(gradient.placements) if p.is_replicate())
+            holders = math.prod(copies)
+        plain = readable(own_part(gradient.detach()))
+        if plain is None or plain.device != gradients[0].device:
+            return None
+        shares.append(torch.linalg.vector_norm(plain, dtype=torch.float64).square() / holders)
+    return torch.stack(shares).sum()
 
 
 def norm_of(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor | None:

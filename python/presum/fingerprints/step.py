@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from presum._core import EndedStep, FingerprintKind, Observer, StateKind
-from presum.fingerprints.clipping import norm_of, norm_values
+from presum.fingerprints.clipping import norm_of, norm_values, share_of
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
 from presum.fingerprints.loaders import LOADER_EVENTS, Batch
@@ -319,6 +319,12 @@ class StepFingerprints:
         norm = self._families.call("optimizer", norm_of, gradients, kind)
         if norm is not None:
             self.norm(name, norm)
+
+    def share_of(self, name: str, gradients: Sequence[torch.Tensor], ranks: int) -> None:
+        """This rank's share of the square of the L2 norm of gradients that are in parts."""
+        share = self._families.call("optimizer", share_of, gradients, ranks)
+        if share is not None:
+            self.norm(name, share)
 
     # ---- the end of a step
 

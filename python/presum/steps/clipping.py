@@ -47,6 +47,9 @@ class ClipNorms:
         times = self._told[name] = self._told.get(name, 0) + 1
         self._fingerprints.norm(name, norm)
         self._fingerprints.forget(of_gradients)  # of an earlier call in this step
+        self._fingerprints.forget("clipped_share")
         if times % NORMS_SAMPLED == 1:
             gradients = [p.grad for _, p in self._setup.alive() if p.grad is not None]
             self._fingerprints.norm_of(of_gradients, gradients, kind)
+            if kind == L2:
+                self._fingerprints.share_of("clipped_share", gradients, self._setup.replicas)

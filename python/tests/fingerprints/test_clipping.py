@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
 from helpers.training import Training
 from helpers.values import real
-from presum.fingerprints.clipping import norm_of, norm_values
+from presum.fingerprints.clipping import norm_of, norm_values, share_of
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 CPU = torch.device("cpu")
@@ -121,3 +123,14 @@ def test_of_several_calls_in_a_step_the_last_counts(training: Training) -> None:
         optimizer.step()
     assert real(training.steps[0].values["clip_norm"]) == last
     assert "clipped_norm" not in training.steps[0].values  # it was the first call's
+
+
+def test_shares_of_parts_add_up_and_count_copies_once() -> None:
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicas", "shards"))
+    part = DTensor.from_local(torch.tensor([3.0, 4.0]), mesh, [Replicate(), Shard(0)])
+    share = share_of([part, torch.tensor([12.0])], 1)
+    assert share is not None and float(share) == 169
+    assert share_of([torch.ones(3)], 1) is None, "nothing is in parts"
+    assert share_of([part], 2) is None, "its mesh is not the model's ranks"
+    partial = DTensor.from_local(torch.ones(2), mesh, [Replicate(), Partial()])
+    assert share_of([partial], 1) is None

@@ -68,7 +68,7 @@ TEST(ClipNorm, ANormIsHeldAgainstThatOfItsOwnType) {
   };
   EXPECT_EQ(title(kInf, 0.5),
             "All 8 ranks used 0.5 times the gradient's largest element where they clipped or "
-            "logged it: it is the norm of a part, or a mean of such norms");
+            "logged it: perhaps it is the norm of a part, or a mean of such norms");
   EXPECT_NE(title(3, 2).find("every rank's norm was added"), std::string::npos);
   EXPECT_NE(title(1, 8).find("norm of the sum"), std::string::npos);
 }
@@ -85,6 +85,24 @@ TEST(ClipNorm, ANormThatMayBeOfAnyTypeIsNotJudgedUnlessItIsTheGradients) {
     set(r.workers[3], Kind::kClipNorm, 0.04);
   });
   expect(one, "clip-norm", {.ranks = {3}});
+}
+
+TEST(ClipNorm, OfGradientsInPartsIsHeldAgainstAllPartsTogether) {
+  const auto by = [](double norm) {
+    return played(3, [=](StepRecord& r) {
+      clip_by(r, kNaN, norm, kNaN);
+      for (WorkerRecord& w : r.workers) {
+        unset(w, Kind::kClippedNorm);
+        if (r.step == 0) set(w, Kind::kClippedShare, 0.25 / 8);
+      }
+    });
+  };
+  expect_quiet(by(0.5));
+  EXPECT_EQ(by(0.5).check("clip-norm").state, State::kPassed);
+  expect(by(0.6), "clip-norm",
+         {.count = 8, .title = "All 8 ranks used 1.2 times the gradient's norm"});
+  expect_quiet(by(5));  // it may be an L1 norm
+  EXPECT_EQ(by(5).check("clip-norm").state, State::kNotPossible);
 }
 
 TEST(ClipNorm, ARankThatAloneClipsOrDoesNotIsNamed) {
