@@ -45,7 +45,7 @@ constexpr const char* kNoSharedData =
 struct OtherDataSet : Differing {};
 
 std::string sentence(const OtherDataSet& seen, const Who& who) {
-  return (who.everyone ? "The ranks differ in their data set: "
+  return (who.everyone ? who.the_ranks() + " differ in their data set: "
                        : who.words() + " had another data set: ") +
          listed(seen.differ);
 }
@@ -58,7 +58,7 @@ struct OtherRows {
 
 std::string sentence(const OtherRows& /*seen*/, const Who& who) {
   return who.everyone
-             ? "The ranks read different samples at the same places of the data set"
+             ? who.the_ranks() + " read different samples at the same places of the data set"
              : who.words() +
                    " read other samples than the others at the same places of the data set";
 }

@@ -84,10 +84,11 @@ void Diagnoser::update(const StepRecord& record, const detect::StepAlarms& alarm
 
 std::vector<Diagnoser::Numbered> Diagnoser::findings() const {
   const std::vector<Signal>& signals = state_->log.signals();
+  const std::size_t world = state_->roster.world_size();
   std::vector<Numbered> out;
   for (const std::vector<std::size_t>& members : merge(signals)) {
     Numbered numbered{signals[*std::min_element(members.begin(), members.end())].id,
-                      finding_of(signals, members)};
+                      finding_of(signals, members, world)};
     numbered.finding.model = state_->model;
     numbered.finding.hosts = state_->roster.hosts(numbered.finding.ranks);
     out.push_back(std::move(numbered));

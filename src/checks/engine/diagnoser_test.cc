@@ -215,6 +215,23 @@ TEST(Findings, AnIdStaysWhileItsFindingGrowsAndMerges) {
   EXPECT_EQ(ids.size(), 2U);
 }
 
+// One of two data-parallel groups, as of pipeline stages or experts.
+TEST(Findings, OfAPartOfTheJobNameItsRanks) {
+  const auto title = [](const char* world, Kind kind) {
+    Watched w({.workers = 2});
+    w.hello([&](std::uint32_t) { return WorkerFacts{.facts = {{"world_size", world}}}; });
+    w.play(0, 3, [&](WorkerRecord& x) {
+      x.states[0].value += x.rank;
+      set(x, kind, 40 + x.rank);
+    });
+    return w.first().title;
+  };
+  EXPECT_EQ(title("2", Kind::kOptimizerClass), "The ranks differ in their optimizer: class");
+  EXPECT_EQ(title("4", Kind::kOptimizerClass), "Ranks 0-1 differ in their optimizer: class");
+  EXPECT_EQ(title("2", Kind::kRngTorch), "Both ranks held different parameters");
+  EXPECT_EQ(title("4", Kind::kRngTorch), "Ranks 0-1 held different parameters");
+}
+
 TEST(Findings, AreTheSameForTheSameRecords) {
   const auto titles = [] {
     Watched w = played(40, [](StepRecord& r) {

@@ -18,7 +18,9 @@ std::string dumped(const Json& value) {
 
 }  // namespace
 
-std::string Who::words() const { return rank_words(ranks, everyone); }
+std::string Who::words() const { return rank_words(ranks, everyone && in_job); }
+
+std::string Who::the_ranks() const { return in_job ? "The ranks" : words(); }
 
 std::string Who::within() const {
   std::string out = words();

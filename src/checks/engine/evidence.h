@@ -33,12 +33,15 @@ namespace presum::checks {
 // Whom a sentence is about.
 struct Who {
   const Ranks& ranks;
-  bool everyone;
+  bool everyone;       // in the data-parallel group
+  bool in_job = true;  // and the group is all of the job, as far as is known
 
-  // "Rank 3", "Ranks 0-3,8", or "All 8 ranks".
+  // "Rank 3", "Ranks 0-3,8", or "All 8 ranks" of the job.
   std::string words() const;
   // The same in the middle of a sentence.
   std::string within() const;
+  // "The ranks", or those of a part of the job.
+  std::string the_ranks() const;
 };
 
 template <class E, class T>

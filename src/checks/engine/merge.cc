@@ -77,8 +77,9 @@ bool before(const Signal& a, const Signal& b) {
   return place(a) < place(b);
 }
 
-Finding::Evidence evidence_of(const Signal& signal, const Ranks& ranks) {
-  const Who who{ranks, signal.everyone && ranks == signal.ranks};
+Finding::Evidence evidence_of(const Signal& signal, const Ranks& ranks, std::size_t world) {
+  const Who who{ranks, signal.everyone && ranks == signal.ranks,
+                world == 0 || ranks.size() >= world};
   return {std::string(signal.check->id), ranks, signal.evidence.sentence(who),
           signal.evidence.json()};
 }
@@ -112,7 +113,7 @@ double confidence_of(std::span<const Signal> signals, std::span<const std::size_
          (corroborated ? kOfOthers : 0);
 }
 
-void absorb(Finding& finding, const Signal& head, const Signal& other) {
+void absorb(Finding& finding, const Signal& head, const Signal& other, std::size_t world) {
   const std::string id(other.check->id);
   finding.severity = std::max(finding.severity, other.severity);
   finding.last_step = std::max(finding.last_step, other.last_step);
@@ -124,7 +125,7 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
   keep_earlier(finding.certain_step, other.certain_step);
   if (ranks_add_up(head, other)) finding.ranks = unite(finding.ranks, other.ranks);
   if (finding.evidence.size() < kEvidence) {
-    finding.evidence.push_back(evidence_of(other, other.ranks));
+    finding.evidence.push_back(evidence_of(other, other.ranks, world));
   }
   if (other.check == head.check) return;
   if (std::ranges::find(finding.also, id) == finding.also.end()) finding.also.push_back(id);
@@ -160,7 +161,8 @@ std::vector<std::vector<std::size_t>> merge(std::span<const Signal> signals) {
   return causes_found;
 }
 
-Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t> members) {
+Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t> members,
+                   std::size_t world) {
   const Signal& head = signals[members.front()];
   Finding out;
   out.check = head.check->id;
@@ -175,8 +177,8 @@ Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t>
   out.remedy = head.remedy.empty() ? std::string(head.check->fix) : head.remedy;
   out.resembles = head.check->resembles;
   if (asks_for_comparison(signals, members)) out.remedy += kCompare;
-  for (const std::size_t at : members.subspan(1)) absorb(out, head, signals[at]);
-  out.evidence.front() = evidence_of(head, out.ranks);
+  for (const std::size_t at : members.subspan(1)) absorb(out, head, signals[at], world);
+  out.evidence.front() = evidence_of(head, out.ranks, world);
   out.title = out.evidence.front().sentence;
   if (head.check->suspects != nullptr && out.severity > Severity::kInfo) {
     std::vector<const Signal*> all;

@@ -15,6 +15,8 @@ namespace presum::checks {
 std::vector<std::vector<std::size_t>> merge(std::span<const Signal> signals);
 
 // A finding without segment, model_index, dp_group and hosts. REQUIRES: `members` is of merge().
-Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t> members);
+// `world`: ranks of the job, of which the model's may be a part; 0: not known.
+Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t> members,
+                   std::size_t world = 0);
 
 }  // namespace presum::checks

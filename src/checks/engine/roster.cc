@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <set>
 
 namespace presum::checks {
@@ -57,6 +58,13 @@ std::vector<std::string> Roster::hosts(const Ranks& ranks) const {
 std::string Roster::group_name(std::uint64_t id) const {
   const auto found = groups_.find(id);
   return found == groups_.end() ? fmt::format("{:016x}", id) : found->second;
+}
+
+std::size_t Roster::world_size() const {
+  const std::string told = fact("world_size");
+  std::size_t out = 0;
+  std::from_chars(told.data(), told.data() + told.size(), out);
+  return out;
 }
 
 std::string Roster::fact_of(std::uint32_t rank, const std::string& key) const {

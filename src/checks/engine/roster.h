@@ -32,6 +32,8 @@ class Roster {
   const std::map<std::uint32_t, Facts>& facts() const { return facts_; }
   // The value of a fact, of the lowest rank that told it; empty where nobody did.
   std::string fact(const std::string& key) const;
+  // Ranks of the job; 0 where nobody told.
+  std::size_t world_size() const;
   // Of this rank; empty where it did not tell.
   std::string fact_of(std::uint32_t rank, const std::string& key) const;
   // Grows with every hello.

@@ -43,7 +43,7 @@ constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at m
 struct ComputesOtherwise : Differing {};
 
 std::string sentence(const ComputesOtherwise& seen, const Who& who) {
-  return (who.everyone ? "The ranks compute in different ways: "
+  return (who.everyone ? who.the_ranks() + " compute in different ways: "
                        : who.words() + " computed in another way: ") +
          listed(seen.differ);
 }
@@ -58,7 +58,7 @@ struct OtherEnvironment : Differing {
 };
 
 std::string sentence(const OtherEnvironment& seen, const Who& who) {
-  return (who.everyone ? "The ranks differ in their environment: "
+  return (who.everyone ? who.the_ranks() + " differ in their environment: "
                        : who.words() + " had another environment: ") +
          listed(seen.differ, seen.more_facts);
 }

@@ -24,7 +24,7 @@ constexpr const char* kEvaluate =
 struct OtherMode : Differing {};
 
 std::string sentence(const OtherMode& seen, const Who& who) {
-  return (who.everyone ? "The ranks differ in their mode: "
+  return (who.everyone ? who.the_ranks() + " differ in their mode: "
                        : who.words() + " ran in another mode: ") +
          listed(seen.differ);
 }
@@ -36,7 +36,7 @@ struct OtherNormBatches {
 
 std::string sentence(const OtherNormBatches& /*seen*/, const Who& who) {
   return who.everyone
-             ? "The ranks gave BatchNorm different numbers of batches in training mode"
+             ? who.the_ranks() + " gave BatchNorm different numbers of batches in training mode"
              : who.words() + " gave BatchNorm batches in training mode that the others did not";
 }
 

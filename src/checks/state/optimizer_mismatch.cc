@@ -34,15 +34,15 @@ struct OtherOptimizer : Differing {
 
 std::string sentence(const OtherOptimizer& seen, const Who& who) {
   if (!seen.data_lengths.empty()) {
-    return who.everyone
-               ? "The ranks differ in their learning rate, as in the number of their batches"
-               : who.words() + " had another learning rate, and another number of batches";
+    return who.everyone ? who.the_ranks() +
+                              " differ in their learning rate, as in the number of their batches"
+                        : who.words() + " had another learning rate, and another number of batches";
   }
   if (seen.differ == std::vector<std::string>{kScale}) {
-    return who.everyone ? "The ranks differ in their loss scale"
+    return who.everyone ? who.the_ranks() + " differ in their loss scale"
                         : who.words() + " had another loss scale than the others";
   }
-  return (who.everyone ? "The ranks differ in their optimizer: "
+  return (who.everyone ? who.the_ranks() + " differ in their optimizer: "
                        : who.words() + " had another optimizer: ") +
          listed(seen.differ);
 }
