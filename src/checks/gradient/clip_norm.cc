@@ -30,12 +30,12 @@
 #include "checks/engine/agree.h"
 #include "checks/engine/rules.h"
 #include "checks/engine/text.h"
+#include "checks/gradient/norm_ratio.h"
 
 namespace presum::checks {
 namespace {
 
 constexpr double kSame = 1e-3;            // of a norm: what workers may differ by
-constexpr double kTrue = 0.05;            // what a norm in 16 bits may be off
 constexpr std::uint64_t kSureOfNorm = 2;  // records in a row
 constexpr std::uint64_t kSureOfNone = 5;
 constexpr double kEuclidean = 2;
@@ -79,25 +79,6 @@ bool binds(const StepRecord& record) {
     const double norm = used(w);
     return limit != nullptr && (std::isnan(norm) || norm > std::bit_cast<double>(*limit));
   });
-}
-
-bool near(double a, double b, double within) { return std::abs(a - b) <= within * std::abs(b); }
-
-bool is_power_of_two(double ratio) {
-  return ratio >= 8 && near(std::log2(ratio), std::round(std::log2(ratio)), 1e-3);
-}
-
-// What makes a norm of a type so many times what it ought to be.
-std::string usual_cause(double ratio, double type, double workers, bool scaled) {
-  if (scaled && is_power_of_two(ratio)) {
-    return "it was taken before the loss scaler's factor was divided out";
-  }
-  if (near(ratio, workers, kTrue)) return "it is the norm of the sum, not of the mean";
-  if (near(ratio, 1 / workers, kTrue)) return "it was divided by the world size";
-  if (near(ratio, std::pow(workers, 1 / type), kTrue))
-    return "every rank's norm was added though all are equal";
-  if (ratio > 1) return "parameters were counted more than once, or norms of parts were added";
-  return "it is the norm of a part, or a mean of such norms";
 }
 
 struct NormsApart {

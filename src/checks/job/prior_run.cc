@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checks/job/prior_run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/hash.h"
+#include "checks/engine/text.h"
 #include "presum/dtype.h"
 
 namespace presum::checks {
@@ -200,6 +204,28 @@ BeganWith began_with_which(const PriorRun& prior, const Model& is) {
     if (!prior.left_out) out.parameters = Parameters::kOthers;
   }
   return out;
+}
+
+std::string settings_changed(const TrainingSnapshot& was, const TrainingSnapshot& is,
+                             std::uint32_t workers, std::size_t workers_now) {
+  std::string changed;
+  if (workers != 0 && workers != workers_now) {
+    changed = fmt::format("{} to {} ranks", workers, workers_now);
+  }
+  if (std::isfinite(was.learning_rate) && std::isfinite(is.learning_rate) &&
+      was.learning_rate != is.learning_rate) {
+    changed += fmt::format("{}learning rate {} to {}", changed.empty() ? "" : "; ",
+                           number(was.learning_rate), number(is.learning_rate));
+  }
+  return changed;
+}
+
+double largest_change(const std::vector<double>& rates) {
+  double most = 0;
+  for (std::size_t i = 1; i < rates.size(); ++i) {
+    most = std::max(most, std::abs(rates[i] - rates[i - 1]));
+  }
+  return most;
 }
 
 bool replayed_since(const PriorRun& prior, const SnapshotRecord& one) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "checks/data/last_pass.h"
@@ -81,6 +82,10 @@ bool has_weights(const PriorRun& prior, const SnapshotRecord& one, const Model& 
 // The last that was saved with these weights; null where none was.
 const SnapshotRecord* with_weights(const PriorRun& prior, const Model& is);
 BeganWith began_with_which(const PriorRun& prior, const Model& is);
+// In words; empty where nothing did. `workers`: before, 0 where that is not known.
+std::string settings_changed(const TrainingSnapshot& was, const TrainingSnapshot& is,
+                             std::uint32_t workers, std::size_t workers_now);
+double largest_change(const std::vector<double>& rates);
 // Whether a later segment came by the snapshot's optimizer step again: its own state there may not
 // have been told.
 bool replayed_since(const PriorRun& prior, const SnapshotRecord& one);

@@ -74,29 +74,6 @@ std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster
   return first_names(groups, kNames, [&](auto group) { return roster.group_name(group); });
 }
 
-// In words; empty where nothing did. `workers`: before, 0 where that is not known.
-std::string settings_changed(const TrainingSnapshot& was, const TrainingSnapshot& is,
-                             std::uint32_t workers, std::size_t workers_now) {
-  std::string changed;
-  if (workers != 0 && workers != workers_now) {
-    changed = fmt::format("{} to {} ranks", workers, workers_now);
-  }
-  if (std::isfinite(was.learning_rate) && std::isfinite(is.learning_rate) &&
-      was.learning_rate != is.learning_rate) {
-    changed += fmt::format("{}learning rate {} to {}", changed.empty() ? "" : "; ",
-                           number(was.learning_rate), number(is.learning_rate));
-  }
-  return changed;
-}
-
-double largest_change(const std::vector<double>& rates) {
-  double most = 0;
-  for (std::size_t i = 1; i < rates.size(); ++i) {
-    most = std::max(most, std::abs(rates[i] - rates[i - 1]));
-  }
-  return most;
-}
-
 // None where an optimizer does not count its steps.
 using Steps = std::optional<std::uint64_t>;
 
