@@ -117,29 +117,9 @@ RecentGradients::Ratios RecentGradients::ratios(std::uint32_t replica, std::uint
   return out;
 }
 
-Compared RecentGradients::compare(std::uint32_t replica, std::uint64_t first_step) const {
-  const Ratios seen = ratios(replica, first_step, nullptr, 1);
-  Mean own_norm;
-  Mean cosine;
-  Mean cosine_of_others;
-  for (const Step& step : steps_) {
-    const auto own = std::ranges::find(step.workers, replica, &Worker::replica);
-    if (step.number < first_step || own == step.workers.end()) continue;
-    own_norm.add(own->norm);
-    cosine.add(own->cosine);
-    cosine_of_others.add(step.cosine_of_others(*own));
-  }
-  Compared out{
-      .norm_ratio = std::exp(seen.norm.value()),
-      .norm_ratio_error = seen.norm.error(),
-      .loss_ratio = std::exp(seen.loss.value()),
-      .norm_cv = own_norm.deviation(),
-      .layers_alike = seen.all_layers_at(seen.norm.value()),
-      .one_layer = seen.layers.size() > 1 && seen.layers_at(0) == std::ssize(seen.layers) - 1,
-      .cosine = cosine.value(),
-      .cosine_error = cosine.error(),
-      .cosine_of_others = cosine_of_others.value(),
-      .scales = {}};
+// What the worker's loss may be: all that it is, or is not, divided by, and has just that factor.
+std::vector<std::string> RecentGradients::scales(std::uint32_t replica, std::uint64_t first_step,
+                                                 const Ratios& seen) const {
   struct Divisor {
     double Worker::*of;
     const char* more;
@@ -157,20 +137,47 @@ Compared RecentGradients::compare(std::uint32_t replica, std::uint64_t first_ste
        "summed over the target tokens of a micro-batch (`reduction=\"sum\"`), {} on average",
        "divided by the target tokens of a micro-batch once more, {} on average", true},
   };
+  const bool equal_losses = !(std::abs(seen.loss.value()) > kNear + seen.loss.error());
+  std::vector<std::string> out;
   for (const Divisor& divisor : kDivisors) {
     for (const double sign : {1.0, -1.0}) {
       const Ratios left = ratios(replica, first_step, divisor.of, sign);
       const double size = std::exp(sign * left.divisor.value());
       if (!(size >= kLeastFactor) || !left.all_layers_at(0)) continue;
       const bool by_loss = is(left.loss, 0) && is(left.norm, 0, kMostErrorBesideLoss);
-      const bool by_norm = divisor.may_be_of_a_told_loss && is(left.norm, 0, kMostErrorOfNorm) &&
-                           !(std::abs(seen.loss.value()) > kNear + seen.loss.error());
+      const bool by_norm =
+          divisor.may_be_of_a_told_loss && equal_losses && is(left.norm, 0, kMostErrorOfNorm);
       if (!by_loss && !by_norm) continue;
-      out.scales.push_back(fmt::format(fmt::runtime(sign > 0 ? divisor.more : divisor.less),
-                                       number(std::round(size))));
+      out.push_back(fmt::format(fmt::runtime(sign > 0 ? divisor.more : divisor.less),
+                                number(std::round(size))));
     }
   }
   return out;
+}
+
+Compared RecentGradients::compare(std::uint32_t replica, std::uint64_t first_step) const {
+  const Ratios seen = ratios(replica, first_step, nullptr, 1);
+  if (seen.norm.count() < kTell) return {};
+  Mean own_norm;
+  Mean cosine;
+  Mean cosine_of_others;
+  for (const Step& step : steps_) {
+    const auto own = std::ranges::find(step.workers, replica, &Worker::replica);
+    if (step.number < first_step || own == step.workers.end()) continue;
+    own_norm.add(own->norm);
+    cosine.add(own->cosine);
+    cosine_of_others.add(step.cosine_of_others(*own));
+  }
+  return {.norm_ratio = std::exp(seen.norm.value()),
+          .norm_ratio_error = seen.norm.error(),
+          .loss_ratio = std::exp(seen.loss.value()),
+          .norm_cv = own_norm.deviation(),
+          .layers_alike = seen.all_layers_at(seen.norm.value()),
+          .one_layer = seen.layers.size() > 1 && seen.layers_at(0) == std::ssize(seen.layers) - 1,
+          .cosine = cosine.value(),
+          .cosine_error = cosine.error(),
+          .cosine_of_others = cosine_of_others.value(),
+          .scales = scales(replica, first_step, seen)};
 }
 
 }  // namespace presum::checks

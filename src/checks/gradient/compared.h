@@ -73,6 +73,8 @@ class RecentGradients {
 
   Ratios ratios(std::uint32_t replica, std::uint64_t first_step, double Worker::*divisor,
                 double sign) const;
+  std::vector<std::string> scales(std::uint32_t replica, std::uint64_t first_step,
+                                  const Ratios& seen) const;
 
   std::deque<Step> steps_;
 };

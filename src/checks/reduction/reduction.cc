@@ -80,6 +80,15 @@ struct NeverDue {
   static constexpr std::tuple kFields{field("unreduced_steps", &NeverDue::unreduced_steps)};
 };
 
+// Backward passes that went into a gradient which had been reduced, before the optimizer took it.
+struct AddedAfter {
+  std::uint64_t micro_batches_added = 0;
+  std::uint64_t of_micro_batches = 0;
+  static constexpr std::tuple kFields{
+      field("micro_batches_added", &AddedAfter::micro_batches_added),
+      field("of_micro_batches", &AddedAfter::of_micro_batches)};
+};
+
 struct Averaged {
   std::uint64_t steps_apart = 0;  // from one average to the next
   std::uint64_t unreduced_steps = 0;
@@ -139,6 +148,13 @@ std::string sentence(const Averaged& seen, const Who& who) {
                      who.words(), seen.steps_apart);
 }
 
+std::string sentence(const AddedAfter& seen, const Who& who) {
+  return fmt::format(
+      "{} added {} of the {} micro-batches of a step to the gradient after it was "
+      "reduced",
+      who.words(), seen.micro_batches_added, seen.of_micro_batches);
+}
+
 // Which forward passes went around the wrapper, from "the" to "so "; empty for none.
 std::string around_wrapper(const NothingReduced& seen) {
   const Ranks& ranks = seen.ranks_around_wrapper;
@@ -178,6 +194,7 @@ class Reduction final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     // One worker alone may have taken the step, while others expected it to be reduced.
     if (context.record.workers_expected > 1) {
+      watch_late_passes(context, log);
       watch_unreduced_steps(context, log);
     } else {
       log.cannot(&kNoReduction, kOneWorker);
@@ -191,6 +208,23 @@ class Reduction final : public Rule {
   }
 
  private:
+  // A sum that was made too early: what the optimizer took is more than what was reduced.
+  void watch_late_passes(const StepContext& context, SignalLog& log) {
+    AddedAfter seen;
+    Blame blame = blame_where(context, [&](const WorkerRecord& w) {
+      Reduced& before = reduced_[w.replica];
+      const bool late = before.kept && !w.number.is_reduced() && w.use == StepUse::kUsed;
+      if (late) seen = {w.micro_batches, before.micro_batches + w.micro_batches};
+      before = {w.number.is_reduced() && w.use == StepUse::kKept, w.micro_batches};
+      return late;
+    });
+    late_ = !blame.ranks.empty();
+    if (!late_) return;
+    Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.99, seen);
+    signal.remedy = "Reduce the gradient once the last micro-batch's backward pass has ended.";
+    log.add(std::move(signal), kAllSteps);
+  }
+
   void watch_unreduced_steps(const StepContext& context, SignalLog& log) {
     std::uint64_t most = 0;
     const Blame blame = blame_where(context, [&](const WorkerRecord& w) {
@@ -199,7 +233,7 @@ class Reduction final : public Rule {
       most = std::max(most, steps);
       return steps > std::exchange(unreduced_[w.replica], steps);
     });
-    if (blame.ranks.empty()) return;
+    if (blame.ranks.empty() || late_) return;
     if (unreduced_since_ > context.record.step) unreduced_since_ = context.record.step;
     if (context.averaging.interval() == 0) {
       return log.add(sighting(&kNoReduction, context, blame, 0.99, NeverDue{most}), 1);
@@ -302,6 +336,12 @@ class Reduction final : public Rule {
   }
 
   std::unique_ptr<Rule> layers_ = make_layers_reduced();
+  struct Reduced {
+    bool kept = false;  // the record before: passes may add to what was reduced
+    std::uint32_t micro_batches = 0;
+  };
+  PerWorker<Reduced> reduced_;
+  bool late_ = false;                   // some passes did, in this record
   PerWorker<std::uint64_t> unreduced_;  // steps so far
   std::uint64_t unreduced_since_ = ~std::uint64_t{0};
   double last_ratio_ = 0;  // of a reduced norm that was off; 0: it was not
@@ -311,9 +351,9 @@ class Reduction final : public Rule {
 
 constexpr FingerprintKind kNoReductionKinds[] = {FingerprintKind::kWrapperForward};
 constexpr Check kNoReductionExplains[] = {
-    &kParameterDesync, &kBufferDesync, &kStateDesync, &kRankOutlier,    &kPairTooSimilar,
-    &kTooConsistent,   &kLossEvent,    &kMissingRank, &kReductionScale, &kReducedGradientMismatch,
-    &kReductionError,  &kClipNorm};
+    &kParameterDesync, &kBufferDesync, &kStateDesync,  &kRankOutlier,    &kPairTooSimilar,
+    &kTooConsistent,   &kLossEvent,    &kMissingRank,  &kReductionScale, &kReducedGradientMismatch,
+    &kReductionError,  &kClipNorm,     &kLostGradients};
 constinit const CheckInfo kNoReduction{
     .id = "no-reduction",
     .severity = Severity::kCritical,

@@ -56,6 +56,24 @@ TEST(NoReduction, AWrapperThatIsGoneAroundButReducesIsFine) {
   expect_quiet(played(40, [](WorkerRecord& x) { set(x, Kind::kWrapperForward, 0); }));
 }
 
+TEST(NoReduction, AMicroBatchThatIsAddedAfterTheReductionIsNamed) {
+  const Watched w = played(9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      const bool reduced = r.step % 2 == 0;
+      x.use = reduced ? StepUse::kKept : StepUse::kUsed;
+      x.micro_batches = reduced ? 3 : 1;
+      x.number.window = reduced ? StepNumber::kReduced : 0;
+      x.number.unreduced = r.step / 2;
+    }
+  });
+  expect(w, "no-reduction",
+         {.count = 8,
+          .first_step = 1,
+          .title = "All 8 ranks added 1 of the 4 micro-batches of a step to the gradient after it "
+                   "was reduced",
+          .remedy = "last micro-batch"});
+}
+
 // Parameters differ but right after an average of them.
 Break local_steps(const std::function<bool(std::uint64_t)>& averaged) {
   return [=](StepRecord& r) {
