@@ -198,6 +198,8 @@ class FingerprintKind(enum.IntEnum):
 
     LOSS_SCALE = 84
 
+    CLIPPED_SHARE = 85
+
 class Late:
     """A number that is still on its device: its place."""
 

@@ -54,6 +54,13 @@ void Statistics::fill(const StepRecord& record, std::size_t workers, const std::
   for (auto& losses : micro) losses.clear();
   for (const WorkerRecord& worker : record.workers) fill_worker(worker);
   if (record.workers.size() < 3) std::ranges::fill(direction, kNaN);
+  const auto count = [](const WorkerRecord& w) { return w.micro_batches; };
+  if (!record.workers.empty() && std::ranges::any_of(record.workers, [&](const WorkerRecord& w) {
+        return count(w) != count(record.workers.front());
+      })) {  // each may be divided by its own number
+    std::ranges::fill(loss, kNaN);
+    for (auto& losses : micro) losses.clear();
+  }
   fill_residual(odd);
   fill_closest();
 }
@@ -102,11 +109,12 @@ void Statistics::fill_closest() {
 }
 
 bool weigh_alike(const StepRecord& record) {
-  return std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
+  const std::uint64_t rows = record.workers.empty() ? 0 : record.workers.front().samples.rows;
+  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
     const auto told = [](const MicroBatch& m) { return m.weight != 1; };
     const auto other_size = [&](const MicroBatch& m) { return m.tokens != w.micro.front().tokens; };
-    const bool even_rows = w.micro_batches == 0 || w.samples.rows % w.micro_batches == 0;
-    return std::ranges::any_of(w.micro, told) ||
+    const bool even_rows = w.samples.rows == rows && rows % std::max(w.micro_batches, 1U) == 0;
+    return std::ranges::all_of(w.micro, told) ||
            (even_rows && std::ranges::none_of(w.micro, other_size));
   });
 }

@@ -35,9 +35,9 @@ struct Statistics {
 // Log of a norm over the weight of the worker's gradient, where that is known: a worker with few
 // tokens has a short gradient on purpose.
 double log_norm(const WorkerRecord& worker, double norm);
-// Whether the losses of each worker's micro-batches can be compared as they are: they are means
-// that all weigh alike, or of weights that are told. False where micro-batches have other sizes:
-// their losses may be weighted by these.
+// Whether the losses of each worker's micro-batches can be compared as they are: weights are told,
+// or nothing shows that sizes differ. False where numbers of target tokens do, or where numbers of
+// samples differ between workers or cannot be divided evenly: losses may be weighted by these.
 bool weigh_alike(const StepRecord& record);
 // Whether the group has no gradient but the rounding of the others' on any worker, as a bias before
 // a normalization: its norm says nothing.

@@ -213,7 +213,7 @@ void EndedStep::put_fingerprints() {
 Packet EndedStep::packet() {
   if (gradients_) put(*gradients_);
   const double scale = contents_.scale ? known(*contents_.scale, numbers_) : 1;
-  if (scale != 1) {
+  if (scale != 1 && std::isfinite(scale)) {
     contents_.fingerprint(kind_of(FingerprintKind::kLossScale),
                           std::bit_cast<std::uint64_t>(scale));
   }

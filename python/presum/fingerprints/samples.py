@@ -154,15 +154,22 @@ def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:
     return tuple(of_batch[row] for of_batch, _, row in each)
 
 
-def first_columns(sources: Sequence[SampleOrigin | None]) -> list[bool]:
+def first_columns(
+    hashes: Sequence[Sequence[int]], sources: Sequence[SampleOrigin | None]
+) -> list[bool]:
     """Of a step's micro-batches, whether each is the first that has its samples: two forward
-    passes may be given two columns of one batch (pairs of texts), which were drawn once."""
+    passes may be given two columns of one batch (pairs of texts), which were drawn once. One
+    whose rows are not all known, or are those of an earlier one, is none of these."""
     drawn: set[tuple[int, int]] = set()
+    seen: list[Sequence[int]] = []
     first = []
-    for source in sources:
-        samples = {(id(known.batch), known.row) for known in source.rows} if source else set()
-        first.append(not samples or not samples <= drawn)
+    for rows, source in zip(hashes, sources, strict=True):
+        known = source.rows if source is not None else ()
+        samples = {(id(one.batch), one.row) for one in known}
+        again = len(known) < len(rows) or rows in seen
+        first.append(not samples or again or not samples <= drawn)
         drawn |= samples
+        seen.append(rows)
     return first
 
 

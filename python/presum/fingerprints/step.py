@@ -342,7 +342,10 @@ class StepFingerprints:
         self.report_states(prints.states, step)
         rows = prints.rows
         sources = self._families.call("sampler", self._sources_of, rows) or [None] * len(rows)
-        drawn = first_columns(sources)
+        drawn = first_columns([list(micro.hashes) for micro in rows], sources)
+        unread = sum(micro.unread for micro in rows)
+        if unread and "data" in self._families:
+            step.fingerprint(KIND["unread_inputs"], unread)
         self._families.call("data", self._report_rows, [*compress(rows, drawn)], step)
         self._families.call("sampler", self._report_sources, [*compress(sources, drawn)], step)
 
@@ -354,9 +357,6 @@ class StepFingerprints:
             state.tell(to)
 
     def _report_rows(self, rows: list[MicroBatchSamples], step: EndedStep) -> None:
-        unread = sum(micro.unread for micro in rows)
-        if unread:
-            step.fingerprint(KIND["unread_inputs"], unread)
         for micro in rows:
             step.rows(list(micro.hashes), int(micro.others) & WORD)
 

@@ -32,8 +32,13 @@ class ClipNorms:
         own = {id(p) for _, p in self._setup.alive() if p.grad is not None}
         if own and own == {id(p) for p in parameters if p.grad is not None}:
             known = math.nan if kind is None or kind < 1 else kind
+            self._fingerprints.forget("clipped_share")  # of an earlier call in this step
             self._norm("clip_norm", norm, "clipped_norm", L2 if math.isnan(known) else known)
             self._fingerprints.norm("clip_limit", limit)
+            if self._told["clip_norm"] % NORMS_SAMPLED == 1:
+                self._fingerprints.share_of(
+                    "clipped_share", self._gradients(), self._setup.replicas
+                )
             self._fingerprints.forget("clip_norm_type")
             if known != L2:
                 self._fingerprints.norm("clip_norm_type", known)
@@ -47,9 +52,8 @@ class ClipNorms:
         times = self._told[name] = self._told.get(name, 0) + 1
         self._fingerprints.norm(name, norm)
         self._fingerprints.forget(of_gradients)  # of an earlier call in this step
-        self._fingerprints.forget("clipped_share")
         if times % NORMS_SAMPLED == 1:
-            gradients = [p.grad for _, p in self._setup.alive() if p.grad is not None]
-            self._fingerprints.norm_of(of_gradients, gradients, kind)
-            if kind == L2:
-                self._fingerprints.share_of("clipped_share", gradients, self._setup.replicas)
+            self._fingerprints.norm_of(of_gradients, self._gradients(), kind)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for _, p in self._setup.alive() if p.grad is not None]

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::uint64_t kSureOfSizes = 5;  // records in a row
 constexpr double kOff = 0.05;              // of the others' mean: less moves no loss
+constexpr double kOften = 0.2;             // of all steps
 constexpr double kErrors = 5;              // standard errors: it is asked a few times a run
 constexpr std::uint64_t kFirstLook = 20;   // steps; then twice as many, and so on
 constexpr const char* kEqual =
@@ -110,6 +111,8 @@ class MeanSizes {
     for (const WorkerRecord& w : workers) {
       Size& size = sizes_[w.replica];
       size.rows.add(static_cast<double>(w.samples.rows));
+      size.most = std::max(size.most, w.samples.rows);
+      size.fewer += w.samples.rows < size.most ? 1 : 0;
       size.tokens += static_cast<double>(w.tokens);
     }
     weighted_ = weighted_ && weighted_by_rows(context.record);
@@ -123,6 +126,8 @@ class MeanSizes {
   struct Size {
     Mean rows;
     double tokens = 0;
+    std::uint64_t most = 0;   // rows of a step
+    std::uint64_t fewer = 0;  // steps with fewer than the most until then
   };
 
   void judge(const StepContext& context, SignalLog& log) {
@@ -132,20 +137,24 @@ class MeanSizes {
       std::vector<double> others_tokens;
       double error = own.rows.error();
       double least_error = error;
+      std::uint64_t fewer = own.fewer;
       for (const WorkerRecord& other : context.record.workers) {
-        if (other.replica == w.replica) continue;
+        if (other.replica == w.replica && context.workers() == 2) continue;  // else among all
         const Size& size = sizes_[other.replica];
         others.push_back(size.rows.value());
         others_tokens.push_back(size.tokens);
         error = std::max(error, size.rows.error());
         least_error = std::min(least_error, size.rows.error());
+        fewer = std::max(fewer, size.fewer);
       }
       const double middle = detect::median(others);
       const double tokens = detect::median(others_tokens);
       const double off = std::abs(own.rows.value() - middle);
       const bool as_many_tokens = tokens > 0 && std::abs(own.tokens - tokens) < kOff * tokens;
-      const bool by_chance =
-          least_error > 0 && off < kErrors * error;  // no rank is always the same
+      // Where a rank always has as many, another that often has fewer has not by chance; the last
+      // batch of a pass is not often.
+      const bool often = least_error == 0 && static_cast<double>(fewer) >= kOften * double(steps_);
+      const bool by_chance = !often && off < kErrors * error;
       if (error == 0 || by_chance || off < kOff * middle || as_many_tokens) continue;
       report(context, w, own.rows.value(), middle, log);
       if (context.workers() == 2) return;

@@ -64,16 +64,16 @@ struct DrawnTwice {
   std::uint64_t samples_drawn = 0;
   std::uint64_t data_pass = 0;
   bool by_the_same_rank = false;  // nearly all that was doubled in this pass
-  // Where no sampler has a seed of its own, a generator that all ranks had in one state until these
-  // alone drew from it.
+  // Where no sampler has a seed of its own, a generator that all ranks had in one state until that
+  // of these changed.
   std::string parted_generator;
-  Ranks ranks_that_drew;
+  Ranks ranks_changed;
   std::optional<std::uint64_t> generators_equal_until;
   std::optional<std::uint64_t> generators_apart_at;
 
   static constexpr std::tuple kFields{
       field("parted_generator", &DrawnTwice::parted_generator),
-      field("ranks_that_drew", &DrawnTwice::ranks_that_drew),
+      field("ranks_changed", &DrawnTwice::ranks_changed),
       field("generators_equal_until", &DrawnTwice::generators_equal_until),
       field("generators_apart_at", &DrawnTwice::generators_apart_at),
       field("samples_doubled", &DrawnTwice::samples_doubled),
@@ -93,9 +93,10 @@ std::string overlap_suspects(std::span<const Signal* const> signals) {
   const auto* seen = signals.front()->evidence.as<DrawnTwice>();
   if (seen == nullptr || seen->parted_generator.empty()) return "";
   return fmt::format(
-      "an order that is drawn from {}'s global generator: {} drew from it between steps {} and {}, "
-      "the others did not (a validation or a log on some ranks alone?)",
-      seen->parted_generator, Who{seen->ranks_that_drew, false}.within(),
+      "an order that is drawn from {}'s global generator: that of {} changed between steps {} and "
+      "{}, "
+      "the others' did not (a validation or a log on some ranks alone?)",
+      seen->parted_generator, Who{seen->ranks_changed, false}.within(),
       *seen->generators_equal_until, *seen->generators_apart_at);
 }
 
@@ -281,7 +282,7 @@ class Overlap final : public Rule {
                     .samples_drawn = whole(drawn),
                     .data_pass = pass.number,
                     .by_the_same_rank = in_pass.between() < kDrawnAgain * in_pass.all()};
-    if (!seen.by_the_same_rank) name_generator(context.record, seen);
+    if (!seen.by_the_same_rank) name_generator(context.record, pass.first_step, seen);
     Signal signal = sighting(&kOverlappingData, context, blame_of(in_pass, context.record),
                              in_pass.exact() >= kDoubled ? 0.99 : 0.9, seen);
     if (seen.by_the_same_rank) {
@@ -292,14 +293,14 @@ class Overlap final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  void name_generator(const StepRecord& record, DrawnTwice& seen) const {
+  void name_generator(const StepRecord& record, std::uint64_t first_step, DrawnTwice& seen) const {
     const auto seeded = [](const WorkerRecord& w) {
       return w.fingerprint_of(FingerprintKind::kSamplerSeed) != nullptr;
     };
     const auto& parted = generators_.first();
-    if (!parted || std::ranges::any_of(record.workers, seeded)) return;
+    if (!parted || parted->step > first_step || std::ranges::any_of(record.workers, seeded)) return;
     seen.parted_generator = parted->generator;
-    seen.ranks_that_drew = parted->drew;
+    seen.ranks_changed = parted->changed;
     seen.generators_equal_until = parted->equal_until;
     seen.generators_apart_at = parted->step;
   }

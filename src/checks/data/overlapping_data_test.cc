@@ -347,8 +347,8 @@ TEST(Overlap, AGeneratorThatOneRankDrewFromIsTheCause) {
   const Finding found = overlap(false);
   EXPECT_EQ(found.check, "overlapping-data");
   EXPECT_EQ(found.suspects,
-            "an order that is drawn from torch's global generator: rank 0 drew from it between "
-            "steps 23 and 24, the others did not (a validation or a log on some ranks alone?)");
+            "an order that is drawn from torch's global generator: that of rank 0 changed between "
+            "steps 23 and 24, the others' did not (a validation or a log on some ranks alone?)");
   EXPECT_EQ(overlap(true).suspects, "") << "a sampler with a seed draws from its own";
 }
 

@@ -30,9 +30,10 @@ void PartedGenerators::see(const StepRecord& record, FingerprintKind kind, const
     PartedGenerator parted{.generator = name, .equal_until = state.step, .step = record.step};
     for (const auto& [rank, value] : now) {
       const auto was = state.before.find(rank);
-      if (was != state.before.end() && was->second != value) parted.drew.push_back(rank);
+      if (was != state.before.end() && was->second != value) parted.changed.push_back(rank);
     }
-    if (parted.drew.size() < now.size()) first_ = std::move(parted);  // else all drew, otherwise
+    const std::size_t drew = parted.changed.size();
+    if (drew > 0 && drew < now.size()) first_ = std::move(parted);  // else all drew, otherwise
   }
   state.equal = held.differs() ? 0 : state.equal + 1;
   state.step = record.step;

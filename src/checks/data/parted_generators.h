@@ -12,11 +12,11 @@
 
 namespace presum::checks {
 
-// A generator that all ranks had in one state, until some drew from it and the others did not: an
-// order that is shuffled by it is then another one on these ranks.
+// A generator that all ranks had in one state, until that of some changed and the others' did not:
+// an order that is shuffled by it is then another one on these ranks.
 struct PartedGenerator {
   std::string generator;  // "torch"
-  Ranks drew;
+  Ranks changed;
   std::uint64_t equal_until = 0;
   std::uint64_t step = 0;
 };

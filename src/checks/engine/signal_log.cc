@@ -84,6 +84,10 @@ void SignalLog::replace(Check check, std::optional<Signal> now) {
   if (now) add(std::move(*now));
 }
 
+void SignalLog::forget(Check check, std::uint64_t key) {
+  std::erase_if(signals_, [&](const Signal& s) { return s.check == check && s.key == key; });
+}
+
 void SignalLog::prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step) {
   for (Signal& s : signals_) {
     if (s.check != check || s.key != key || !intersect(s.ranks, ranks)) continue;

@@ -55,6 +55,8 @@ class SignalLog {
   // The one signal of the check, or none, in the place of those there are. It keeps its id while
   // its key stays.
   void replace(Check check, std::optional<Signal> now);
+  // Nothing of the check and key was seen after all.
+  void forget(Check check, std::uint64_t key);
   // Signals of the check and key on these ranks are still so at the step.
   void prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step);
   // The newest signal of a check that holds the rank, or null.

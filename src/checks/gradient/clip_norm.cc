@@ -5,18 +5,19 @@
 // of these gradients itself, just before, of the type that torch was asked for (`norm_type`, 1 to
 // infinity). Of a norm that torch did not take (`get_total_norm`), nor of what it took of parts,
 // the type is not known: then it is only compared between ranks, and the check is not possible
-// unless it is the L2 norm, or more than that and less than four times it: an L1 norm is larger
-// yet. What was told is right where it is that norm, the one that was clipped by or that of the
-// reduced gradient, for a program may change its gradients and clip by its own means; where none
-// but the last was read only the same factor twice is a finding. Off by more than 5 % is found; the
-// ratio is named with its usual cause: a part, a mean of norms, the number of ranks or its root,
-// parameters counted twice or norms of parts added up, a loss scaler's factor that was not divided
-// out (a power of two, where there is a scaler). Between ranks norms may differ by 0.1 %, after 2
-// records in a row; that is critical, and so is a rank that clips where the others do not. A norm
-// that `monitor.grad_norm` is told and that is NaN or infinite in 5 records in a row, while the
-// gradients are finite and no loss scaler is there, is critical. Norms of some of the parameters
-// are not judged; those of sharded gradients (FSDP2) where the norm itself was a plain number,
-// against what all ranks hold: each shard, replica and whole gradient once.
+// unless it is the L2 norm, or, where the ranks are all of the job, more than that and less than
+// four times it: an L1 norm is larger yet. What was told is right where it is that norm, the one
+// that was clipped by or that of the reduced gradient, for a program may change its gradients and
+// clip by its own means; where none but the last was read only the same factor twice is a finding.
+// Off by more than 5 % is found; the ratio is named with its usual cause: a part, a mean of norms,
+// the number of ranks or its root, parameters counted twice or norms of parts added up, a loss
+// scaler's factor that was not divided out (a power of two, where there is a scaler). Between ranks
+// norms may differ by 0.1 %, after 2 records in a row; that is critical, and so is a rank that
+// clips where the others do not. A norm that `monitor.grad_norm` is told and that is NaN or
+// infinite in 5 records in a row, while the gradients are finite and no loss scaler is there, is
+// critical. Norms of some of the parameters are not judged; those of sharded gradients (FSDP2)
+// where the norm itself was a plain number, against what all ranks hold: each shard, replica and
+// whole gradient once.
 
 #include <fmt/format.h>
 
@@ -314,11 +315,13 @@ class ClipNorm final : public Rule {
     const StepRecord& record = context.record;
     const bool scaled = !context.roster.fact("grad_scaler").empty();
     const double parts = norm_of_parts(context);
+    // Else other ranks may hold other parts of the model, as stages of a pipeline.
+    const bool whole_job = context.roster.world_size() == record.workers.size();
     for (const WorkerRecord& w : record.workers) {
       const Held held = hold(w, scaled, parts);
       if (std::isnan(held.ratio)) continue;
       const bool right = near(held.ratio, 1, kTrue);
-      const bool of_no_other_type = held.ratio > 1 && held.ratio < kBelowL1;
+      const bool of_no_other_type = whole_job && held.ratio > 1 && held.ratio < kBelowL1;
       if (!right && is_of_any_type(w) && !of_no_other_type) {
         return log.cannot(&kClipNorm, kAnyType);
       }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/pairs.h"
 #include "checks/engine/mean.h"
@@ -19,12 +20,13 @@ constexpr std::uint64_t kTell = 8;   // steps that a mean takes
 constexpr double kNear = 0.05;       // of a log: 5 %, beside what chance leaves
 constexpr double kErrors = 3;        // standard errors that chance leaves of a layer or cosine
 constexpr double kMostError = 0.05;  // above, a factor is a guess
-constexpr double kMostErrorOfNorm = 0.08;     // likewise of the norm, if all losses are alike
+constexpr double kMostErrorOfNorm = 0.08;     // likewise of the norm, if no loss says otherwise
 constexpr double kMostErrorBesideLoss = 0.1;  // and if the loss has the factor too
 constexpr double kLeastFactor = 1.5;
 constexpr double kMostLayerError = 0.15;  // a small layer scatters more
 constexpr double kSameNorm = 1e-3;        // relative
 constexpr std::size_t kLayers = 64;
+constexpr std::size_t kWorkers = 256;  // of more no layers are kept
 
 // Tightly, and as far as is known.
 bool is(const Mean& seen, double x, double most_error = kMostError) {
@@ -46,11 +48,21 @@ struct RecentGradients::Ratios {
   Mean loss;
   std::vector<Mean> layers;
 
-  std::ptrdiff_t layers_at(double x) const {
-    return std::ranges::count_if(layers, [x](const Mean& layer) { return layer_is(layer, x); });
-  }
+  // False where no layer is known.
   bool all_layers_at(double x) const {
-    return !layers.empty() && layers_at(x) == std::ssize(layers);
+    const auto known = [](const Mean& layer) { return layer.count() >= kTell; };
+    return std::ranges::any_of(layers, known) &&
+           std::ranges::all_of(layers, [&](const Mean& l) { return !known(l) || layer_is(l, x); });
+  }
+  // The place of the only layer that is surely not at 0, while all others are; none otherwise.
+  std::optional<std::size_t> only_layer() const {
+    std::optional<std::size_t> out;
+    for (std::size_t g = 0; g < layers.size(); ++g) {
+      if (layers[g].count() < kTell || layer_is(layers[g], 0)) continue;
+      if (out || !(layers[g].error() <= kMostLayerError)) return std::nullopt;
+      out = g;
+    }
+    return layers.size() > 1 ? out : std::nullopt;
   }
 };
 
@@ -67,6 +79,13 @@ bool Compared::is_clipped() const {
 void RecentGradients::see(const StepRecord& record) {
   if (steps_.size() == kSteps) steps_.pop_front();
   Step& step = steps_.emplace_back(Step{record.step, record.cosine_mean, {}});
+  std::vector<const GroupRecord*> told;  // null: it has no gradient but rounding
+  ids_.clear();
+  for (const GroupRecord& group : record.groups) {
+    if (told.size() == kLayers || record.workers.size() > kWorkers) break;
+    told.push_back(detect::practically_zero(record, group) ? nullptr : &group);
+    ids_.push_back(group.id);
+  }
   for (std::size_t k = 0; k < record.workers.size(); ++k) {
     const WorkerRecord& w = record.workers[k];
     const double passes = std::log(double(w.micro_batches));
@@ -78,10 +97,9 @@ void RecentGradients::see(const StepRecord& record) {
     out.loss = std::log(w.loss);
     out.norm = detect::log_norm(w, w.grad_norm);
     out.cosine = w.cosine_to_others;
-    for (std::size_t g = 0; g < std::min(record.groups.size(), kLayers); ++g) {
-      const GroupRecord& group = record.groups[g];
-      const bool known = k < group.norms.size() && !detect::practically_zero(record, group);
-      out.layers.push_back(known ? detect::log_norm(w, double{group.norms[k]}) : kNaN);
+    for (const GroupRecord* group : told) {
+      const bool known = group != nullptr && k < group->norms.size();
+      out.layers.push_back(known ? detect::log_norm(w, double{group->norms[k]}) : kNaN);
     }
   }
 }
@@ -113,7 +131,6 @@ RecentGradients::Ratios RecentGradients::ratios(std::uint32_t replica, std::uint
       out.layers[g].add(beside([g](const Worker& w) { return w.layers[g]; }));
     }
   }
-  std::erase_if(out.layers, [](const Mean& layer) { return layer.count() < kTell; });
   return out;
 }
 
@@ -168,12 +185,13 @@ Compared RecentGradients::compare(std::uint32_t replica, std::uint64_t first_ste
     cosine.add(own->cosine);
     cosine_of_others.add(step.cosine_of_others(*own));
   }
+  const auto only = seen.only_layer();
   return {.norm_ratio = std::exp(seen.norm.value()),
           .norm_ratio_error = seen.norm.error(),
           .loss_ratio = std::exp(seen.loss.value()),
           .norm_cv = own_norm.deviation(),
           .layers_alike = seen.all_layers_at(seen.norm.value()),
-          .one_layer = seen.layers.size() > 1 && seen.layers_at(0) == std::ssize(seen.layers) - 1,
+          .only_layer = only ? ids_.at(*only) : 0,
           .cosine = cosine.value(),
           .cosine_error = cosine.error(),
           .cosine_of_others = cosine_of_others.value(),

@@ -18,13 +18,14 @@ struct Compared {
   double norm_ratio = kNaN;
   double norm_ratio_error = kNaN;  // standard error of its log
   double loss_ratio = kNaN;
-  double norm_cv = kNaN;      // of its own norms
-  bool layers_alike = false;  // every layer has that ratio; false where no layer is known
-  bool one_layer = false;     // one layer has another ratio, the others 1
-  double cosine = kNaN;       // with the others
+  double norm_cv = kNaN;         // of its own norms
+  bool layers_alike = false;     // every layer has that ratio; false where no layer is known
+  std::uint64_t only_layer = 0;  // the id of the one that has another ratio, where others have 1
+  double cosine = kNaN;          // with the others
   double cosine_error = kNaN;
   double cosine_of_others = kNaN;  // with each other
-  // What its loss may be, where the norm, every layer and the loss have just that factor.
+  // What its loss may be, where the norm and every layer have just that factor, and the loss has it
+  // too or, for some, is told as the others' is.
   std::vector<std::string> scales;
 
   // It is as long as the others' and points the other way.
@@ -37,7 +38,6 @@ struct Compared {
                                       field("loss_ratio", &Compared::loss_ratio),
                                       field("norm_cv", &Compared::norm_cv),
                                       field("layers_alike", &Compared::layers_alike),
-                                      field("one_layer", &Compared::one_layer),
                                       field("cosine", &Compared::cosine),
                                       field("cosine_error", &Compared::cosine_error),
                                       field("cosine_of_others", &Compared::cosine_of_others),
@@ -77,6 +77,7 @@ class RecentGradients {
                                   const Ratios& seen) const;
 
   std::deque<Step> steps_;
+  std::vector<std::uint64_t> ids_;  // of the layers
 };
 
 }  // namespace presum::checks

@@ -69,7 +69,7 @@ std::string how_far(const Deviation& seen) {
 
 std::string outlier_sentence(const Deviation& seen, const Who& who) {
   const bool in_layer = seen.of == Statistic::kGroupNorm && !seen.layer.empty();
-  const std::string of = in_layer ? "gradient norm in " + seen.layer : words_of(seen.of).of;
+  const std::string of = in_layer ? "gradient norm in layer " + seen.layer : words_of(seen.of).of;
   const std::string most =
       in_layer || seen.layer.empty() ? "" : "; the gradient differs most in " + seen.layer;
   if (seen.of_rank) {
@@ -153,7 +153,7 @@ std::string sentence(const Deviation& seen, const Who& who) {
     case kTooInconsistent:
       return who.words() + " had micro-batches more alike than chance allows";
     case kEvent:
-      return fmt::format("{} had a {} far {} everything seen before: {}", who.words(),
+      return fmt::format("{} had a {} farther {} the other ranks' than any before: {}", who.words(),
                          words_of(seen.of).of, side_of(seen), deviations(seen.effect_sd));
     case kOutlier:
       break;
@@ -167,13 +167,13 @@ std::string outlier_suspects(Signals signals) {
   const Deviation* norm = of(signals, Statistic::kNorm);
   const Deviation* direction = of(signals, Statistic::kDirection);
   const Deviation* group = of(signals, Statistic::kGroupNorm);
-  if (norm != nullptr) suspect_scale(*norm, out);
+  if (norm != nullptr || loss != nullptr) suspect_scale(norm != nullptr ? *norm : *loss, out);
   if (loss != nullptr) suspect_loss(*loss, out);
   if (loss == nullptr) suspect_damage(norm, of(signals, Statistic::kPeak), out);
   if (direction != nullptr && direction->is_turned()) {
     out.emplace_back("a gradient whose sign is turned");
   }
-  if (group != nullptr && group->one_layer) {
+  if (group != nullptr && group->layer_alone) {
     out.push_back(fmt::format("{}{} alone is scaled, dropped or fed otherwise",
                               group->of_rank ? "on one of them, " : "", group->layer));
   }

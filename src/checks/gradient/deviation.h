@@ -23,6 +23,7 @@ struct Deviation : Compared {
   bool of_all = false;          // no minority was named
   bool of_static_data = false;  // every rank reads its own samples again and again
   std::string layer;            // in which the gradient differs most
+  bool layer_alone = false;     // and no other
   double log10_evidence = kNaN;
   double effect_sd = kNaN;
   double ratio = kNaN;  // to the others' mean, or of two ranks the first's to the second's
@@ -44,7 +45,7 @@ struct Deviation : Compared {
                  field("ratio", &Deviation::ratio), field("of_rank", &Deviation::of_rank),
                  field("beside_rank", &Deviation::beside_rank),
                  field("scales_beside", &Deviation::scales_beside),
-                 field("layer", &Deviation::layer),
+                 field("layer", &Deviation::layer), field("layer_alone", &Deviation::layer_alone),
                  field("of_static_data", &Deviation::of_static_data),
                  field("log10_evidence", &Deviation::log10_evidence)},
       Compared::kFields);

@@ -174,6 +174,7 @@ class Statistics final : public Rule {
     Deviation seen = deviation(context, alarm);
     if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
       static_cast<Compared&>(seen) = gradients_.compare(alarm.replicas.front(), alarm.first_step);
+      seen.layer_alone = alarm.group != 0 && seen.only_layer == alarm.group;
       if (seen.beside_rank) {
         seen.scales_beside = gradients_.compare(alarm.replicas.back(), alarm.first_step).scales;
       }

@@ -308,6 +308,7 @@ bool Resume::judge_weights(const Snapshots& then, const Snapshots& now, const Ro
     const SnapshotRecord* other = with_weights(*prior_, is);
     if (other != nullptr) seen.as_saved_after = steps_text(counted(other->optimizer_steps));
     Signal signal = signal_of(blame_of(replicas_apart(then, now)), std::move(seen));
+    if (left) signal.severity = Severity::kWarning;  // it may have changed them before it saved
     signal.remedy =
         "Load model and optimizer from one checkpoint, after the model is built and before it is "
         "wrapped, and look for keys that `strict=False` left out.";
@@ -318,6 +319,7 @@ bool Resume::judge_weights(const Snapshots& then, const Snapshots& now, const Ro
   if (states.empty()) return true;
   Signal signal =
       signal_of(blame_of({}), OtherState{left, steps, names(states, roster), was.size()});
+  if (left) signal.severity = Severity::kWarning;
   signal.remedy =
       "Load the optimizer's state from the checkpoint of the weights, after it holds the model's "
       "parameters, in the order in which it was saved.";

@@ -43,7 +43,9 @@ constexpr double kSigmas = 6;
 constexpr double kSameNorm = 1e-6;  // relative: of one sum, over one loss scale
 
 constexpr const char* kLocalSgd =
-    "Nothing, where local SGD is meant: parameters are averaged instead of gradients.";
+    "Nothing, where local SGD is meant: parameters are averaged instead of gradients. Look that "
+    "they "
+    "are averaged, and not overwritten by one rank's.";
 
 bool has_reduced(const WorkerRecord& w) { return w.reduced_fingerprint != 0; }
 
@@ -238,12 +240,20 @@ class Reduction final : public Rule {
     if (context.averaging.interval() == 0) {
       return log.add(sighting(&kNoReduction, context, blame, 0.99, NeverDue{most}), 1);
     }
-    Signal signal =
-        sighting(&kNoReduction, context, blame, 0.99, Averaged{context.averaging.interval(), most});
-    signal.first_step = unreduced_since_;
+    averaged(context, blame, most, log);
+  }
+
+  // Once it is known to be local SGD: what was said before is not so.
+  void averaged(const StepContext& context, Blame blame, std::uint64_t unreduced,
+                SignalLog& log) const {
+    Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.99,
+                             Averaged{context.averaging.interval(), unreduced});
+    signal.first_step = std::min(unreduced_since_, signal.first_step);
     signal.severity = Severity::kInfo;
     signal.remedy = kLocalSgd;
-    log.replace(&kNoReduction, std::move(signal));
+    log.forget(&kNoReduction, key_of(NeverDue{}));
+    log.forget(&kNoReduction, key_of(NothingReduced{}));
+    log.add(std::move(signal), kAllSteps);
   }
 
   void compare(const StepContext& context, SignalLog& log) {
@@ -278,6 +288,7 @@ class Reduction final : public Rule {
                         .of_ranks = held.known,
                         .ranks_around_wrapper = blame_where(context, bypasses).ranks};
     if (held.differs()) seen.distinct_reduced_gradients = held.groups.size();
+    if (context.averaging.interval() > 0) return averaged(context, of_all(context.record), 0, log);
     log.add(sighting(&kNoReduction, context, of_all(context.record), 0.99, std::move(seen)));
   }
 
@@ -307,7 +318,8 @@ class Reduction final : public Rule {
     const bool one_scale = std::ranges::all_of(r.workers, [&](const WorkerRecord& w) {
       return !has_reduced(w) || std::abs(w.reduced_norm - reduced) <= kSameNorm * reduced;
     });
-    if (!one_scale) return log.cannot(&kReductionScale, "The ranks' loss scales differ.");
+    if (!one_scale)
+      return log.cannot(&kReductionScale, "The norms of what the ranks reduced differ.");
     const double error = r.mean_norm_error / r.mean_norm;
     if (!std::isfinite(reduced) || !(r.mean_norm > 0) || !std::isfinite(error)) {
       return log.cannot(&kReductionScale,

@@ -109,6 +109,14 @@ TEST(NoReduction, IsInformationOnceParametersWereEqualAtThreeEqualDistances) {
     if (r.step % 4 != 0) r.workers[2].states[0].value += 1;
   };
   EXPECT_EQ(played(60, reduced).first().check, "parameter-desync") << "gradients are reduced";
+  const auto by_hook = [](StepRecord& r) {
+    keep_own(r);
+    if (r.step % 5 == 0) return;
+    for (WorkerRecord& w : r.workers) {
+      for (StateHash& s : w.states) s.value += w.rank;
+    }
+  };
+  EXPECT_EQ(played(60, by_hook).first().severity, Severity::kInfo) << "a hook that keeps all";
   const auto stops = local_steps([](std::uint64_t step) { return step % 4 == 0 && step < 40; });
   const Finding stopped = played(60, stops).first();
   EXPECT_EQ(stopped.severity, Severity::kCritical) << "no average any more";

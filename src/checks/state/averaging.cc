@@ -10,25 +10,32 @@ namespace presum::checks {
 
 void Averaging::see(const StepRecord& record) {
   constexpr auto kKind = StateHash::Kind::kParameters;
+  const std::uint64_t part = looks_++ % kRound;
   if (record.workers.size() < 2 || record.workers.size() < record.workers_expected) return;
+  const auto reads = [](const WorkerRecord& w) { return w.reduced_fingerprint != 0; };
+  if (std::ranges::all_of(record.workers, reads)) {
+    kept_own_ = std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
+      return w.reduced_fingerprint == w.fingerprint;
+    });
+  }
   const auto shards = shards_of(record, kKind);
   if (shards.empty()) return;
-  const std::uint64_t part = looks_++ % kRound;
   const auto differs = [&](auto shard) { return !differing(record, kKind, shard).empty(); };
   if (std::ranges::any_of(shards, differs)) {
     const auto unreduced = [](const WorkerRecord& w) {
       return w.number.unreduced > 0 || !w.number.is_reduced();
     };
-    apart_ = std::ranges::all_of(record.workers, unreduced);
+    apart_ = kept_own_ || std::ranges::all_of(record.workers, unreduced);
     apart_parts_.set(part);
-    if (record.step - again_at_ >= distance_) times_ = 0;
+    if (distance_ > 0 && (record.step - again_at_) % distance_ == 0) times_ = 0;
     return;
   }
   if (!std::exchange(apart_, false)) return;
   const std::uint64_t distance = record.step - std::exchange(again_at_, record.step);
   const bool shows = distance % kRound != 0 || apart_parts_[part];
-  times_ = !shows ? 0 : distance == distance_ ? times_ + 1 : 1;
-  distance_ = distance;
+  const bool again = distance_ > 0 && distance % distance_ == 0;  // a record may be missing
+  times_ = !shows ? 0 : again ? times_ + 1 : 1;
+  if (!again) distance_ = distance;
 }
 
 }  // namespace presum::checks

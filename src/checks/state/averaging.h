@@ -26,6 +26,7 @@ class Averaging {
 
   std::uint64_t looks_ = 0;
   std::bitset<kRound> apart_parts_;  // that were ever seen to differ
+  bool kept_own_ = false;            // gradients that were to be reduced, when they were read last
   bool apart_ = false;               // something did, since all was equal
   std::uint64_t again_at_ = 0;       // the step at which all was equal again
   std::uint64_t distance_ = 0;

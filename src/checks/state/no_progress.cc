@@ -27,6 +27,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -88,8 +89,9 @@ std::string sentence(const LayersUnchanged& seen, const Who& who) {
   constexpr const char* kWhy[] = {", though gradients came there",
                                   ": no optimizer holds their parameters",
                                   ": the learning rate of their parameter group is 0"};
-  return fmt::format("{} took optimizer steps that left {} as before{}", who.words(),
-                     seen.layers_standing, kWhy[static_cast<std::size_t>(seen.why)]);
+  return fmt::format("{} took optimizer steps that left layer{} {} as before{}", who.words(),
+                     seen.groups_unchanged == 1 ? "" : "s", seen.layers_standing,
+                     kWhy[static_cast<std::size_t>(seen.why)]);
 }
 
 struct RoundedAway {
@@ -121,6 +123,7 @@ struct Layers {
 
 // "a, b" is a and b. A fact that was too long ends in "...".
 struct Listed {
+  Listed() = default;
   explicit Listed(std::string_view text) : cut(text.find("...") != std::string_view::npos) {
     while (!text.empty()) {
       const std::size_t end = std::min(text.find(", "), text.size());
@@ -130,21 +133,26 @@ struct Listed {
   }
   bool contains(const std::string& name) const { return names.contains(name); }
 
-  std::set<std::string> names;
+  std::set<std::string> names{};
   bool cut = false;
 };
 
 // Layers as a rank tells of them.
 struct Told {
+  Told() = default;
   Told(const Roster& roster, std::uint32_t rank)
-      : resting(roster.fact_of(rank, "layers_at_rest")),
+      : asked(roster.revision()),
+        resting(roster.fact_of(rank, "layers_at_rest")),
+        unheld(roster.fact_of(rank, "layers_of_no_optimizer")),
         scalars(roster.fact_of(rank, "layers_of_one_element")) {}
   // Whether its learning rate is 0, or it is a scalar, which may lie at a bound of the program's.
   bool may_rest(const std::string& name) const {
     return resting.cut || scalars.cut || resting.contains(name) || scalars.contains(name);
   }
 
+  std::uint64_t asked = ~std::uint64_t{0};  // the roster's revision
   Listed resting;
+  Listed unheld;
   Listed scalars;
 };
 
@@ -171,79 +179,88 @@ class NoProgress final : public Rule {
     return std::min(context.workers(), kFollowed);
   }
 
-  // Those of whom something is so; everyone where it is so of all that are followed.
-  template <class IsSo>
-  Blame blame_followed(const StepContext& context, const IsSo& is_so) {
-    Blame out;
-    for (std::size_t i = 0; i < followed(context); ++i) {
-      const WorkerRecord& worker = context.record.workers[i];
-      if (is_so(still_[worker.replica], i)) insert(out.ranks, worker.rank);
-    }
-    return out.ranks.size() == followed(context) ? of_all(context.record) : out;
+  Blame blame_of(const StepContext& context, Ranks ranks) const {
+    const bool everyone = ranks.size() == context.workers();
+    return {std::move(ranks), everyone};
   }
 
   // "Passed" needs parameters that were seen to change: who steps them may not be known.
   void tell_what_was_seen(const StepContext& context, SignalLog& log) {
-    const StillParameters& one = still_[context.record.workers.front().replica];
-    if (!one.hashed()) return log.cannot(&kNoProgress, "No parameters were hashed.");
-    if (one.moved()) return log.checked(&kNoProgress);
-    if (!one.trained()) {
+    std::vector<const StillParameters*> hashed;
+    for (std::size_t i = 0; i < followed(context); ++i) {
+      const StillParameters& one = still_[context.record.workers[i].replica];
+      if (one.hashed()) hashed.push_back(&one);
+    }
+    if (hashed.empty()) return log.cannot(&kNoProgress, "No parameters were hashed.");
+    const auto all = [&](auto of) {
+      return std::ranges::all_of(
+          hashed, of, [](auto* p) -> auto& { return *p; });
+    };
+    if (all(&StillParameters::moved)) return log.checked(&kNoProgress);
+    if (std::ranges::none_of(hashed, [](const auto* one) { return one->trained(); })) {
       return log.cannot(&kNoProgress,
                         "No step of an optimizer with a learning rate above 0 was seen, and no "
                         "parameter that changed.");
     }
-    log.waits(&kNoProgress, one.hashed_twice() ? "No parameter was seen to change yet."
-                                               : "No part of the model was hashed twice yet.");
+    log.waits(&kNoProgress, all(&StillParameters::hashed_twice)
+                                ? "No parameter was seen to change yet."
+                                : "No part of the model was hashed twice yet.");
   }
 
   void report_models(const StepContext& context, SignalLog& log) {
-    Blame blame = blame_followed(
-        context, [](const StillParameters& still, std::size_t) { return still.all_still(); });
-    if (blame.ranks.empty()) return;
-    const WorkerRecord& one = worker_of(context.record, blame.ranks.front());
+    Ranks ranks;
+    for (std::size_t i = 0; i < followed(context); ++i) {
+      const WorkerRecord& worker = context.record.workers[i];
+      if (still_[worker.replica].all_still()) insert(ranks, worker.rank);
+    }
+    if (ranks.empty()) return;
+    const WorkerRecord& one = worker_of(context.record, ranks.front());
     const StillParameters& still = still_[one.replica];
-    const std::uint64_t first_step = std::min(still.first_step(), context.record.step);
-    Signal signal = sighting(&kNoProgress, context, std::move(blame), 0.95,
+    Signal signal = sighting(&kNoProgress, context, blame_of(context, std::move(ranks)), 0.95,
                              NothingChanged{.steps_without_change = still.steps(),
                                             .learning_rate = learning_rate(one),
                                             .held_by_no_optimizer = in_vain_});
-    signal.first_step = first_step;
+    signal.first_step = std::min(still.first_step(), context.record.step);
     log.add(std::move(signal));
   }
 
   // Of every group of ranks, the layers that stood still on just these, and whether they are at
   // rest.
   void report_layers(const StepContext& context, SignalLog& log) {
-    ask_facts(context);
     std::map<std::pair<Ranks, bool>, Layers> standing;
     for (const GroupRecord& g : context.record.groups) {
       const std::string name = context.roster.group_name(g.id);
+      std::array<Ranks, 2> still;  // those that ought to move, those at rest
       std::uint64_t since = std::numeric_limits<std::uint64_t>::max();
-      bool rests = false;
-      const Blame blame = blame_followed(context, [&](StillParameters& still, std::size_t i) {
-        if (still.all_still()) return false;
-        if (i >= g.norms.size() || !(g.norms[i] > 0)) still.forget_layer(g.id);
-        const Told& told = told_[i];
-        if (told.may_rest(name)) still.rests(g.id);
-        const StillParameters::Layer* layer = still.still_layer(g.id);
-        if (layer == nullptr || (still.rested(*layer) && !told.resting.contains(name)))
-          return false;
-        rests = rests || told.resting.contains(name);
+      bool explained = true;
+      for (std::size_t i = 0; i < followed(context); ++i) {
+        const WorkerRecord& worker = context.record.workers[i];
+        StillParameters& own = still_[worker.replica];
+        if (own.all_still()) continue;
+        if (i >= g.norms.size() || !(g.norms[i] > 0)) own.forget_layer(g.id);
+        const Told& told = told_of(context, worker);
+        if (told.may_rest(name)) own.rests(g.id);
+        const StillParameters::Layer* layer = own.still_layer(g.id);
+        const bool rests = told.resting.contains(name);
+        if (layer == nullptr || (own.rested(*layer) && !rests)) continue;
         since = std::min(since, layer->first_step);
-        return true;
-      });
-      if (!blame.ranks.empty()) standing[{blame.ranks, rests}].add(name, since);
+        explained = explained && (!layer->sharded || told.unheld.contains(name));
+        insert(still[rests ? 1 : 0], worker.rank);
+      }
+      // A shard may have no gradient where the whole layer has one.
+      if (!explained && still[0].size() < followed(context)) still[0].clear();
+      for (const bool rests : {false, true}) {
+        const Ranks& ranks = still[rests ? 1 : 0];
+        if (!ranks.empty()) standing[{ranks, rests}].add(name, since);
+      }
     }
     for (const auto& [of, layers] : standing) report(context, of.first, of.second, layers, log);
   }
 
-  void ask_facts(const StepContext& context) {
-    if (asked_ == context.roster.revision() && told_.size() == followed(context)) return;
-    asked_ = context.roster.revision();
-    told_.clear();
-    for (std::size_t i = 0; i < followed(context); ++i) {
-      told_.emplace_back(context.roster, context.record.workers[i].rank);
-    }
+  const Told& told_of(const StepContext& context, const WorkerRecord& worker) {
+    Told& told = told_[worker.replica];
+    if (told.asked != context.roster.revision()) told = Told(context.roster, worker.rank);
+    return told;
   }
 
   void report(const StepContext& context, const Ranks& ranks, bool rests, const Layers& layers,
@@ -254,7 +271,7 @@ class NoProgress final : public Rule {
         layers.names, [&](const std::string& name) { return unheld.contains(name); });
     const auto why = rests ? kRateIsZero : held_by_none ? kHeldByNone : kUnknown;
     Signal signal =
-        sighting(&kNoProgress, context, {ranks, ranks.size() == context.workers()}, 0.9,
+        sighting(&kNoProgress, context, blame_of(context, ranks), 0.9,
                  LayersUnchanged{first_names(layers.names, kNamesShown, std::identity{}),
                                  layers.names.size(), why});
     signal.first_step = std::min(layers.first_step, context.record.step);
@@ -304,9 +321,8 @@ class NoProgress final : public Rule {
   }
 
   PerWorker<StillParameters> still_;
-  std::vector<Told> told_;   // by those that are followed
-  std::uint64_t asked_ = 0;  // the roster's revision
-  Streak rounded_;           // samples of which most stood still
+  PerWorker<Told> told_;
+  Streak rounded_;  // samples of which most stood still
   double sampled_rate_ =
       std::numeric_limits<double>::infinity();  // the learning rate at the last of them
   std::uint64_t vain_steps_ = 0;

@@ -123,9 +123,10 @@ TEST(NoProgress, WhatStandsStillOnOneRankIsNamedWithIt) {
   };
   const Finding layer = found(still_on(2, false));
   EXPECT_EQ(layer.ranks, RankList{2});
-  EXPECT_EQ(layer.title,
-            "Rank 2 took optimizer steps that left 0000000000000063 as before, though gradients "
-            "came there");
+  EXPECT_EQ(
+      layer.title,
+      "Rank 2 took optimizer steps that left layer 0000000000000063 as before, though gradients "
+      "came there");
   EXPECT_EQ(layer.also, Ids{"parameter-desync"}) << "which it explains";
   EXPECT_EQ(layer.severity, Severity::kCritical);
   const Finding model = found(still_on(3, true));

@@ -12,8 +12,9 @@
 // parameters are hashed shard by shard, and compared between the replicas of one shard (HSDP);
 // where no two ranks hold the same shard, that is not possible. Parameters that the optimizer holds
 // and no watched model has, and those of an FSDP2 model that are in no group of fully_shard, are
-// hashed as well: where they differ they are no-reduction's. Under local SGD (no-reduction) nothing
-// of this is said, as long as parameters are equal again at equal distances.
+// hashed as well: where they differ, and were equal before, they are no-reduction's. Under local
+// SGD (no-reduction) nothing of this is said, as long as parameters are equal again at equal
+// distances.
 
 #include <fmt/format.h>
 
@@ -73,6 +74,11 @@ constexpr std::array<StateText, 6> kStateTexts{{
     {Kind::kWatched, &kStateDesync, "watched values",
      "No optimizer state was hashed, and nothing is watched."},
 }};
+
+// What differs between two averages of local SGD.
+constexpr std::array kAveraged = {Kind::kParameters, Kind::kBuffers, Kind::kOptimizer,
+                                  Kind::kOutside};
+constexpr const char* kApart = "Ranks take steps of their own, and average their parameters.";
 
 const StateText& text_of(Kind kind) {
   return *std::ranges::find(kStateTexts, kind, &StateText::kind);
@@ -157,9 +163,7 @@ class States final : public Rule {
     workers_ = context.workers();
     const bool averaged = context.averaging.interval() > 0;
     if (averaged && !averaged_) {
-      for (const Check check : {&kParameterDesync, &kBufferDesync, &kStateDesync}) {
-        log.replace(check, std::nullopt);
-      }
+      for (const Kind kind : kAveraged) log.forget(text_of(kind).check, key_of(OtherCopies{kind}));
     }
     averaged_ = averaged;
     report_compared(context, log);
@@ -170,8 +174,10 @@ class States final : public Rule {
       return;
     }
     compare_clocks(context, log);
-    if (averaged_) return;  // ranks differ between two averages
-    for (const StateText& text : kStateTexts) compare(context, text.kind, log);
+    for (const StateText& text : kStateTexts) {
+      const bool apart = averaged_ && std::ranges::find(kAveraged, text.kind) != kAveraged.end();
+      apart ? log.cannot(text.check, kApart) : compare(context, text.kind, log);
+    }
     if (context.complete()) compare_watched(context, log);
     looked_[looks_++ % looked_.size()] = context.record.step;
   }
@@ -210,12 +216,26 @@ class States final : public Rule {
       return log.cannot(text.check, "No two ranks hold the same shard.");
     }
     log.checked(text.check);
+    if (kind == Kind::kOutside) follow_copies(context.record);
     if (all_equal(context.record)) return;
     for (const std::uint32_t shard : shards) {
-      const Groups differ = differing(context.record, kind, shard);
+      Groups differ = differing(context.record, kind, shard);
+      if (kind == Kind::kOutside) {
+        std::erase_if(differ, [&](std::uint64_t group) { return !copies_.contains(group); });
+      }
       if (differ.empty()) continue;
       report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
              context.roster, log);
+    }
+  }
+
+  // What no reduction takes may be each rank's own by design (shards of an embedding, experts):
+  // where it was equal on all ranks before, it was not.
+  void follow_copies(const StepRecord& record) {
+    const Groups differ = differing(record, Kind::kOutside, 0);
+    for (const StateHash& s : record.workers.front().states) {
+      const bool equal = s.kind == Kind::kOutside && !differ.contains(s.group);
+      if (equal && copies_.size() < kGroups) copies_.insert(s.group);
     }
   }
 
@@ -326,6 +346,7 @@ class States final : public Rule {
   // Steps of the last records, in turn: so many later the same part of the model is hashed again.
   std::array<std::uint64_t, 25> looked_{};
   std::uint64_t looks_ = 0;
+  Groups copies_;                 // outside of every reduction, and seen equal on all ranks
   std::array<Groups, 7> differ_;  // all that differed, by StateHash::Kind
   bool averaged_ = false;         // parameters are, at equal distances
   bool joined_ = false;           // some worker had no input at some step

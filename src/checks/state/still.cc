@@ -42,6 +42,7 @@ void StillParameters::follow(const StateHash& state, std::uint64_t step) {
   if (layers_.size() < kGroups || layers_.contains(state.group)) {
     Layer& layer = layers_[state.group];
     if (fresh || layer.since == 0) layer = {.since = looks_, .rested = layer.rested};
+    layer.sharded = state.shard != 0;
     if (!fresh && layer.repeats++ == 0) layer.first_step = held.step;
   }
   if (fresh) {

@@ -22,6 +22,7 @@ class StillParameters {
     std::uint64_t repeats = 0;  // values seen again since
     std::uint64_t first_step = 0;
     std::uint64_t rested = 0;  // the last look at which nothing was to move it
+    bool sharded = false;      // this worker holds a part of it
   };
 
   // REQUIRES: ascending steps.
