@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "checks/engine/averaging.h"
 #include "checks/engine/batches.h"
 #include "checks/engine/draws.h"
 #include "checks/engine/passes.h"
@@ -17,7 +18,6 @@
 #include "checks/engine/roster.h"
 #include "checks/engine/signal_log.h"
 #include "checks/engine/streak.h"
-#include "checks/state/averaging.h"
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
 #include "presum/step_record.h"

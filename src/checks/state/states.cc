@@ -30,8 +30,8 @@
 #include "base/hash.h"
 #include "checks/engine/agree.h"
 #include "checks/engine/rules.h"
+#include "checks/engine/state_hashes.h"
 #include "checks/engine/text.h"
-#include "checks/state/state_hashes.h"
 
 namespace presum::checks {
 namespace {

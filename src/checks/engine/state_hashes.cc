@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checks/state/state_hashes.h"
+#include "checks/engine/state_hashes.h"
 
 #include <algorithm>
 #include <unordered_map>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checks/state/averaging.h"
+#include "checks/engine/averaging.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "checks/state/state_hashes.h"
+#include "checks/engine/state_hashes.h"
 
 namespace presum::checks {
 
