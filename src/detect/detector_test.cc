@@ -510,6 +510,20 @@ TEST(Detector, SaysNothingOfGradientsThatAreAlikeAsSuch) {
   EXPECT_TRUE(watch(detector, steps, 100, one).empty());
 }
 
+// Two ranks with 2 and 4 micro-batches, each loss divided by its rank's number.
+TEST(Detector, LossesOfOtherNumbersOfMicroBatchesAreNotCompared) {
+  const auto alarms_of = [](std::uint32_t micro_batches) {
+    Detector detector({});
+    Steps steps(2);
+    return watch(detector, steps, 200, [=](StepRecord& r) {
+      r.workers[1].micro_batches = micro_batches;
+      r.workers[1].loss /= 2;
+    });
+  };
+  EXPECT_TRUE(alarms_of(4).empty());
+  EXPECT_FALSE(alarms_of(2).empty());
+}
+
 // Micro-batches of 8, 8 and 4 samples, each mean loss weighted by its size.
 TEST(Detector, LossesThatAreWeightedBySizeAreNoSignOfTheSameData) {
   const auto alarms_of = [](std::uint64_t tokens_of_last) {
