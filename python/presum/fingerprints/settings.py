@@ -117,7 +117,7 @@ def _due(turn: int, groups: int) -> Iterator[int]:
 
 def _settings(group: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """In the group's order. Names of parameters belong to the model, which is compared by them."""
-    yield "params", len(group["params"])
+    yield "parameters held", len(group["params"])
     for name, value in group.items():
         if name not in ("params", "param_names"):
             yield name, value if type(value) in PLAIN else _plain(value)
