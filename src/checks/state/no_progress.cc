@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// **no-progress.** Followed on each of 64 ranks, from the hashes of parameters (a part of 25 at a
-// step), over the steps in which an optimizer stepped, its first group's learning rate is above
-// zero and the gradient is not zero: 25 of them since something changed, and all parts hashed after
-// some of them. So a warm-up from zero is quiet, as is a step that a loss scaler leaves out. Where
-// presum was given no optimizer, or one that holds none of the parameters, it looks at the steps of
-// all optimizers of the process. Those of one that holds parameters of the model count; those of
-// one that holds nothing that is watched count where no optimizer of the process holds any of the
-// model's (a GAN's discriminator is another model's, and the generator's own optimizer holds it).
-// If such an optimizer has no gradient either, before and after its step, and a sample of the
-// parameters (4, 64 elements of each) stands still until the next forward pass, it was built before
-// the model was copied, sharded or replaced: that is told at once. Master weights have gradients,
-// and parameters that are changed by hand move. `passed` needs a parameter that was seen to change;
-// where no optimizer of torch's steps and nothing changes, nothing is known (`not-possible`). Where
-// other parts change, a layer is named that stood still for two rounds and had a gradient in each
-// of their steps: without an optimizer that holds it that is said, and where its learning rate is 0
-// it is information; of so many such layers that their names do not fit into 1,024 bytes, nothing
-// is said of the rest. A layer of one element is left alone: programs hold scalars at a bound
-// (CLIP's `logit_scale`). Hashes cannot tell that most elements stand still: for that a sample (8
-// parameters of 16 bits in the optimizer, 512 elements of each with a gradient) is held against
-// what the optimizer's step has left, in one step of 10; more than half unchanged in 3 samples in a
-// row is a finding. Not where the optimizer keeps more than torch's own moments: a copy in fp32, or
-// what rounding lost (Kahan); nor where a setting or the class is called stochastic, since what
-// stands still in one step moves in another. Hashes of sharded parameters (FSDP2) are those of this
-// rank's shard.
+// **no-progress.** Followed on up to 64 ranks, each for itself, from the hashes of parameters (a
+// part of 25 at a step), over the steps in which an optimizer stepped, its first group's learning
+// rate is above zero and the gradient is not zero: 25 of them since something changed, and all
+// parts hashed after some of them. So a warm-up from zero is quiet, as is a step that a loss scaler
+// leaves out. Where presum was given no optimizer, or one that holds none of the parameters, it
+// looks at the steps of all optimizers of the process. Those of one that holds parameters of the
+// model count; those of one that holds nothing that is watched count where no optimizer of the
+// process holds any of the model's (a GAN's discriminator is another model's, and the generator's
+// own optimizer holds it). If such an optimizer has no gradient either, before and after its step,
+// and a sample of the parameters (4, 64 elements of each) stands still until the next forward pass,
+// it was built before the model was copied, sharded or replaced: that is told at once. Master
+// weights have gradients, and parameters that are changed by hand move. `passed` needs a parameter
+// that was seen to change; where no optimizer of torch's steps and nothing changes, nothing is
+// known (`not-possible`). Where other parts change, a layer is named that stood still for two
+// rounds and had a gradient in each of their steps: without an optimizer that holds it that is
+// said, and where its learning rate is 0 it is information; of so many such layers that their names
+// do not fit into 1,024 bytes, nothing is said of the rest. A layer of one element is left alone:
+// programs hold scalars at a bound (CLIP's `logit_scale`). Hashes cannot tell that most elements
+// stand still: for that a sample (8 parameters of 16 bits in the optimizer, 512 elements of each
+// with a gradient) is held against what the optimizer's step has left, in one step of 10; more than
+// half unchanged in 3 samples in a row is a finding. Not where the optimizer keeps more than
+// torch's own moments: a copy in fp32, or what rounding lost (Kahan); nor where a setting or the
+// class is called stochastic, since what stands still in one step moves in another. Hashes of
+// sharded parameters (FSDP2) are those of this rank's shard, which may have no gradient where the
+// layer has one: of some ranks alone a layer is told only if their optimizers do not hold it.
 
 #include <fmt/format.h>
 
