@@ -50,7 +50,7 @@ def test_who_waits_asks_less_and_less_often(started: tuple[Path, str]) -> None:
         sessions = json.loads((out / f"meeting.{rank}.json").read_text())
         longest = max(sessions, key=lambda asked: asked[-1] - asked[0])
         pauses = [later - earlier for earlier, later in pairwise(longest)]
-        assert longest[-1] - longest[0] > 0.4, "it waited for rank 0"
+        assert longest[-1] - longest[0] > 0.9, "it waited for rank 0"
         assert 1 <= len(pauses) <= 8 and max(pauses) > 0.3
 
 

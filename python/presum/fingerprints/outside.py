@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that an optimizer trains beside a watched model, and that are in none: nothing reduces
-their gradients."""
+"""Parameters that an optimizer trains beside a watched model, and that are in none: no reduction
+that presum watches takes their gradients."""
 
 from __future__ import annotations
 

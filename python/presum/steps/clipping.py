@@ -35,7 +35,8 @@ class ClipNorms:
             self._fingerprints.forget("clipped_share")  # of an earlier call in this step
             self._norm("clip_norm", norm, "clipped_norm", L2 if math.isnan(known) else known)
             self._fingerprints.norm("clip_limit", limit)
-            if self._told["clip_norm"] % NORMS_SAMPLED == 1:
+            of_squares = math.isnan(known) or known == L2
+            if of_squares and self._told["clip_norm"] % NORMS_SAMPLED == 1:
                 self._fingerprints.share_of(
                     "clipped_share", self._gradients(), self._setup.replicas
                 )

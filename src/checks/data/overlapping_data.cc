@@ -94,8 +94,7 @@ std::string overlap_suspects(std::span<const Signal* const> signals) {
   if (seen == nullptr || seen->parted_generator.empty()) return "";
   return fmt::format(
       "an order that is drawn from {}'s global generator: that of {} changed between steps {} and "
-      "{}, "
-      "the others' did not (a validation or a log on some ranks alone?)",
+      "{}, the others' did not (a validation or a log on some ranks alone?)",
       seen->parted_generator, Who{seen->ranks_changed, false}.within(),
       *seen->generators_equal_until, *seen->generators_apart_at);
 }

@@ -32,8 +32,8 @@ void PartedGenerators::see(const StepRecord& record, FingerprintKind kind, const
       const auto was = state.before.find(rank);
       if (was != state.before.end() && was->second != value) parted.changed.push_back(rank);
     }
-    const std::size_t drew = parted.changed.size();
-    if (drew > 0 && drew < now.size()) first_ = std::move(parted);  // else all drew, otherwise
+    const std::size_t changed = parted.changed.size();
+    if (changed > 0 && changed < now.size()) first_ = std::move(parted);  // else all did, otherwise
   }
   state.equal = held.differs() ? 0 : state.equal + 1;
   state.step = record.step;

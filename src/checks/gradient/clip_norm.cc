@@ -225,7 +225,8 @@ Held hold(const WorkerRecord& worker, bool scaled, double norm_of_parts) {
   using enum FingerprintKind;
   const double clip = real_of(worker, kClipNorm);
   const double whole = real_of(worker, kClippedNorm);
-  const double clipped = std::isnan(whole) ? norm_of_parts : whole;
+  const bool of_squares = is_of_any_type(worker) || type_of(worker) == kEuclidean;
+  const double clipped = std::isnan(whole) && of_squares ? norm_of_parts : whole;
   const double told = real_of(worker, kGradNormTold);
   if (std::isfinite(clip)) {
     const double reduced = type_of(worker) == kEuclidean ? worker.reduced_norm : kNaN;
@@ -376,8 +377,7 @@ constinit const CheckInfo kClipNorm{
     .cannot_see =
         "Norms of some of the parameters; a program's own clipping that it does not tell "
         "(`monitor.grad_norm(value)`); norms that are DTensors themselves; norms of another type "
-        "than L2 that "
-        "torch's `get_total_norm` did not take.",
+        "than L2 that torch's `get_total_norm` did not take.",
     .mistake =
         "norm = get_total_norm([p.grad for p in my_shard])  # of this rank's part\n"
         "clip_grads_with_norm_(model.parameters(), 1.0, norm)\n"

@@ -297,8 +297,7 @@ constinit const CheckInfo kTooConsistent{
     .consequence = "The mean over ranks is no better than one of them.",
     .cannot_see =
         "Runs with one micro-batch a step, or with micro-batches of other sizes whose weights are "
-        "not "
-        "told.",
+        "not told.",
     .mistake = "for batch in load_dataset(path, streaming=True):  # no split_dataset_by_node",
     .fix =
         "Look whether all ranks read the same data: their average is no better than one of them.",

@@ -44,8 +44,7 @@ constexpr double kSameNorm = 1e-6;  // relative: of one sum, over one loss scale
 
 constexpr const char* kLocalSgd =
     "Nothing, where local SGD is meant: parameters are averaged instead of gradients. Look that "
-    "they "
-    "are averaged, and not overwritten by one rank's.";
+    "they are averaged, and not overwritten by one rank's.";
 
 bool has_reduced(const WorkerRecord& w) { return w.reduced_fingerprint != 0; }
 
@@ -152,8 +151,7 @@ std::string sentence(const Averaged& seen, const Who& who) {
 
 std::string sentence(const AddedAfter& seen, const Who& who) {
   return fmt::format(
-      "{} added {} of the {} micro-batches of a step to the gradient after it was "
-      "reduced",
+      "{} added {} of the {} micro-batches of a step to the gradient after it was reduced",
       who.words(), seen.micro_batches_added, seen.of_micro_batches);
 }
 
