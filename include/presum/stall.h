@@ -41,6 +41,7 @@ struct StalledRank {
   bool answers = true;  // it was heard lately
   bool left = false;    // it has said goodbye
   double unheard = 0;   // seconds since it was heard
+  double there = 0;     // seconds since it came where it is; not in run logs
   std::string where;    // one phrase: "waits in the all-reduce of step 1204"
   std::string layer;    // name of Heartbeat::layer, where it is known
   Heartbeat last;       // what it said last
@@ -52,7 +53,8 @@ struct Stall {
   std::uint64_t step = 0;    // the latest that a rank has got to
   double seconds = 0;        // since the last rank went on
   bool over = false;         // it went on
-  // It may well be meant: nobody waits, or the others wait in a barrier, as for a checkpoint.
+  // It may well be meant: nobody waits, the others wait in a barrier, as for a checkpoint, or all
+  // wait and the last has just come.
   bool harmless = false;
   bool busy = false;                 // who keeps the others waiting works, and will come
   bool awaited = false;              // somebody waits for another

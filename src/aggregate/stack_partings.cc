@@ -111,6 +111,19 @@ std::vector<std::string> texts_of(std::vector<PlacedStack>& stacks) {
 
 }  // namespace
 
+std::string_view without_call(std::string_view stack, std::string_view function,
+                              std::string_view site) {
+  std::string_view out = stack;
+  while (!stack.empty()) {
+    const std::size_t end = std::min(stack.find('\n'), stack.size());
+    const std::string_view frame = stack.substr(0, end);
+    stack.remove_prefix(std::min(end + 1, stack.size()));
+    if (text_of(frame) == site) break;
+    if (frame.substr(frame.rfind(' ') + 1) == function) out = stack;
+  }
+  return out;
+}
+
 std::vector<std::string> sites_apart(const std::vector<ThreadPlace>& places) {
   std::map<ThreadPlace, std::size_t> numbers;
   std::vector<PlacedStack> stacks;

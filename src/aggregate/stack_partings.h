@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace presum::aggregate {
@@ -20,5 +21,9 @@ struct ThreadPlace {
 // Those that do the same are told apart only where they sleep. Stacks that are equal, or that part
 // in frames that were left out, stay as they are.
 std::vector<std::string> sites_apart(const std::vector<ThreadPlace>& places);
+
+// `stack` without the frames of `function`, which the program called at `site`, and those within.
+std::string_view without_call(std::string_view stack, std::string_view function,
+                              std::string_view site);
 
 }  // namespace presum::aggregate

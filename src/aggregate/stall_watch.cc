@@ -23,6 +23,7 @@ constexpr double kPeriodsSilent = 5;
 constexpr double kSilentAtLeast = 1;  // seconds
 constexpr double kTimesLongest = 2;   // of the longest time without an event that ended well
 constexpr double kPatience = 10;      // of the limit, for what may well be meant
+constexpr double kTogether = 0.5;     // of the limit: a collective ends sooner once all are there
 constexpr double kBusy = 0.2;         // of a processor
 
 enum class Doing : std::uint8_t { kGone, kLeft, kWaits, kElsewhere };
@@ -101,7 +102,8 @@ ThreadPlace place_of_thread(const StalledRank& r) {
   ThreadPlace out{.doing = fmt::format("{} {}", static_cast<int>(doing), b.collective),
                   .site = b.site,
                   .asleep = !runs(b)};
-  if (named && !b.lock_held) out.stack = b.stack;
+  // Within a collective ranks come and go: those that meet may stand at different lines of it.
+  if (named && !b.lock_held) out.stack = without_call(b.stack, b.collective, b.site);
   return out;
 }
 
@@ -177,10 +179,16 @@ Doings doings_of(const Stall& stall) {
   return out;
 }
 
+// For so long each that waits has done so at one place: who has just come keeps nobody waiting.
+double waiting_together(const Some& waiting) {
+  return (*std::ranges::min_element(waiting, {}, &StalledRank::there))->there;
+}
+
 // All wait, and for one thing: nobody that was heard is missing.
 void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::uint32_t>& unheard,
                      double limit) {
-  stall.harmless = stall.step == 0 && stall.seconds < kPatience * limit;  // others may compile
+  const bool others_may_compile = stall.step == 0 && stall.seconds < kPatience * limit;
+  stall.harmless = stall.harmless || others_may_compile;
   if (unheard.empty()) {
     stall.sentence = clauses(waiting, true) +
                      ": none is missing, so what they exchange there differs in shape, dtype or "
@@ -198,6 +206,7 @@ void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uin
                    double limit) {
   const auto groups = grouped(waiting, waiting_place);
   stall.awaited = true;
+  stall.harmless = waiting_together(waiting) < kTogether * limit;
   if (groups.size() == 1) return judge_one_place(stall, waiting, unheard, limit);
   Some others;
   for (std::size_t g = 1; g < groups.size(); ++g) {
@@ -263,6 +272,10 @@ void StallWatch::beat(std::uint32_t rank, Heartbeat beat, Seconds now) {
     beat.site = r.last.site;
     beat.stack = r.last.stack;
   }
+  const auto place = [](const Heartbeat& b) {
+    return std::tie(b.collective, b.site, b.waiting, b.step);
+  };
+  if (place(beat) != place(r.last)) r.came = now;
   r.last = std::move(beat);
   r.heard = r.beaten = now;
 }
@@ -343,6 +356,7 @@ StalledRank StallWatch::describe(std::uint32_t number, const Rank& rank, Seconds
                   .answers = !silent(rank, now),
                   .left = rank.left,
                   .unheard = (now - rank.heard).count(),
+                  .there = (now - rank.came).count(),
                   .last = rank.last};
   if (const auto layer = layers_.find(rank.last.layer); layer != layers_.end()) {
     out.layer = layer->second;

@@ -46,6 +46,7 @@ class StallWatch {
     Heartbeat last;
     Seconds heard{0};
     Seconds beaten{0};  // when it last told where it stands
+    Seconds came{0};    // when it first told of this place
     bool left = false;
     std::string why;
   };

@@ -225,6 +225,33 @@ TEST(StallWatch, ACheckpointBehindABarrierIsHarmless) {
   EXPECT_FALSE(job.told.back().harmless);
 }
 
+// The last to come is seen in the barrier before it lets go: that is no stall.
+TEST(StallWatch, WhoHasJustComeToABarrierKeepsNobodyWaiting) {
+  Job job(100);
+  job.stop({0, 1, 2, 3});
+  for (Heartbeat& b : job.ranks) {
+    b.collective = "barrier";
+    b.step = 7;
+    b.site = "save() of train.py:5";
+    b.stack = "dist.py:90 barrier\ntrain.py:5 save\ntrain.py:9 main";
+  }
+  job.ranks[0].collective = "";
+  job.ranks[0].site = "write() of train.py:3";
+  job.run(90);
+  job.ranks[0].collective = job.ranks[1].collective;
+  job.ranks[0].site = job.ranks[1].site;
+  job.ranks[0].stack = "dist.py:80 barrier\ntrain.py:5 save\ntrain.py:9 main";
+  job.run(4);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_TRUE(job.told.front().harmless);
+  job.run(100);  // it lets nobody go
+  ASSERT_EQ(job.told.size(), 2U);
+  EXPECT_FALSE(job.told.back().harmless);
+  EXPECT_TRUE(job.told.back().sentence.starts_with(
+      "Ranks 0-3 wait in barrier() in save() of train.py:5: none is missing"))
+      << job.told.back().sentence;
+}
+
 TEST(StallWatch, WorkBehindABarrierIsHarmlessForAsLongAsItTakes) {
   Job job(100);
   job.stop({1, 2, 3});
