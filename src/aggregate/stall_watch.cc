@@ -28,7 +28,10 @@ constexpr double kBusy = 0.2;         // of a processor
 
 enum class Doing : std::uint8_t { kGone, kLeft, kWaits, kElsewhere };
 
-bool waits(const Heartbeat& beat) { return beat.waiting || !beat.collective.empty(); }
+// Of one that does not answer the collective is where it was seen last.
+bool waits(const Heartbeat& beat) {
+  return beat.waiting || (!beat.lock_held && !beat.collective.empty());
+}
 
 // It waits on purpose, for somebody who saves or evaluates: in a barrier, an exchange of objects as
 // distributed checkpoints do, or at the end.

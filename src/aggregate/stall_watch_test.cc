@@ -189,6 +189,7 @@ TEST(StallWatch, ACallThatHoldsTheLockIsNamed) {
   job.stop({1});
   job.ranks[1].lock_held = true;
   job.ranks[1].site = job.ranks[1].stack = "";  // it does not answer: the last ones stand
+  job.ranks[1].collective = "broadcast";        // as does this
   const Stall s = job.one_stall(80);
   EXPECT_NE(s.sentence.find(
                 "Rank 1 is in a call that holds the interpreter's lock, last seen in load() of "),
