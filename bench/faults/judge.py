@@ -16,7 +16,10 @@ ALARMING = ("warning", "critical")
 # Checks that see two workers differ: of two alone, not which of them is wrong.
 NAMES_BOTH = frozenset(
     f"{what}-mismatch"
-    for what in ("dataset", "sampler", "optimizer", "mode", "environment", "reduced-gradient")
+    for what in (
+        *("dataset", "sampler", "optimizer", "mode", "environment", "reduced-gradient"),
+        *("loss", "input"),
+    )
 ) | {"rank-outlier", "token-imbalance", "state-desync", "parameter-desync", "clip-norm"}
 
 

@@ -93,11 +93,13 @@ class Classifier(nn.Module):
         super().__init__()
         self.body = body
         self.head = nn.Linear(width, CLASSES)
+        self.smoothing = 0.0  # of labels
 
     def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """``inputs`` is (batch, FEATURES); NaN in, NaN out."""
         logits = self.head(self.body(inputs))
-        return {"loss": functional.cross_entropy(logits, labels)}
+        loss = functional.cross_entropy(logits, labels, label_smoothing=self.smoothing)
+        return {"loss": loss}
 
 
 class Policy(nn.Module):

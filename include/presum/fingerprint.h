@@ -71,7 +71,9 @@ enum class FingerprintKind : std::uint32_t {
   kBelowFp16 = 83,  // share of its gradient of which fp16 has left next to nothing; a real number
   kLossScale = 84,  // by which the loss of its last pass was multiplied, if not 1; a real number
   kClippedShare =
-      85,  // of the square of kClippedNorm, this rank's: gradients in parts; a real number
+      85,           // of the square of kClippedNorm, this rank's: gradients in parts; a real number
+  kInputMean = 86,  // of the samples of its first micro-batch, of the first few; a real number
+  kInputSpread = 87,  // their standard deviation; a real number
 };
 
 enum class Expectation : std::uint8_t {

@@ -200,6 +200,10 @@ class FingerprintKind(enum.IntEnum):
 
     CLIPPED_SHARE = 85
 
+    INPUT_MEAN = 86
+
+    INPUT_SPREAD = 87
+
 class Late:
     """A number that is still on its device: its place."""
 

@@ -22,7 +22,7 @@ constexpr std::array kNoSettings = {
     kDataEnded,     kClipNorm,          kClippedNorm,    kGradNormTold,   kGradNormThen,
     kPassesCleared, kForwardsDetached,  kGradChanged,    kUnchangedShare, kRecomputed,
     kClipLimit,     kComparedDifferent, kStepsOfOthers,  kStepsInVain,    kBelowFp16,
-    kLossScale,     kClippedShare};
+    kLossScale,     kClippedShare,      kInputMean,      kInputSpread};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {kDataAttributes};
 constexpr std::array kHashes = {kRngTorch,     kRngDevice,   kRngNumpy,        kRngPython,

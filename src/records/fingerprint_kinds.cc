@@ -72,6 +72,8 @@ constexpr FingerprintInfo kKinds[] = {
     {kBelowFp16, "below_fp16", kNoise, true},
     {kLossScale, "loss_scale", kMatch, true},
     {kClippedShare, "clipped_share", kNoise, true},
+    {kInputMean, "input_mean", kNoise, true},
+    {kInputSpread, "input_spread", kNoise, true},
 };
 
 }  // namespace

@@ -17,7 +17,9 @@ from presum._core import EndedStep, FingerprintKind, Observer, StateKind
 from presum.fingerprints.clipping import norm_of, norm_values, share_of
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
+from presum.fingerprints.inputs import InputForms
 from presum.fingerprints.loaders import LOADER_EVENTS, Batch
+from presum.fingerprints.loss_graph import LossGraph
 from presum.fingerprints.outside import OutsideParameters
 from presum.fingerprints.precision import ForwardPrecision
 from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
@@ -69,6 +71,7 @@ class MicroBatchSamples:
     guess: BatchGuess | None
     state: ForwardState
     unread: int = 0  # tensors that have nothing to be read
+    values: LateValues = field(default_factory=list)  # of the samples
 
     def with_numbers(self, words: Iterator[Sequence[int]]) -> MicroBatchSamples:
         """The same with the next numbers in the place of tensors."""
@@ -176,6 +179,8 @@ class StepFingerprints:
         self._before_broadcast: LateValues | None = None
         self._queued: list[LateStates] = []
         self._facts = ChangingFacts(observer.fact)
+        self._inputs = InputForms(device, self._say_facts)
+        self._loss_graph = LossGraph()
         self._last: Batch | None = None  # of the step before
 
     def note_once(self, text: str) -> None:
@@ -212,6 +217,7 @@ class StepFingerprints:
         if at is not None:
             rows.hashes = hash_tensor(found.readable, at)
             rows.others = hash_others(found.readable, at)
+            rows.values = self._inputs(found.readable, at)
 
     def before_broadcast(self) -> None:
         """A training forward through the wrapper begins; DDP has not sent its buffers yet."""
@@ -280,6 +286,16 @@ class StepFingerprints:
         if before is not None:
             self._values += self._families.call("rng", forward_draws, before, self._device) or []
 
+    def gives(self, output: torch.Tensor, *, is_loss: bool) -> None:
+        """Of the model, in a training forward."""
+        if self._loss_graph.asks:
+            self._families.call("mode", self._loss_graph.ends_at, output, is_loss=is_loss)
+
+    def backward_begins(self, roots: Sequence[Any]) -> None:
+        """At these, of this model or another."""
+        if self._loss_graph.asks:
+            self._say_facts(self._families.call("mode", self._loss_graph.look, roots) or {})
+
     def _take_states(self, kinds: Sequence[StateKind], step: int, on_host: bool) -> None:
         due = chain.from_iterable(self._states.due(of, step) for of in kinds)
         if not on_host:
@@ -331,7 +347,8 @@ class StepFingerprints:
     def take(self, rows: Sequence[MicroBatchSamples]) -> TakenFingerprints:
         """What belongs to the step that ends; ``rows`` of its micro-batches."""
         self._precision.end()
-        prints = TakenFingerprints(self._values, list(rows), self._queued)
+        values = self._values + next((micro.values for micro in rows if micro.values), [])
+        prints = TakenFingerprints(values, list(rows), self._queued)
         self._values, self._queued = [], []
         return prints
 

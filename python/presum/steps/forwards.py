@@ -59,6 +59,9 @@ class ForwardPasses:
         """``listener.output_reached`` is called where a backward pass begins at its output."""
         loss, recorded = find_loss(output), self._setup.observer.next_is_recorded
         other = first_tensor(output, but=loss)  # what is trained may be made of that instead
+        for given in (loss, other):
+            if given is not None:
+                self._setup.fingerprints.gives(given, is_loss=given is loss)
         self._forwards += 1
         facts = ForwardFacts(self._forwards, None, 0, None, None)
         if recorded and (loss is not None or other is not None):

@@ -358,6 +358,8 @@ class StepRecorder(PassFlags):
         if mine and not TAPS.others_run and not self.off:
             self._looked = TAPS.run()
             Hook(self, self._look)()
+            if self._looked is not None:
+                Hook(self, self._fingerprints.backward_begins)(self._looked.roots())
             Hook(self, self.observer.backward)(False)
 
     def _look(self) -> None:

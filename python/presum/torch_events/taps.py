@@ -147,6 +147,11 @@ class EngineRun:
         except Exception:  # of a class that is no tensor as others are
             return None
 
+    def roots(self) -> list[Any]:
+        """What is differentiated."""
+        one = isinstance(self._roots, torch.Tensor)
+        return [self._roots] if one else list(self._roots or ())
+
     def may_reach(self, parameters: Iterable[object]) -> bool:
         """Whether it accumulates, and its caller has not limited it to others than these."""
         limits = {id(one) for one in self._inputs or ()}

@@ -68,7 +68,7 @@ def test_a_sampler_s_indices_belong_to_the_step_that_used_them(
     assert training.values("sampler_rank") == [1] * 6
     assert training.packets.facts["sampler"].startswith("BatchSampler(DistributedSampler): seed=3")
     assert training.packets.facts["data"].startswith("TensorDataset: length=24")
-    assert len(training.packets.hellos) == 3  # the last with precision inside the forward pass
+    assert len(training.packets.hellos) == 5  # with inputs, data, precision and the loss
     assert training.packets.hellos[1] < training.steps[0].order
 
 
@@ -204,8 +204,8 @@ def test_two_loaders_in_turn_are_told_of_once(training: Training) -> None:
                 for (batch,) in batches:
                     training.step(batch)
     assert len(training.steps) == 24 and training.steps[-1].indices
-    # When attached, with the first batch of each, and with precision inside the forward pass.
-    assert len(training.packets.hellos) == 4
+    # When attached, with the first batch of each, inputs twice, precision and the loss.
+    assert len(training.packets.hellos) == 7
     assert training.packets.facts["data"] == "TensorDataset: length=12; TensorDataset: length=8"
 
 
@@ -216,7 +216,7 @@ def test_a_sampler_that_changes_at_every_step_is_told_of_a_few_times(training: T
         for step in range(12):
             sampler.seed = step
             training.step(PARTS[:2])
-    assert len(training.packets.hellos) <= 7
+    assert len(training.packets.hellos) <= 10
     assert training.packets.facts["sampler"].endswith("and others: each step has their hashes")
     assert training.values("sampler_seed") == list(range(12))
 

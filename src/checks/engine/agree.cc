@@ -11,7 +11,9 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::size_t kValueBytes = 64;  // of a fact shown as evidence
+constexpr std::size_t kValueBytes = 64;             // of a fact shown as evidence
+constexpr std::size_t kPrefixedShown = 8;           // facts that begin alike
+constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at most
 constexpr std::uint64_t kUnset = 0;
 constexpr const char* kDtypeName = "dtype of parameters or autocast";
 constexpr const char* kInsideName = "precision inside the forward pass";
@@ -152,6 +154,33 @@ void add_fact(const Roster& roster, const std::string& key, Mismatch& mismatch) 
   found.differ.push_back(shortened(key, kValueBytes));
   found.values.emplace_back(found.differ.back(),
                             held.text([&](std::uint64_t v) { return names[v]; }));
+}
+
+bool FactPace::due(const Roster& roster) {
+  if (pause_ > 0) --pause_;
+  if (pause_ > 0 || revision_ == roster.revision()) return false;
+  revision_ = roster.revision();
+  return true;
+}
+
+void FactPace::compared(std::size_t facts) { pause_ = facts / kFactsPerRecord; }
+
+const Mismatch& PrefixedFacts::see(const Roster& roster) {
+  if (!pace_.due(roster)) return found_;
+  found_ = {};
+  std::size_t compared = 0;
+  for (const auto& [key, fact] : count_facts(roster)) {
+    compared += fact.count;
+    if (!key.starts_with(prefix_)) continue;
+    if (fact.count < 2 || fact.count < roster.facts().size()) continue;
+    found_.looked = true;
+    if (!fact.differs || found_.seen.differ.size() == kPrefixedShown) continue;
+    add_fact(roster, std::string(key), found_);
+    found_.seen.differ.back().erase(0, prefix_.size());
+    found_.seen.values.back().first.erase(0, prefix_.size());
+  }
+  pace_.compared(compared);
+  return found_;
 }
 
 std::string listed(const std::vector<std::string>& names, std::size_t more) {

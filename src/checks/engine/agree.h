@@ -86,6 +86,33 @@ std::map<std::string_view, FactCounts> count_facts(const Roster& roster);
 // Adds a fact that differs, with its values by rank.
 void add_fact(const Roster& roster, const std::string& key, Mismatch& mismatch);
 
+// When facts are compared: where hellos have brought some; with many not at each of them, so that
+// hostile ones cost no more than the steps do.
+class FactPace {
+ public:
+  // Asked at each record.
+  bool due(const Roster& roster);
+  void compared(std::size_t facts);
+
+ private:
+  std::uint64_t revision_ = 0;
+  std::uint64_t pause_ = 0;  // records until they are compared again at the earliest
+};
+
+// The facts whose keys begin alike, as they stand; those that only some ranks told are not
+// compared.
+class PrefixedFacts {
+ public:
+  explicit PrefixedFacts(std::string_view prefix) : prefix_(prefix) {}
+  // Asked at each record. Names are without the prefix; of those that differ 8 are told.
+  const Mismatch& see(const Roster& roster);
+
+ private:
+  std::string_view prefix_;
+  FactPace pace_;
+  Mismatch found_;
+};
+
 // "a", "a and b", "a, b and c"; "a, b and 3 more" where `more` were left out.
 std::string listed(const std::vector<std::string>& names, std::size_t more = 0);
 

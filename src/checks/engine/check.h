@@ -49,6 +49,7 @@ struct CheckInfo {
   bool outvotes = false;              // beside its ranks, which agree, the others seem turned away
   bool may_be_design = false;         // of ranks that share data: explained by information too
   bool info_explains = true;          // also where it is information
+  bool names_cause = false;           // also as information it explains what is graver
   bool explains_single_ranks = true;  // also where it is so of all ranks
   bool joins_itself = true;           // two of its signals may have one cause
   bool dates_finding = true;          // a finding that absorbs it begins with it; no statistic does

@@ -44,7 +44,7 @@ bool turns_away(const Signal& cause, const Signal& effect) {
 
 // Information explains information, and what may be by design.
 bool grave_enough(const Signal& cause, const Signal& effect) {
-  if (cause.severity > Severity::kInfo) return true;
+  if (cause.severity > Severity::kInfo || cause.check->names_cause) return true;
   return cause.check->info_explains &&
          (effect.severity == Severity::kInfo || effect.check->may_be_design);
 }

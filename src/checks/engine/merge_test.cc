@@ -52,6 +52,16 @@ TEST(Merge, ACauseAbsorbsItsEffects) {
   EXPECT_EQ(found[0].title, "Rank 3");
 }
 
+TEST(Merge, InformationThatNamesTheCauseIsTheHeadOfWhatIsGraver) {
+  Signal loss = signal(&kLossMismatch, {3}, 3, 80);
+  loss.severity = Severity::kInfo;
+  const auto found = findings({signal(&kRankOutlier, {3}, 30, 60), loss});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "loss-mismatch");
+  EXPECT_EQ(found[0].severity, Severity::kWarning);
+  EXPECT_EQ(found[0].also, Ids{"rank-outlier"});
+}
+
 TEST(Merge, TheHeadIsTheFirstInTheOrderEvenWhereTheOtherExplainsIt) {
   const auto found =
       findings({signal(&kSamplerMismatch, {0, 1}, 0, 9), signal(&kDuplicateData, {0, 1}, 0, 9),

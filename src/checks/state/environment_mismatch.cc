@@ -37,8 +37,7 @@ constexpr const char* kCompiled =
 constexpr const char* kNoLayer =
     "No layer of the model is called as a module, so precision inside the forward pass is not "
     "seen.";
-constexpr std::size_t kKeysShown = 32;              // of the facts that differ
-constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at most
+constexpr std::size_t kKeysShown = 32;  // of the facts that differ
 
 struct ComputesOtherwise : Differing {};
 
@@ -117,7 +116,7 @@ class EnvironmentMismatch final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     tells_dtypes_ = tells_dtypes_ || split(context.record, FingerprintKind::kDtype).known > 0;
     compare_fingerprints(context, log);
-    follow_facts(context);
+    if (pace_.due(context.roster)) compare_facts(context);
     look_inside(context, log);
     for (Signal signal : standing_) {
       signal.first_step = signal.last_step = context.record.step;
@@ -169,19 +168,10 @@ class EnvironmentMismatch final : public Rule {
       compared += fact.count;
       facts_compared_ = facts_compared_ || (severity_of(key) && (fact.count > 1 || fact.differs));
     }
-    pause_ = compared / kFactsPerRecord;
+    pace_.compared(compared);
   }
 
-  // With many facts not at every hello, so that hostile ones cost no more than the steps do.
-  void follow_facts(const StepContext& context) {
-    if (pause_ > 0) --pause_;
-    if (pause_ > 0 || revision_ == context.roster.revision()) return;
-    revision_ = context.roster.revision();
-    compare_facts(context);
-  }
-
-  std::uint64_t revision_ = 0;    // of the facts that were compared
-  std::uint64_t pause_ = 0;       // records until they are compared again at the earliest
+  FactPace pace_;
   std::vector<Signal> standing_;  // facts that do not match
   bool facts_compared_ = false;
   bool tells_dtypes_ = false;  // some worker does

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a loss is made of what the model gives: the nodes of its graph, and their settings."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from presum.fingerprints.families import hash_text
+
+PASSES = 3  # whose settings were equal: what depends on a batch is none
+NODES_MAX = 48  # of a graph, from the loss on
+WEIGHTS_MAX = 1 << 16  # elements of a weight that is hashed
+WEIGHTS = ("weight", "pos_weight")
+LOSSES = ("Loss", "CrossEntropy")  # in the name of a node whose weight is no parameter
+OF_BATCHES = ("size", "sym", "numel", "stride")  # in a setting's name
+OUTPUT = "presum_output"  # a node's metadata: the graph of a loss ends there
+LEAF = "AccumulateGrad"
+REDUCTIONS = ("none", "mean", "sum")
+
+
+class LossGraph:
+    """Of one model's losses."""
+
+    def __init__(self) -> None:
+        self._seen: list[dict[str, str]] = []
+
+    @property
+    def asks(self) -> bool:
+        """Whether further passes are looked at."""
+        return len(self._seen) < PASSES
+
+    def ends_at(self, output: torch.Tensor, *, is_loss: bool) -> None:
+        """What the model gives. A loss of its own is one more node."""
+        node: Any = output.grad_fn
+        if node is not None:
+            node.metadata[OUTPUT] = self, is_loss
+
+    def look(self, roots: Iterable[Any]) -> dict[str, str]:
+        """A backward pass is about to begin at these. Facts, once they are known; none of a pass
+        that does not get to what the model gave."""
+        nodes = self._nodes(roots)
+        if nodes:
+            self._seen.append(_described(nodes))
+        if self.asks:
+            return {}
+        first, *others = self._seen
+        if any(one["loss.functions"] != first["loss.functions"] for one in others):
+            return {}
+        return {key: text for key, text in first.items() if all(o.get(key) == text for o in others)}
+
+    def _nodes(self, roots: Iterable[Any]) -> list[Any]:
+        """Level by level, down to what the model gave."""
+        out: list[Any] = []
+        found = False
+        seen = set()
+        due = deque(getattr(root, "grad_fn", None) for root in roots)
+        while due and len(out) < NODES_MAX:
+            node = due.popleft()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            whose, is_loss = node.metadata.get(OUTPUT, (None, True))
+            found = found or whose is self
+            if not is_loss or node.name().endswith(LEAF):
+                continue
+            out.append(node)
+            due.extend(following for following, _ in node.next_functions)
+        return out if found else []
+
+
+def _described(nodes: list[Any]) -> dict[str, str]:
+    names = [node.name().partition("Backward")[0] for node in nodes]
+    out = {"loss.functions": ", ".join(names)}
+    for at, (node, name) in enumerate(zip(nodes, names, strict=True)):
+        number = names[:at].count(name)
+        for setting, text in _settings(node):
+            out[f"loss.{name}{number + 1 if number else ''}.{setting}"] = text
+    return out
+
+
+def _settings(node: Any) -> Iterator[tuple[str, str]]:
+    weighs = any(word in node.name() for word in LOSSES)
+    for name in dir(node):
+        setting = name.removeprefix("_saved_")
+        if setting == name or any(word in setting for word in OF_BATCHES):
+            continue
+        if setting in WEIGHTS and not weighs:
+            continue
+        raw = getattr(node, f"_raw{name}", None)
+        text = _plain(setting, getattr(node, name)) if raw is None else _of_tensor(setting, raw)
+        if text:
+            yield setting, text
+
+
+def _plain(setting: str, value: object) -> str:
+    if not isinstance(value, (bool, int, float)):
+        return ""
+    if setting == "reduction" and value in (0, 1, 2):
+        return REDUCTIONS[int(value)]
+    negative = isinstance(value, int) and value >= 1 << 63  # as C++ keeps it
+    return repr(value - (1 << 64) if negative else value)
+
+
+def _of_tensor(setting: str, raw: Any) -> str:
+    """A number or a weight in host memory; nothing of others, and where what was saved is kept
+    elsewhere: looking would fetch or compute it."""
+    if getattr(raw, "unpack_hook", raw) is not None:
+        return ""
+    tensor = raw.data
+    if setting in WEIGHTS:
+        return _weight(tensor)
+    known = isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.numel() == 1
+    return repr(tensor.item()) if known and setting == "other" else ""
+
+
+def _weight(tensor: object) -> str:
+    if not isinstance(tensor, torch.Tensor):
+        return "none"
+    if not tensor.is_cpu or tensor.numel() > WEIGHTS_MAX:
+        return f"of shape {tuple(tensor.shape)}"
+    values = tensor.detach().flatten().tolist()
+    shown = ", ".join(f"{value:.4g}" for value in values[:4])
+    return f"{shown}{', ...' if len(values) > 4 else ''} ({hash_text(repr(values)):016x})"

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// **input-mismatch.** Of a model's first eight training forwards: dtype and number of dimensions of
+// each tensor, sizes after the first that are the same each time (padded lengths are not), and mean
+// and spread of real samples. These differ where a rank's are farther from the middle one's than
+// half of the spread and seven standard errors; spreads where they are half as large again. Ranks
+// of several tasks or sources differ rightly: information, and the cause where a statistic shows
+// the same ranks.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checks/engine/agree.h"
+#include "checks/engine/mean.h"
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr std::uint64_t kSteps = 4;  // of each rank: an error of its mean is known
+constexpr double kErrors = 7;        // steps of one rank may be of one class
+constexpr double kShare = 0.5;       // of the spread: less is a matter of what was drawn
+constexpr const char* kNotTold = "The form of inputs was not told: it is at the first step.";
+
+struct OtherInputs : Differing {};
+
+std::string sentence(const OtherInputs& seen, const Who& who) {
+  return (who.everyone ? who.the_ranks() + " are given different inputs: "
+                       : who.words() + " was given other inputs: ") +
+         listed(seen.differ);
+}
+
+class InputMismatch final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    follow(context.record);
+    Mismatch found = facts_.see(context.roster);
+    compare(context.record, &Numbers::mean, "mean", found);
+    compare(context.record, &Numbers::spread, "spread", found);
+    if (!found.looked) return log.waits(&kInputMismatch, kNotTold);
+    log.checked(&kInputMismatch);
+    if (found.seen.differ.empty()) return;
+    log.add(sighting(&kInputMismatch, context, found.blame, 0.8, OtherInputs{found.seen}));
+  }
+
+ private:
+  struct Numbers {
+    Mean mean;
+    Mean spread;
+  };
+
+  void follow(const StepRecord& record) {
+    for (const WorkerRecord& w : record.workers) {
+      const double spread = real_of(w, FingerprintKind::kInputSpread);
+      if (!std::isfinite(spread)) continue;
+      numbers_[w.rank].mean.add(real_of(w, FingerprintKind::kInputMean));
+      numbers_[w.rank].spread.add(spread);
+    }
+  }
+
+  void compare(const StepRecord& record, Mean Numbers::*which, const char* name,
+               Mismatch& found) const {
+    std::vector<RankNumber> held;
+    std::vector<double> spreads;
+    double error = 0;
+    for (const WorkerRecord& w : record.workers) {
+      const Numbers* known = numbers_.find(w.rank);
+      if (known == nullptr || (known->*which).count() < kSteps) continue;
+      held.push_back({(known->*which).value(), w.rank});
+      spreads.push_back(known->spread.value());
+      error = std::fmax(error, (known->*which).error());
+    }
+    if (held.size() < 2) return;
+    std::ranges::sort(spreads);
+    const double spread = spreads[(spreads.size() - 1) / 2];
+    const Blame odd = apart(held, std::fmax(kErrors * error, kShare * spread));
+    found.looked = true;
+    if (odd.ranks.empty()) return;
+    found.blame.add(odd);
+    found.seen.differ.emplace_back(name);
+    found.seen.values.emplace_back(name, text_of(held));
+  }
+
+  static std::string text_of(const std::vector<RankNumber>& held) {
+    std::string out;
+    for (const RankNumber& h : held) {
+      out += fmt::format("{}{}: {:.4g}", out.empty() ? "" : "; ", h.rank, h.value);
+    }
+    return out;
+  }
+
+  PrefixedFacts facts_{"input."};
+  PerWorker<Numbers> numbers_;
+};
+
+}  // namespace
+
+constexpr FingerprintKind kInputMismatchKinds[] = {FingerprintKind::kInputMean,
+                                                   FingerprintKind::kInputSpread};
+constexpr Check kInputMismatchExplains[] = {&kRankOutlier, &kPairTooSimilar, &kTooConsistent,
+                                            &kLossEvent};
+constinit const CheckInfo kInputMismatch{
+    .id = "input-mismatch",
+    .severity = Severity::kInfo,
+    .compares = "dtypes, sizes, mean and spread of what the model is given",
+    .fires =
+        "at the first step; sizes, mean and spread after 8 forward passes; a warning where a "
+        "statistic shows the same ranks",
+    .consequence = "A rank teaches the model inputs as no other rank, and no evaluation, has them.",
+    .cannot_see = "Inputs that are no tensors; sizes that change from batch to batch.",
+    .mistake = "transform = Compose([ToTensor()])  # without Normalize on one rank",
+    .fix = "Prepare samples by one configuration on all ranks.",
+    .precedence = 147,
+    .explains = kInputMismatchExplains,
+    .fingerprints = kInputMismatchKinds,
+    .compares_ranks = true,
+    .sets_apart = true,
+    .names_cause = true,
+    .make = make<InputMismatch>,
+};
+
+}  // namespace presum::checks

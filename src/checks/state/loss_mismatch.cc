@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// **loss-mismatch.** Before a backward pass the graph is walked from the loss down to what the
+// model gave, 48 nodes at most; its classes and their settings (reduction, ignore_index, weights,
+// factors) are told once they were equal in three passes, so that what depends on a batch is not.
+// A factor or weight that lies on a device is not read. Ranks of several tasks differ rightly:
+// information, and the cause where a statistic shows the same ranks.
+
+#include <string>
+#include <utility>
+
+#include "checks/engine/agree.h"
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr const char* kNotTold = "How losses are made was not told: it is after three passes.";
+
+struct OtherLoss : Differing {};
+
+std::string sentence(const OtherLoss& seen, const Who& who) {
+  return (who.everyone ? who.the_ranks() + " compute their losses in different ways: "
+                       : who.words() + " computed another loss: ") +
+         listed(seen.differ);
+}
+
+class LossMismatch final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    const Mismatch& found = facts_.see(context.roster);
+    if (!found.looked) return log.waits(&kLossMismatch, kNotTold);
+    log.checked(&kLossMismatch);
+    if (found.seen.differ.empty()) return;
+    log.add(sighting(&kLossMismatch, context, found.blame, 0.8, OtherLoss{found.seen}));
+  }
+
+ private:
+  PrefixedFacts facts_{"loss."};
+};
+
+}  // namespace
+
+constexpr Check kLossMismatchExplains[] = {&kRankOutlier, &kPairTooSimilar, &kTooConsistent,
+                                           &kLossEvent, &kTokenImbalance};
+constinit const CheckInfo kLossMismatch{
+    .id = "loss-mismatch",
+    .severity = Severity::kInfo,
+    .compares = "the functions that make a loss of what the model gives, and their settings",
+    .fires = "after three passes; a warning where a statistic shows the same ranks",
+    .consequence = "Gradients of different losses are averaged as if they were of one.",
+    .cannot_see =
+        "A loss that code of torch's compiler makes, or no tensor of torch; weights and factors on "
+        "a device; what depends on the batch.",
+    .mistake = "criterion = nn.CrossEntropyLoss(ignore_index=pad_id)  # pad_id is None on one rank",
+    .fix = "Make the loss of one configuration on all ranks.",
+    .precedence = 85,
+    .explains = kLossMismatchExplains,
+    .compares_ranks = true,
+    .sets_apart = true,
+    .names_cause = true,
+    .make = make<LossMismatch>,
+};
+
+}  // namespace presum::checks
