@@ -9,7 +9,7 @@ import re
 import socket
 import sys
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
-from presum._core import Observer, __version__
+from presum._core import Observer, __version__, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
 from presum.devices.readable import in_host_memory
 from presum.findings import Finding
@@ -49,6 +49,7 @@ from presum.transport.session import (
 )
 
 STALL_SECONDS_MAX = 1e8
+LAYERS_MAX = 256  # whose class may be told
 SKETCH_SIZES = (0, *(1 << bits for bits in range(6, 17)))
 
 
@@ -273,6 +274,8 @@ def _setup(
 ) -> RecorderSetup:
     target, session = training.target, recording.session
     parameters = [weakref.ref(parameter) for parameter in target.parameters.values()]
+    for layer, kind in _numbered_layers(target.module, map(observer.group, range(len(parameters)))):
+        observer.fact(f"layer.{layer}", kind)
 
     def hello() -> None:
         session.send(observer.hello())
@@ -308,6 +311,15 @@ def _setup(
         note=recording.note,
         stepped=recording.stepped,
     )
+
+
+def _numbered_layers(module: nn.Module, layers: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Those of torch's own classes whose names end in a number, which says nothing, and these."""
+    modules = {canonical_name(name): part for name, part in module.named_modules()}
+    for name in list(dict.fromkeys(layers))[:LAYERS_MAX]:
+        kind = type(modules.get(name))
+        if name.rpartition(".")[2].isdigit() and kind.__module__.startswith("torch.nn.modules"):
+            yield name, kind.__name__
 
 
 def _snapshots(

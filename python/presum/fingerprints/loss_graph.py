@@ -106,15 +106,11 @@ def _plain(setting: str, value: object) -> str:
 
 
 def _of_tensor(setting: str, raw: Any) -> str:
-    """A number or a weight in host memory; nothing of others, and where what was saved is kept
-    elsewhere: looking would fetch or compute it."""
-    if getattr(raw, "unpack_hook", raw) is not None:
+    """A loss's weight; nothing where what was saved is kept elsewhere: looking would fetch or
+    compute it."""
+    if setting not in WEIGHTS or getattr(raw, "unpack_hook", raw) is not None:
         return ""
-    tensor = raw.data
-    if setting in WEIGHTS:
-        return _weight(tensor)
-    known = isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.numel() == 1
-    return repr(tensor.item()) if known and setting == "other" else ""
+    return _weight(raw.data)
 
 
 def _weight(tensor: object) -> str:

@@ -114,7 +114,7 @@ constinit const CheckInfo kInputMismatch{
     .cannot_see = "Inputs that are no tensors; sizes that change from batch to batch.",
     .mistake = "transform = Compose([ToTensor()])  # without Normalize on one rank",
     .fix = "Prepare samples by one configuration on all ranks.",
-    .precedence = 147,
+    .precedence = 306,
     .explains = kInputMismatchExplains,
     .fingerprints = kInputMismatchKinds,
     .compares_ranks = true,

@@ -109,7 +109,7 @@ class TokenImbalance final : public Rule {
 
 }  // namespace
 
-constexpr Check kTokenImbalanceExplains[] = {&kRankOutlier, &kLossEvent};
+constexpr Check kTokenImbalanceExplains[] = {&kRankOutlier, &kLossEvent, &kLossMismatch};
 constinit const CheckInfo kTokenImbalance{
     .id = "token-imbalance",
     .severity = Severity::kWarning,

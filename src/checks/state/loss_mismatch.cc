@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // **loss-mismatch.** Before a backward pass the graph is walked from the loss down to what the
 // model gave, 48 nodes at most; its classes and their settings (reduction, ignore_index, weights,
-// factors) are told once they were equal in three passes, so that what depends on a batch is not.
-// A factor or weight that lies on a device is not read. Ranks of several tasks differ rightly:
+// factors that are numbers of Python) are told once they were equal in three passes, so that what
+// depends on a batch is not. A weight that lies on a device is not read, nor what losses are divided
+// by, which may be a count of the batch. Ranks of several tasks differ rightly:
 // information, and the cause where a statistic shows the same ranks.
 
 #include <string>
@@ -41,7 +42,7 @@ class LossMismatch final : public Rule {
 }  // namespace
 
 constexpr Check kLossMismatchExplains[] = {&kRankOutlier, &kPairTooSimilar, &kTooConsistent,
-                                           &kLossEvent, &kTokenImbalance};
+                                           &kLossEvent};
 constinit const CheckInfo kLossMismatch{
     .id = "loss-mismatch",
     .severity = Severity::kInfo,
@@ -49,11 +50,11 @@ constinit const CheckInfo kLossMismatch{
     .fires = "after three passes; a warning where a statistic shows the same ranks",
     .consequence = "Gradients of different losses are averaged as if they were of one.",
     .cannot_see =
-        "A loss that code of torch's compiler makes, or no tensor of torch; weights and factors on "
-        "a device; what depends on the batch.",
+        "A loss that code of torch's compiler makes, or no tensor of torch; weights on a device; "
+        "divisors; what depends on the batch.",
     .mistake = "criterion = nn.CrossEntropyLoss(ignore_index=pad_id)  # pad_id is None on one rank",
     .fix = "Make the loss of one configuration on all ranks.",
-    .precedence = 85,
+    .precedence = 305,
     .explains = kLossMismatchExplains,
     .compares_ranks = true,
     .sets_apart = true,
