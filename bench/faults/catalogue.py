@@ -88,7 +88,7 @@ def _class_of(name: str) -> str:
 
 
 def _difference(other: Configuration, first: Configuration) -> str:
-    return other.sharding if other.sharding != first.sharding else other.model
+    return other.way if other.way != first.way else other.model
 
 
 def _absent(what: str, text: str) -> Absent:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command import WORKERS, exit_code_of, make_parser, whole_number
-from experiments.launch import run_workers
-from faults import null, table
-from faults.catalogue import choose
+from experiments.launch import WorkerError, run_workers
+from faults import null, table, ways
+from faults.catalogue import FAULTS, choose
 from faults.fault import Fault
 from faults.judge import judge
 from faults.plan import MIN_WORKERS, MINORITY_WORKERS, Case, Plan
-from faults.sightings import is_done, read_result
+from faults.sightings import DONE, is_done, read_result
+from faults.ways import WAYS
 from presum.errors import UserError
 
 _DESCRIPTION = """\
@@ -44,6 +45,8 @@ examples:
       some of it, by row or name; then look:  presum report broken/8-workers/doubled-gradient
   make faults FAULTS="--null 20"
       no fault: 20 runs of 500 steps, and how many raise an alarm
+  make faults FAULTS="--ways all --document docs/ways.md"
+      each fault in each way of training; what is there already is not run again
 
 exit codes: 0 all found, rightly named, and no false alarm; 1 otherwise; 2 bad use"""
 
@@ -60,7 +63,7 @@ def main(argv: list[str]) -> int:
         as_list = table.list_as_json if options.format == "json" else table.render_list
         _print(as_list(options.workers[0]))
         return 0
-    run = _null if options.null else _benchmark
+    run = _null if options.null else _ways if options.ways else _benchmark
     return exit_code_of(lambda: run(options))
 
 
@@ -76,6 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     what.add_argument(
         "--null", type=whole_number, metavar="N", help="instead: N long runs without a fault"
+    )
+    what.add_argument(
+        "--ways",
+        type=_names,
+        metavar="LIST",
+        help="instead: each fault on its first model in each of these ways of training, and what "
+        f"each check saw there: {', '.join(WAYS)}, or all",
     )
     what.add_argument("--list", action="store_true", help="show what would be injected, and stop")
     _add_training(parser)
@@ -152,6 +162,53 @@ def _benchmark(options: argparse.Namespace) -> int:
     as_json = table.as_json(outcomes, seed=options.seed)
     _print(as_json if options.format == "json" else table.render(outcomes))
     return 0 if as_json["passed"] else 1
+
+
+def _ways(options: argparse.Namespace) -> int:
+    chosen = list(WAYS) if options.ways == ["all"] else options.ways
+    unknown = [way for way in chosen if way not in WAYS]
+    if unknown:
+        raise UserError(f"--ways {unknown[0]}: there are {', '.join(WAYS)}")
+    tried = []
+    for way in chosen:
+        faults = [ways.in_way(f, way) for f in FAULTS if not f.variant]
+        possible = [f for f in faults if f.runs_with(MINORITY_WORKERS)]
+        goes = [f.case for f in possible if ways.can_be_injected(f)]
+        folder, broken = _train_what_goes(goes, options)
+        broken |= {f.case for f in possible} - {*goes}
+        plain = next(folder / f.case.folder for f in possible if f.case not in broken)
+        for fault in possible:
+            run, outcome = plain, None
+            if fault.case not in broken:
+                run = folder / fault.case.folder
+                result = read_result(run)
+                twin = result._replace(findings=[])
+                outcome = judge(fault, result, twin, workers=MINORITY_WORKERS)
+            reason = ways.reason_of(run, fault.expects)
+            tried.append(ways.Tried(way, fault, outcome, reason))
+    found = ways.cells(tried)
+    text = ways.markdown(found, chosen)
+    (options.out / "ways.md").write_text(text, encoding="utf-8")
+    if options.document is not None:
+        table.put_between(options.document, text)
+    _print(text)
+    missed = any(cell.text.startswith("missed") for row in found.values() for cell in row.values())
+    return 1 if missed else 0
+
+
+def _train_what_goes(cases: Sequence[Case], options: argparse.Namespace) -> tuple[Path, set[Case]]:
+    """As `_train`, and without those that cannot be trained so: where one breaks, the others go on
+    without it."""
+    broken: set[Case] = set()
+    while True:
+        left = [case for case in cases if case not in broken]
+        try:
+            return _train(left, options, MINORITY_WORKERS), broken
+        except WorkerError as error:
+            folder = options.out / f"{MINORITY_WORKERS}-workers"
+            broke = next(case for case in left if not (folder / case.folder / DONE).exists())
+            print(f"{broke.folder}: {error}", file=sys.stderr)
+            broken.add(broke)
 
 
 def _refuse_what_cannot_run(faults: Sequence[Fault], counts: Sequence[int]) -> None:

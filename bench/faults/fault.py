@@ -37,7 +37,7 @@ class Fault:
 
     def runs_with(self, workers: int) -> bool:
         """Whether it can be injected into so many; of HSDP there are two equal replicas."""
-        halves = self.configuration.sharding != "hsdp" or workers % 2 == 0
+        halves = self.configuration.way != "hsdp" or workers % 2 == 0
         return workers >= self.least_workers and halves
 
     @property

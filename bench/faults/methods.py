@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism by FSDP2 in the place of DDP."""
+"""Data parallelism by FSDP2, or by hand, in the place of DDP."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ def sharded(model: nn.Module, part: str, method: str) -> Any:
     replicas, workers = REPLICAS[method], dist.get_world_size()
     shape = (replicas, workers // replicas) if replicas > 1 else (workers,)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), 0)  # as DDP does
+    as_on_rank_0(model)
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # of a view, unchanged
     fully_shard(model.get_submodule(part), mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def as_on_rank_0(model: nn.Module) -> nn.Module:
+    """The model, with its values, as DDP makes them."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), 0)
+    return model
 
 
 def reducing(wrapper: Any, reduces: bool) -> contextlib.AbstractContextManager[None]:
@@ -32,4 +38,5 @@ def reducing(wrapper: Any, reduces: bool) -> contextlib.AbstractContextManager[N
     if isinstance(wrapper, FSDPModule):
         wrapper.set_requires_gradient_sync(reduces)
         return contextlib.nullcontext()
-    return contextlib.nullcontext() if reduces else wrapper.no_sync()
+    by_hand = not hasattr(wrapper, "no_sync")
+    return contextlib.nullcontext() if reduces or by_hand else wrapper.no_sync()

@@ -33,7 +33,7 @@ class Configuration:
     dropout: float = 0.0
     augmentation: str = ""  # numpy, python: whose random numbers mask a token; noise: in the model
     token_weighted: bool = False
-    sharding: str = ""  # fsdp2, hsdp (of two replicas); else DDP
+    way: str = "ddp"  # of training: ddp, fsdp2, hsdp (of two replicas), by-hand, and frameworks
     continued: bool = False  # it is interrupted, and goes on from a checkpoint
     fingerprints: bool = True
     audit_every: int | None = None
@@ -43,7 +43,18 @@ class Configuration:
         """How: arguments of ``presum.attach``."""
         prints = FAMILIES if self.fingerprints else ()
         record = Record(verify_every=self.verify_every, fingerprints=prints, quiet=True)
-        return {"audit": self.audit_every, "record": record}
+        mode = "manual" if self.way == "by-hand" else "passive"
+        return {"audit": self.audit_every, "record": record, "mode": mode}
+
+    @property
+    def frameworks_loop(self) -> bool:
+        """Whether it is a framework that goes from batch to batch."""
+        return self.way in ("trainer", "lightning")
+
+    @property
+    def shards(self) -> bool:
+        """Whether each rank holds a part of the parameters."""
+        return self.way in ("fsdp2", "hsdp")
 
     @property
     def name(self) -> str:

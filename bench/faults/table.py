@@ -125,16 +125,21 @@ def write_into(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Puts what became of public reports between the two marks of a file. Raises UserError without
     the marks, or where a report's fault is not among the outcomes.
     """
+    known = {outcome.fault.name for outcome in outcomes}
+    absent = [fault.name for fault in REPORTED if fault.name not in known]
+    if absent:
+        raise UserError(f"--document is of all faults, and {absent[0]} was left out")
+    put_between(path, reports(outcomes))
+
+
+def put_between(path: Path, table: str) -> None:
+    """A text between the two marks of a file. Raises UserError without the marks."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     before, begins, rest = text.partition(BEGIN)
     _, ends, after = rest.partition(END)
     if not begins or not ends:
         raise UserError(f"{path} has no lines {BEGIN} and {END} to put the table between")
-    known = {outcome.fault.name for outcome in outcomes}
-    absent = [fault.name for fault in REPORTED if fault.name not in known]
-    if absent:
-        raise UserError(f"--document is of all faults, and {absent[0]} was left out")
-    path.write_text(f"{before}{BEGIN}\n{reports(outcomes)}{END}{after}", encoding="utf-8")
+    path.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
 
 
 REPORTED = [fault for fault in FAULTS if fault.thread and not fault.variant]

@@ -6,9 +6,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,8 +22,11 @@ from torch.utils.data.distributed import DistributedSampler
 import presum
 from experiments.s1 import template
 from faults import data, models
-from faults.methods import reducing, sharded
+from faults.methods import as_on_rank_0, reducing, sharded
 from faults.plan import Case, Configuration, Roles
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 LEARNING_RATE = 3e-3
 Batch = dict[str, Tensor]
@@ -43,15 +47,22 @@ class Training:
         self.workers = dist.get_world_size()
         self.roles = Roles(self.workers)
         self.step = 0
+        self.loss: Any = None
 
     def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
         """Train all steps under observation; ``tick`` is called after each."""
-        self._seed_generators()
+        self.seed_generators()
         self.model = self.build()
         self.ddp = self.wrap(self.model)
         trained = [p for p in self.ddp.parameters() if p.requires_grad]
         self.optimizer = self.optimizer_of(trained)
+        if self.configuration.way == "accelerate":
+            self.optimizer = self.accelerator.prepare(self.optimizer)
         how = self.configuration.watched()
+        if self.configuration.frameworks_loop:
+            by = import_module(f"faults.by_{self.configuration.way}")
+            by.train(self, folder, how, tick)
+            return
         self.monitor = presum.attach(self.ddp, optimizer=self.optimizer, run=folder, **how)
         with torch.no_grad():
             self.begin()
@@ -75,6 +86,17 @@ class Training:
         with reducing(self.ddp, self.synchronizes(micro)):
             loss = self.weigh(self.forward(batch), batch)
             self.backward(loss / self.configuration.micro_batches)
+        if self.configuration.way == "by-hand" and self.synchronizes(micro):
+            self._reduce_by_hand()
+
+    def _reduce_by_hand(self) -> None:
+        gradients = [(n, p.grad) for n, p in self.model.named_parameters() if p.grad is not None]
+        self.monitor.before_reduction(gradients)
+        mean = self.mean_of(torch.cat([gradient.flatten() for _, gradient in gradients]))
+        parts = torch.split(mean, [gradient.numel() for _, gradient in gradients])
+        for (_, gradient), part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+        self.monitor.after_reduction(gradients)
 
     @property
     def begun(self) -> bool:
@@ -128,9 +150,23 @@ class Training:
         """The model that is trained, of FSDP2 with other methods than these."""
         if self.configuration.augmentation == "noise":
             model.get_submodule(self.part).register_forward_pre_hook(models.add_noise)
-        if self.configuration.sharding:
-            return sharded(model, self.part, self.configuration.sharding)  # type: ignore[no-any-return]
+        way = self.configuration.way
+        if self.configuration.shards:
+            return sharded(model, self.part, way)  # type: ignore[no-any-return]
+        if way == "by-hand":
+            return as_on_rank_0(model)  # type: ignore[return-value]
+        if self.configuration.frameworks_loop:
+            return model  # type: ignore[return-value]
+        if way == "accelerate":
+            return self.accelerator.prepare(model)  # type: ignore[no-any-return]
         return DistributedDataParallel(model)
+
+    @cached_property
+    def accelerator(self) -> Accelerator:
+        """Of one process group, as those of all runs."""
+        from accelerate import Accelerator
+
+        return Accelerator(cpu=True)
 
     def begin(self) -> None:
         """Before the first step, under observation."""
@@ -186,7 +222,8 @@ class Training:
 
     def forward(self, batch: Batch) -> Tensor:
         """The loss."""
-        return self.ddp(**batch)["loss"]  # type: ignore[no-any-return]
+        wrapped = self.configuration.way != "lightning"  # which has called the wrapper itself
+        return (self.ddp if wrapped else self.model)(**batch)["loss"]  # type: ignore[no-any-return]
 
     def weigh(self, loss: Tensor, batch: Batch) -> Tensor:
         """The loss whose mean over the workers is minimized."""
@@ -200,7 +237,17 @@ class Training:
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of one micro-batch."""
-        loss.backward()  # type: ignore[no-untyped-call]
+        if self.configuration.way == "accelerate":
+            self.accelerator.backward(loss)
+        elif self.configuration.frameworks_loop:
+            self.loss = loss  # the framework goes on
+        else:
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def mean_of(self, gradients: Tensor) -> Tensor:
+        """Over the workers, where the program itself reduces."""
+        dist.all_reduce(gradients)
+        return gradients / self.workers
 
     def update(self) -> None:
         """Use the reduced gradient."""
@@ -248,7 +295,8 @@ class Training:
             return int(np.random.randint(length))
         return random.randrange(length)
 
-    def _seed_generators(self) -> None:
+    def seed_generators(self) -> None:
+        """As of this rank."""
         torch.manual_seed(self.generator_seed("torch"))
         np.random.seed(self.generator_seed("numpy"))
         random.seed(self.generator_seed("python"))

@@ -118,7 +118,7 @@ def test_faults_break_what_they_say_and_twins_are_in_order(
             assert set(found) == {""}, fault.name
             continue
         distinct = WORKERS if kind in NOT_SHARED else 2 if kind in IN_TWO else 1
-        shards = fault.configuration.sharding == "fsdp2"  # all ranks' are one model
+        shards = fault.configuration.way == "fsdp2"  # all ranks' are one model
         assert len(set(found)) == (1 if shards else distinct), fault.name
         (twin,) = set(hashes[fault.twin.folder])  # all ranks alike
         harmless = set(found) == {twin}

@@ -57,7 +57,11 @@ class Hooked(Training):
     group: Any = None  # all ranks
 
     def begin(self) -> None:
-        self.ddp.register_comm_hook(None, lambda _, bucket: self.reduce(bucket.buffer()))
+        if self.configuration.way != "by-hand":
+            self.ddp.register_comm_hook(None, lambda _, bucket: self.reduce(bucket.buffer()))
+
+    def mean_of(self, gradients: Tensor) -> Tensor:
+        return self.reduce(gradients).wait()
 
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         """The sum over the workers, divided."""
@@ -229,7 +233,7 @@ class OneLayer(Training):
 
     def begin(self) -> None:
         layer: Any = self.model.get_submodule(self.part)
-        if self.configuration.sharding:
+        if self.configuration.shards:
             layer.set_custom_reduce_scatter(Scatter(self._scatter))
         else:
             self._layer = {id(p) for p in layer.parameters()}

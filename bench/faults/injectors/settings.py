@@ -51,7 +51,7 @@ class OtherModelsParameters(Training):
 
 class OptimizerOfBefore(Training):
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
-        held = model if self.configuration.sharding else deepcopy(model)
+        held = model if self.configuration.shards else deepcopy(model)
         self.early = super().optimizer_of(p for p in held.parameters() if p.requires_grad)
         return super().wrap(model)
 

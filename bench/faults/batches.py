@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a framework's loop iterates over in the place of a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from faults.training import Batch, Training
+
+
+class Batches:
+    """Of one training, as they are asked for: what the training's own loop does between two of
+    them is done here."""
+
+    def __init__(self, training: Training, attached: Callable[[], tuple[Any, Any]]) -> None:
+        """``attached`` gives the wrapped model and its monitor once the framework has begun."""
+        self._training = training
+        self._attached = attached
+
+    def __len__(self) -> int:
+        configuration = self._training.configuration
+        return configuration.steps * configuration.micro_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        training = self._training
+        training.ddp, training.monitor = self._attached()
+        with torch.no_grad():
+            training.begin()
+        batches = training.batches()
+        for step in range(training.configuration.steps):
+            training.step = step
+            with torch.no_grad():
+                training.before_step()
+            for micro in range(training.configuration.micro_batches):
+                yield training.prepare(next(batches), micro)

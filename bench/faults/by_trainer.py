@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training whose loop is the Trainer's of transformers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy
+
+import presum
+from faults.batches import Batches
+
+if TYPE_CHECKING:
+    from faults.training import Training
+
+
+def train(training: Training, folder: Path, how: dict[str, Any], tick: Callable[[], None]) -> None:
+    """All its steps, with presum's callback."""
+    watcher = presum.TransformersCallback(run=folder, **how)
+    steps, micro_batches = training.configuration.steps, training.configuration.micro_batches
+    with tempfile.TemporaryDirectory() as out:
+        arguments = TrainingArguments(
+            output_dir=out,
+            use_cpu=True,
+            max_steps=steps,
+            gradient_accumulation_steps=micro_batches,
+            max_grad_norm=0.0,
+            remove_unused_columns=False,
+            save_strategy=IntervalStrategy.NO,
+            logging_strategy=IntervalStrategy.NO,
+            report_to=[],
+            disable_tqdm=True,
+            ddp_find_unused_parameters=False,
+        )
+        constant = torch.optim.lr_scheduler.LambdaLR(training.optimizer, lambda _: 1.0)
+        trainer = StepByStep(
+            model=training.model,
+            args=arguments,
+            callbacks=[_Ticks(tick), watcher],
+            optimizers=(training.optimizer, constant),
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.training, trainer.watcher = training, watcher
+        training.seed_generators()  # as the Trainer has made them equal on all ranks
+        trainer.train()
+
+
+class StepByStep(Trainer):
+    """Which has a training's methods called where its own loop calls them."""
+
+    training: Training
+    watcher: presum.TransformersCallback
+
+    def get_train_dataloader(self) -> Any:
+        return Batches(self.training, lambda: (self.model_wrapped, self.watcher.monitors[0]))
+
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
+        self.training.ddp = model
+        self.training.backward(self.training.weigh(self.training.forward(inputs), inputs))
+        return self.training.loss  # type: ignore[no-any-return]
+
+
+class _Ticks(TrainerCallback):
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._tick = tick
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self._tick()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        dist.barrier()  # before presum's callback: some ranks may end early

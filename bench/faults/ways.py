@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each check in each way of training: a fault that it found there, or why it could not see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from faults.fault import Fault
+from faults.judge import Outcome
+
+WAYS = {
+    "ddp": "DDP",
+    "fsdp2": "FSDP2",
+    "hsdp": "HSDP",
+    "by-hand": "by hand",
+    "accelerate": "Accelerate",
+    "trainer": "Trainer",
+    "lightning": "Lightning",
+}
+OF_OUR_LOOP = ("update", "wrap", "synchronizes")  # methods that a framework has its own of
+NOT_POSSIBLE = "not_possible"
+
+
+class Tried(NamedTuple):
+    """A fault in one way of training."""
+
+    way: str
+    fault: Fault
+    outcome: Outcome | None  # none: it cannot be injected there
+    reason: str  # why its check was not possible, in another run where it has none; empty: it was
+
+
+class Cell(NamedTuple):
+    """A check in one way of training."""
+
+    found: tuple[str, ...]  # faults
+    missed: tuple[str, ...]  # though the check did not say that it could not see
+    reasons: tuple[str, ...]  # why it could not
+
+    @property
+    def text(self) -> str:
+        """Of a table."""
+        if self.found:
+            return "found"
+        if self.missed:
+            return f"missed: {', '.join(self.missed)}"
+        return "; ".join(self.reasons) or "-"
+
+
+def in_way(fault: Fault, way: str) -> Fault:
+    """The fault where the model is trained so."""
+    configuration = replace(fault.configuration, way=way)
+    return replace(fault, name=f"{fault.name}-{way}", configuration=configuration)
+
+
+def can_be_injected(fault: Fault) -> bool:
+    """Whether nothing that it changes is the framework's own."""
+    if not fault.configuration.frameworks_loop:
+        return True
+    from faults.injectors import injector
+    from faults.training import Training
+
+    kind = injector(fault.injector)
+    return all(getattr(kind, name) is getattr(Training, name) for name in OF_OUR_LOOP)
+
+
+def reason_of(run: Path, check: str) -> str:
+    """Why a check was not possible in a run; empty where it was."""
+    from presum.loading import load
+
+    told = load(run).checks
+    of = told[(told.check == check) & (told.state == NOT_POSSIBLE)]
+    return str(of.reason.iloc[-1]) if len(of) else ""
+
+
+def cells(tried: Iterable[Tried]) -> dict[str, dict[str, Cell]]:
+    """By check and way."""
+    out: dict[str, dict[str, Cell]] = {}
+    for one in tried:
+        row = out.setdefault(one.fault.expects, {})
+        cell = row.setdefault(one.way, Cell((), (), ()))
+        name = one.fault.name.removesuffix(f"-{one.way}")
+        if one.outcome and one.outcome.right_check and one.outcome.right_ranks:
+            cell = cell._replace(found=(*cell.found, name))
+        elif one.outcome and not one.reason:
+            cell = cell._replace(missed=(*cell.missed, name))
+        elif one.reason and one.reason not in cell.reasons:
+            cell = cell._replace(reasons=(*cell.reasons, one.reason))
+        row[one.way] = cell
+    return out
+
+
+def markdown(found: dict[str, dict[str, Cell]], ways: Sequence[str]) -> str:
+    """The table, and how many cells were found."""
+    head = ["check", *(WAYS[way] for way in ways)]
+    rows = [
+        [f"`{check}`", *(row[way].text if way in row else "-" for way in ways)]
+        for check, row in sorted(found.items())
+    ]
+    lines = [head, ["---"] * len(head), *rows]
+    every = [cell for row in found.values() for cell in row.values()]
+    count = sum(bool(cell.found) for cell in every)
+    missed = sum(cell.text.startswith("missed") for cell in every)
+    return (
+        "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        + f"\n{count} cells are faults that were found; {missed} are faults that were missed.\n"
+    )
