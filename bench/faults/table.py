@@ -125,6 +125,7 @@ def write_into(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Puts what became of public reports between the two marks of a file. Raises UserError without
     the marks, or where a report's fault is not among the outcomes.
     """
+    _around(path)
     known = {outcome.fault.name for outcome in outcomes}
     absent = [fault.name for fault in REPORTED if fault.name not in known]
     if absent:
@@ -134,12 +135,17 @@ def write_into(path: Path, outcomes: Sequence[Outcome]) -> None:
 
 def put_between(path: Path, table: str) -> None:
     """A text between the two marks of a file. Raises UserError without the marks."""
+    before, after = _around(path)
+    path.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
+
+
+def _around(path: Path) -> tuple[str, str]:
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     before, begins, rest = text.partition(BEGIN)
     _, ends, after = rest.partition(END)
     if not begins or not ends:
         raise UserError(f"{path} has no lines {BEGIN} and {END} to put the table between")
-    path.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
+    return before, after
 
 
 REPORTED = [fault for fault in FAULTS if fault.thread and not fault.variant]
