@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -19,6 +20,9 @@ from faults.sightings import SIGHTINGS, Sighting, mark_done
 from faults.training import Training
 from presum._core import Aggregator
 from presum.transport import recorder
+
+
+TIMEOUT = timedelta(minutes=2)  # where ranks part, as FSDP2 lets some faults do
 
 
 class WatchedAggregator(Aggregator):
@@ -61,7 +65,7 @@ def run_all(plan: Plan) -> None:
     """All cases of ``plan`` as the worker that the environment names (as torchrun sets it)."""
     torch.set_num_threads(1)
     setattr(recorder, "Aggregator", WatchedAggregator)  # noqa: B010
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=TIMEOUT)
     shown = dist.get_rank() == 0
     steps = sum(case.configuration.steps for case in plan.cases)
     progress = Progress(runs=len(plan.cases), steps=steps, shown=shown)

@@ -63,6 +63,7 @@ TEST(DuplicateData, RowsAloneDecideWhereTheWholeBatchIsNotKnown) {
   Watched w = played(0, [](StepRecord& r) {
     copy_batch(r, 2, 5);
     unset(r.workers[5], Kind::kBatch);
+    r.workers[5].grad_norm = r.workers[2].grad_norm;
   });
   EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
 }
@@ -204,6 +205,7 @@ TEST(DuplicateData, ThinnedSamplesAreComparedAlike) {
       x.samples.hashes = {8 * (x.rank + 1), 16 * (x.rank + 100), 3 + x.rank};
     }
     r.workers[5].loss = r.workers[2].loss;
+    r.workers[5].grad_norm = r.workers[2].grad_norm;
     r.workers[5].samples.hashes = {24, 16 * 102};  // worker 2's, without what was left out
     r.workers[5].samples.thinned = 3;
     set(r.workers[5], Kind::kBatch, *r.workers[2].fingerprint_of(Kind::kBatch));
@@ -368,6 +370,23 @@ TEST(Duplicates, EqualInputThatAProgramDrawsIsSeenThoughItsLossesDiffer) {
         r, [&](const WorkerRecord& x) { return 1000 * r.step + (x.rank == 5 ? 2 : x.rank) * 10; });
   });
   expect(w, "duplicate-data", {.ranks = {2, 5}, .severity = Severity::kCritical});
+}
+
+// Contexts that all ranks share, of which each draws its own actions: gradients tell.
+TEST(Duplicates, EqualRowsWithOtherGradientsAreNotAllOfTheData) {
+  const auto shared = [](std::uint64_t draws, float cosine) {
+    return played(20, [=](StepRecord& r) {
+      draw_itself(r, [&](const WorkerRecord&) { return 1000 * r.step; });
+      for (WorkerRecord& x : r.workers) {
+        set(x, Kind::kForwardDraws, draws);
+        set(x, Kind::kDropout, 0.0);
+      }
+      r.cosines.assign(28, r.step == 7 ? 0.99F : cosine);
+    });
+  };
+  expect_quiet(shared(0, 0.5F));
+  EXPECT_EQ(shared(0, 0.99F).ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(shared(1, 0.5F).ids(), Ids{"duplicate-data"}) << "the model itself draws";
 }
 
 TEST(Duplicates, NeighborsThatShareTheirInputAreModelParallelWhereAllOfThemDo) {

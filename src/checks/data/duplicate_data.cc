@@ -10,9 +10,11 @@
 // sampler that draws with replacement (three steps in a row are none). The cosines of a group that
 // reads the same data are high, and those of the others seem low beside them: an outlier in
 // direction outside the group is its effect. Equal gradients count where samples are not known.
+// Where the forward pass draws nothing, equal data has equal losses and gradients: with others, in
+// one step of four or more, what was hashed is not all of the data (a graph or contexts that all
+// ranks share, with targets or actions of their own), and nothing is said of any step.
 // Input that no loader dealt (episodes, noise) is judged after 6 steps, and the check has not
-// passed before: equal in nine of ten it is the same data, critical, also where losses differ
-// because the model draws itself; in fewer it is a warning that says in how many, as for the noise
+// passed before: equal in nine of ten it is the same data, critical; in fewer it is a warning that says in how many, as for the noise
 // of a GAN whose real batches differ. Where neighboring ranks share such input k by k, all of
 // them, it is information: sequence parallelism inside the group. A sampler that repeats samples by
 // its name (`RepeatSampler`, `RASampler`), or all of them equally often within a step and within a
@@ -39,7 +41,10 @@ namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kToSee = NonLoaderInput::kToSee;
-constexpr double kLossNoise = 0.01;  // relative; rounding and devices stay far below it
+constexpr double kRounding = 0.01;   // relative; devices stay far below it
+constexpr double kAlike = 0.9;       // cosine, likewise
+constexpr std::uint64_t kOneIn = 4;  // steps of other gradients: the data is no other at times
+constexpr std::size_t kGroupsMax = 64;
 constexpr const char* kNoise =
     "Where the program draws this input itself (noise for a generator, timesteps, masks), seed "
     "that "
@@ -145,17 +150,59 @@ double share_of_rows(const StepContext& context, const std::vector<Members>& gro
   return all > 0 ? equal / all : 0;
 }
 
-// Without dropout equal data gives equal losses: what was hashed is not all of the data (a grid, a
-// graph that every sample shares).
-bool contradicted(const StepContext& context, const Members& members) {
-  const WorkerRecord& first = context.record.workers[members.front()];
-  return std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
-    const WorkerRecord& w = context.record.workers[i];
-    if (real_of(w, FingerprintKind::kDropout) != 0) return false;  // or unknown
-    const double scale = std::max(std::abs(w.loss), std::abs(first.loss));
-    return std::abs(w.loss - first.loss) > kLossNoise * scale;  // false for NaN
-  });
+double cosine_of(const StepRecord& record, std::size_t i, std::size_t j) {
+  if (i > j) std::swap(i, j);
+  const std::size_t place = i * record.workers.size() - i * (i + 1) / 2 + j - i - 1;
+  return place < record.cosines.size() ? record.cosines[place] : kNaN;
 }
+
+bool apart(double a, double b) {  // false for NaN
+  return std::abs(a - b) > kRounding * std::max(std::abs(a), std::abs(b));
+}
+
+// Equal data has equal losses and gradients, where the forward pass draws nothing: with others what
+// was hashed is not all of the data (a grid, a graph that every sample shares, contexts of which
+// each rank draws its own actions).
+class Contradictions {
+ public:
+  void watch(const StepRecord& record) {
+    for (const WorkerRecord& w : record.workers) {
+      const std::uint64_t* draws = w.fingerprint_of(FingerprintKind::kForwardDraws);
+      if (draws != nullptr) draws_[w.rank] = *draws;
+    }
+  }
+
+  // Members with equal rows. One step that is alike by chance does not count where others are not.
+  bool see(const StepContext& context, const Members& members) {
+    const Ranks ranks = ranks_of(context, members);
+    if (groups_.size() >= kGroupsMax && !groups_.contains(ranks)) groups_.clear();
+    Seen& seen = groups_[ranks];
+    ++seen.equal;
+    seen.contradicted += std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
+      return contradicts(context.record, members.front(), i);
+    });
+    return kOneIn * seen.contradicted > seen.equal;
+  }
+
+ private:
+  struct Seen {
+    std::uint64_t equal = 0;
+    std::uint64_t contradicted = 0;
+  };
+
+  bool contradicts(const StepRecord& record, std::size_t first, std::size_t i) const {
+    const WorkerRecord& a = record.workers[first];
+    const WorkerRecord& b = record.workers[i];
+    const std::uint64_t* draws = draws_.find(b.rank);
+    if (draws != nullptr && *draws != 0) return false;
+    if (real_of(b, FingerprintKind::kDropout) != 0) return false;  // or unknown
+    return apart(a.loss, b.loss) || apart(a.grad_norm, b.grad_norm) ||
+           cosine_of(record, first, i) < kAlike;
+  }
+
+  PerWorker<std::uint64_t> draws_;  // of its forward pass, by rank
+  std::map<Ranks, Seen> groups_;
+};
 
 // Neighboring ranks with the same input k by k, other k by k: sequence or context parallelism.
 bool in_blocks(const StepContext& context, const std::vector<Members>& groups) {
@@ -194,6 +241,7 @@ class Duplicates final : public Rule {
     beside_.next_step();
     Found found;
     drawn_input_.watch(context);
+    contradictions_.watch(context.record);
     if (!repeats_by_design(context.record, context.roster) && !shares_places(context.record)) {
       group_rows(context, found);
       await_certainty(context, found, log);
@@ -274,18 +322,16 @@ class Duplicates final : public Rule {
     return false;
   }
 
-  // Equal data has equal losses, but where a model draws itself (actions, noise): then its input
-  // changes from step to step, and is equal all the same.
   void add_rows(const StepContext& context, Members members, Found& found) {
     const NonLoaderInput::Group* drawn = drawn_input_.equal(context, members);
+    const bool contradicted = contradictions_.see(context, members);
     if (drawn == nullptr) {
-      if (!contradicted(context, members) && certain(context, members, found)) {
+      if (!contradicted && certain(context, members, found)) {
         found.rows.push_back(std::move(members));
       }
       return;
     }
-    const bool changing = drawn->changes >= kInARow;
-    if (drawn->known < kToSee || (!changing && contradicted(context, members))) return;
+    if (drawn->known < kToSee || contradicted) return;
     if (10 * drawn->equal < drawn->known) return;  // a probe that comes back now and then
     const bool always = 10 * drawn->equal >= 9 * drawn->known;
     (always ? found.drawn : found.at_times).push_back(std::move(members));
@@ -359,6 +405,7 @@ class Duplicates final : public Rule {
   StreaksBy<Ranks> gradients_;
   StreaksBy<Ranks> beside_;  // equal gradients of equal rows that a loader dealt from other places
   NonLoaderInput drawn_input_;
+  Contradictions contradictions_;
 };
 
 }  // namespace
