@@ -124,9 +124,9 @@ class LoaderPass:
 
 
 def _last_of(ended: Iterable[LoaderPass]) -> Values:
-    """The last of these passes that was trained on, to its end."""
-    trained = [one.number() for one in ended if one.is_whole()]
-    return [(KIND["data_ended"], trained[-1] + 1)] if trained else []
+    """The last of these passes that was trained on, to its end; 0: none was."""
+    trained = [one.number() + 1 for one in ended if one.is_whole()]
+    return [(KIND["data_ended"], trained[-1] if trained else 0)]
 
 
 class TensorHashes(NamedTuple):

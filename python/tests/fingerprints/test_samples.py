@@ -134,7 +134,7 @@ def test_a_pass_that_is_gone_through_is_said_to_have_ended(
         train(training.model, loader, limit=1)
         train(training.model, loader)
         train(training.model, loader)
-    assert training.values("data_ended") == [None, None, 1, 1, 1, 3, 3]
+    assert training.values("data_ended") == [0, 0, 1, 1, 1, 3, 3]
     assert training.packets.final is not None
     final = training.packets.final.values
     assert [final[name] for name in ("data_pass", "data_batch", "data_ended")] == [3, 1, 4]

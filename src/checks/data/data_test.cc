@@ -349,6 +349,24 @@ TEST(EpochNotSet, NamesTheWorkersThatForgot) {
   EXPECT_EQ(w.first().ranks, RankList{2});
 }
 
+// A learning-rate finder, or a program that never comes to the end of a pass.
+TEST(EpochNotSet, TheFirstPassThatIsLeftIsNotCompared) {
+  Watched w(kShort);
+  const auto again = [&](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      HealthyRun::read(x, w.run.drawn(r.step % 4, x.replica, 42, 0));
+      set(x, Kind::kDataPass, r.step / 4);
+      set(x, Kind::kDataBatch, r.step % 4);
+      set(x, Kind::kSamplerEpoch, 0);
+      set(x, Kind::kDataEnded, 0);
+    }
+  };
+  w.play(0, 7, again);
+  expect_quiet(w);
+  w.play(8, 9, again);
+  EXPECT_EQ(w.ids(), Ids{"epoch-not-set"});
+}
+
 // ---- dataset-mismatch
 
 // Input that a program draws itself: no loader, whole batches known.

@@ -5,7 +5,8 @@
 // epoch. An order is that of the indices; where these are not known, of the rows and of the whole
 // batches. Rows that differ although their indices come in the same order are said so (confidence
 // 0.8): augmentation and noise do that, and so does a data set that puts itself into another order
-// in each pass, which is right. Sequential data repeat on purpose. Another order of the indices by
+// in each pass, which is right. Sequential data repeat on purpose. The first pass that is left before
+// its end is not compared with the next: a program may look for a learning rate there. Another order of the indices by
 // other means is fine, whatever the sampler's epoch says.
 
 #include <algorithm>
@@ -87,7 +88,7 @@ class DataOrder final : public Rule {
         continue;
       }
       Worker& worker = workers_[w.replica];
-      follow(worker, *pass, epoch);
+      follow(worker, w, *pass, epoch);
       if (epoch != nullptr) worker.epoch = *epoch;
       const Order order = order_of(w, context.batches[i]);
       compare(worker, w, order, steps);
@@ -112,6 +113,7 @@ class DataOrder final : public Rule {
     std::uint64_t pass = 0;
     std::uint64_t epoch = 0;
     bool started = false;
+    std::uint64_t left = 0;     // passes that it left before their end
     bool epoch_stayed = false;  // the sampler's epoch is that of the pass before
     bool skipped = false;       // it did not begin with its first batch
     bool differs = false;       // some batch of this pass is not the one of the pass before
@@ -122,9 +124,18 @@ class DataOrder final : public Rule {
     std::vector<Place> now;
   };
 
-  static void follow(Worker& worker, std::uint64_t pass, const std::uint64_t* epoch) {
+  // A program may look at the first batches once (for a learning rate, to warm up) and then begin:
+  // the first pass that was left before its end is not compared with the one that follows.
+  static bool is_first_left(Worker& worker, const WorkerRecord& record, std::uint64_t pass) {
+    const std::uint64_t* ended = record.fingerprint_of(FingerprintKind::kDataEnded);
+    return ended != nullptr && *ended < pass && worker.left++ == 0;
+  }
+
+  static void follow(Worker& worker, const WorkerRecord& record, std::uint64_t pass,
+                     const std::uint64_t* epoch) {
     if (worker.started && pass == worker.pass) return;
-    const bool next = worker.started && pass == worker.pass + 1;
+    const bool next =
+        worker.started && pass == worker.pass + 1 && !is_first_left(worker, record, pass);
     worker.epoch_stayed = next && epoch != nullptr && *epoch == worker.epoch;
     worker.before = next ? std::move(worker.now) : std::vector<Place>{};
     worker.now.clear();

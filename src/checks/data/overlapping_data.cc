@@ -7,17 +7,18 @@
 // counted: draws of samples of the pass's first step wait until the pass goes on. Steps with
 // micro-batches of two passes are left out. An endless sampler's one long pass is cut where the
 // data set's length was drawn, and an index counts within its data set, so loaders may be taken in
-// turn. Sampling with replacement, and by a sampler that repeats on purpose, is not judged. At most
-// 262,144 samples of a pass are remembered; in longer passes those whose hash is divisible by a
-// power of two, and counts are scaled. Evidence: `samples_doubled`, `samples_drawn`; what a whole
-// pass left out is data-coverage's. Where rows were compared and a rank's sampler is none that
-// divides the data, the remedy says so. Ranks that draw their own samples again are told how to
-// resume. A batch that is that of the step before, three steps in a row and on half of the ranks
-// at most, is a loader that is stuck. Batches that a loader hands out several times in a row, two
-// in five of 12 or more (not a batch that the program uses again), are processes of the loader that
-// do not divide their stream. Rows that repeat within one rank's step in 2 steps in a row are a
-// micro-batch that was fed twice; where the indices are not known, only if at most half of the
-// ranks show it.
+// turn. A sampler of the program's own that draws a rank's own samples again as often as chance
+// lets it draw others' (classes in balance, episodes, no end) is information. Sampling with
+// replacement, and by a sampler that repeats on purpose, is not judged. At most 262,144 samples of
+// a pass are remembered; in longer passes those whose hash is divisible by a power of two, and
+// counts are scaled. Evidence: `samples_doubled`, `samples_drawn`; what a whole pass left out is
+// data-coverage's. Where rows were compared and a rank's sampler is none that divides the data, the
+// remedy says so. Ranks that draw their own samples again are told how to resume. A batch that is
+// that of the step before, three steps in a row and on half of the ranks at most, is a loader that
+// is stuck. Batches that a loader hands out several times in a row, two in five of 12 or more (not
+// a batch that the program uses again), are processes of the loader that do not divide their
+// stream. Rows that repeat within one rank's step in 2 steps in a row are a micro-batch that was
+// fed twice; where the indices are not known, only if at most half of the ranks show it.
 
 #include <fmt/format.h>
 
@@ -57,6 +58,9 @@ constexpr const char* kReplacement =
 constexpr const char* kRestarted =
     "After a restart go on where the pass was left: restore the loader's and the sampler's state "
     "on every rank, with the epoch, and skip the batches that are done.";
+constexpr const char* kMeant =
+    "Nothing, where the sampler is meant to draw a sample more than once (classes in balance, "
+    "episodes, no end of a pass).";
 constexpr const char* kByDesign = "The sampler repeats samples: they come several times by design.";
 
 struct DrawnTwice {
@@ -201,6 +205,13 @@ std::uint64_t whole(double count) {
   return static_cast<std::uint64_t>(std::llround(std::min(count, 9e18)));
 }
 
+// Whether samplers are known to draw no sample twice in a pass. One of the program's own that draws
+// its own samples again as often as others' draws with replacement, or without end.
+bool deals_each_once(const StepContext& context) {
+  const std::string sampler = context.roster.fact("sampler");
+  return distributed_sampling(context.record) || sampler.empty() || deals_all(sampler, 0, 0);
+}
+
 // Why a worker's samples are not followed; null where they are, or will be.
 const char* why_not(Draws::Followed followed) {
   switch (followed) {
@@ -244,8 +255,11 @@ class Overlap final : public Rule {
     }
     if (!could_show_) log.needs(&kOverlappingData, 1, kFewDraws);
     for (const auto& [id, doubled] : passes_) {
+      const bool beyond_chance = beyond_equal_records(doubled, count);
       const bool exact = doubled.exact() >= kDoubled;
-      if (exact || beyond_equal_records(doubled, count)) report(context, doubled, log);
+      if (!exact && !beyond_chance) continue;
+      const bool by_design = !beyond_chance && !deals_each_once(context);
+      report(context, doubled, by_design, log);
     }
   }
 
@@ -273,7 +287,8 @@ class Overlap final : public Rule {
     finished_.drawn += static_cast<double>(doubled.pass().drawn);
   }
 
-  void report(const StepContext& context, const Doubled& in_pass, SignalLog& log) const {
+  void report(const StepContext& context, const Doubled& in_pass, bool by_design,
+              SignalLog& log) const {
     const DrawnPass& pass = in_pass.pass();
     const double doubled = finished_.doubled + in_pass.all();
     const double drawn = finished_.drawn + static_cast<double>(pass.drawn);
@@ -284,7 +299,10 @@ class Overlap final : public Rule {
     if (!seen.by_the_same_rank) name_generator(context.record, pass.first_step, seen);
     Signal signal = sighting(&kOverlappingData, context, blame_of(in_pass, context.record),
                              in_pass.exact() >= kDoubled ? 0.99 : 0.9, seen);
-    if (seen.by_the_same_rank) {
+    if (by_design) {
+      signal.severity = Severity::kInfo;
+      signal.remedy = kMeant;
+    } else if (seen.by_the_same_rank) {
       signal.remedy = kRestarted;
     } else if (pass.identity == DrawnPass::Identity::kRow) {
       signal.remedy = undivided_remedy(context.record);

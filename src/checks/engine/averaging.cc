@@ -8,6 +8,17 @@
 
 namespace presum::checks {
 
+namespace {
+
+bool takes_own_steps(const StepRecord& record) {
+  return record.distinct_gradients > 1 &&
+         std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
+           return !w.number.is_reduced() && w.use == StepUse::kUsed;
+         });
+}
+
+}  // namespace
+
 void Averaging::see(const StepRecord& record) {
   constexpr auto kKind = StateHash::Kind::kParameters;
   const std::uint64_t part = looks_++ % kRound;
@@ -19,9 +30,12 @@ void Averaging::see(const StepRecord& record) {
     });
   }
   const auto shards = shards_of(record, kKind);
+  const bool stepped = std::exchange(own_steps_, takes_own_steps(record));
   if (shards.empty()) return;
   const auto differs = [&](auto shard) { return !differing(record, kKind, shard).empty(); };
-  if (std::ranges::any_of(shards, differs)) {
+  const bool apart = std::ranges::any_of(shards, differs);
+  equal_ = apart ? 0 : equal_ + stepped;
+  if (apart) {
     const auto unreduced = [](const WorkerRecord& w) {
       return w.number.unreduced > 0 || !w.number.is_reduced();
     };

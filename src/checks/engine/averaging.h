@@ -19,6 +19,9 @@ class Averaging {
   // Steps from one average to the next, once there were three of them at that distance; 0 before,
   // and from the first that was not made.
   std::uint64_t interval() const { return times_ >= kTimes ? distance_ : 0; }
+  // Whether parameters stay equal over optimizer steps that nobody was seen to reduce for, on
+  // gradients that differ: they are reduced in a way that presum does not see.
+  bool by_other_means() const { return equal_ >= kTimes; }
 
  private:
   static constexpr std::uint64_t kTimes = 3;
@@ -31,6 +34,8 @@ class Averaging {
   std::uint64_t again_at_ = 0;       // the step at which all was equal again
   std::uint64_t distance_ = 0;
   std::uint64_t times_ = 0;
+  bool own_steps_ = false;   // the record before was such an optimizer step
+  std::uint64_t equal_ = 0;  // records after such a one in which all that was hashed was equal
 };
 
 }  // namespace presum::checks

@@ -2,24 +2,26 @@
 // **no-reduction, reduced-gradient-mismatch, reduction-scale.** The reduced gradient is read at the
 // first step and every 25th. Between these, steps that were not reduced ([step.md](step.md)) are
 // seen as they come. They are information once parameters, which differed, were equal again at
-// three equal distances (local SGD), and until they are not. A forward pass around the wrapper
-// raises no finding alone, but explains one. The scale needs sketches, all ranks, and finite
-// gradients: the factor must lie outside 1 ± 0.1 and outside 1 ± 6 relative standard errors. A
-// factor that is not the world size, its square or its inverse must be seen at two readings in a
-// row, so a clipped or compressed gradient with a steady loss of norm is named with little
-// confidence. Layer by layer ([metrics.md](metrics.md#layer-by-layer)) the mean itself is known: a
-// layer that is a multiple of it, that is the mean of some ranks, that holds a rank's part with
-// another weight or that stayed each rank's own is named at once, if it is not so in all layers. A
-// rank's weights above 0 in all layers may be meant, and what fits nothing is information, in a
-// quarter of the layers at most, the second time: compression does that. FSDP2 and HSDP are judged
-// by their shards, which are added up: norm and scale of the whole, every layer as above, and the
-// replicas of a shard against each other. There groups that were reduced apart fit nothing, since
-// nobody holds a whole mean of some; HSDP whose shards are lost but whose replicas are summed shows
-// in its norm alone; parameters that are sharded by another dimension than the first, under tensor
-// parallelism, or over other ranks than the model's are left out, and so are passes between
-// `set_requires_all_reduce(False)` and the all-reduce. `set_gradient_divide_factor` is taken for
-// meant where most groups have it. Not possible on devices. What both a wrong reduction and a wrong
-// reading would show is not seen: rounding, order, accumulation in 16 bits. An audit sees those.
+// three equal distances (local SGD), and until they are not; or where parameters are equal after
+// each of three such steps, on gradients that differ: they are reduced by other means. A forward
+// pass around the wrapper raises no finding alone, but explains one. The scale needs sketches, all
+// ranks, and finite gradients: the factor must lie outside 1 ± 0.1 and outside 1 ± 6 relative
+// standard errors. A factor that is not the world size, its square or its inverse must be seen at
+// two readings in a row, so a clipped or compressed gradient with a steady loss of norm is named
+// with little confidence. Layer by layer ([metrics.md](metrics.md#layer-by-layer)) the mean itself
+// is known: a layer that is a multiple of it, that is the mean of some ranks, that holds a rank's
+// part with another weight or that stayed each rank's own is named at once, if it is not so in all
+// layers. A rank's weights above 0 in all layers may be meant, and what fits nothing is
+// information, in a quarter of the layers at most, the second time: compression does that. FSDP2
+// and HSDP are judged by their shards, which are added up: norm and scale of the whole, every layer
+// as above, and the replicas of a shard against each other. There groups that were reduced apart
+// fit nothing, since nobody holds a whole mean of some; HSDP whose shards are lost but whose
+// replicas are summed shows in its norm alone; parameters that are sharded by another dimension
+// than the first, under tensor parallelism, or over other ranks than the model's are left out, and
+// so are passes between `set_requires_all_reduce(False)` and the all-reduce.
+// `set_gradient_divide_factor` is taken for meant where most groups have it. Not possible on
+// devices. What both a wrong reduction and a wrong reading would show is not seen: rounding, order,
+// accumulation in 16 bits. An audit sees those.
 
 #include <fmt/format.h>
 
@@ -42,6 +44,9 @@ constexpr double kScaleOff = 0.1;
 constexpr double kSigmas = 6;
 constexpr double kSameNorm = 1e-6;  // relative: of one sum, over one loss scale
 
+constexpr const char* kByHand =
+    "Nothing, where the program reduces by hand (gradients that are combined or clipped apart). To "
+    "have what it reduces looked at, attach with mode=\"manual\".";
 constexpr const char* kLocalSgd =
     "Nothing, where local SGD is meant: parameters are averaged instead of gradients. Look that "
     "they are averaged, and not overwritten by one rank's.";
@@ -89,6 +94,17 @@ struct AddedAfter {
       field("micro_batches_added", &AddedAfter::micro_batches_added),
       field("of_micro_batches", &AddedAfter::of_micro_batches)};
 };
+
+// Parameters stay equal all the same.
+struct OtherMeans {
+  std::uint64_t unreduced_steps = 0;
+  static constexpr std::tuple kFields{field("unreduced_steps", &OtherMeans::unreduced_steps)};
+};
+
+std::string sentence(const OtherMeans& /*seen*/, const Who& who) {
+  return who.words() +
+         " took steps on gradients that the wrapper did not reduce, and held equal parameters";
+}
 
 struct Averaged {
   std::uint64_t steps_apart = 0;  // from one average to the next
@@ -235,10 +251,22 @@ class Reduction final : public Rule {
     });
     if (blame.ranks.empty() || late_) return;
     if (unreduced_since_ > context.record.step) unreduced_since_ = context.record.step;
+    if (context.averaging.by_other_means()) return by_other_means(context, blame, most, log);
     if (context.averaging.interval() == 0) {
       return log.add(sighting(&kNoReduction, context, blame, 0.99, NeverDue{most}), 1);
     }
     averaged(context, blame, most, log);
+  }
+
+  // What was said before it showed is not so.
+  void by_other_means(const StepContext& context, Blame blame, std::uint64_t unreduced,
+                      SignalLog& log) const {
+    Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.9, OtherMeans{unreduced});
+    signal.first_step = std::min(unreduced_since_, signal.first_step);
+    signal.severity = Severity::kInfo;
+    signal.remedy = kByHand;
+    log.forget(&kNoReduction, key_of(NeverDue{}));
+    log.add(std::move(signal), kAllSteps);
   }
 
   // Once it is known to be local SGD: what was said before is not so.

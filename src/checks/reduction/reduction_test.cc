@@ -123,6 +123,25 @@ TEST(NoReduction, IsInformationOnceParametersWereEqualAtThreeEqualDistances) {
   EXPECT_EQ(stopped.first_step, 40);
 }
 
+// Gradients that are combined under no_sync and all-reduced by the program: parameters tell.
+TEST(NoReduction, IsInformationWhereParametersStayEqualOverOwnSteps) {
+  const auto by_hand = [](std::uint64_t last, bool equal) {
+    return played(last, [=](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        x.number = {.window = 0, .unreduced = r.step};
+        x.use = StepUse::kUsed;
+        x.states = {{1, StateHash::Kind::kParameters, equal ? r.step : 8 * r.step + x.rank}};
+      }
+      r.distinct_gradients = 8;
+    });
+  };
+  EXPECT_EQ(by_hand(2, true).first().severity, Severity::kCritical);
+  const Watched w = by_hand(9, true);
+  expect(w, "no-reduction", {.severity = Severity::kInfo, .first_step = 0});
+  EXPECT_EQ(number_of(w.first(), "unreduced_steps"), 10);
+  EXPECT_EQ(by_hand(9, false).first().severity, Severity::kCritical);
+}
+
 TEST(NoReduction, OptimizerStepsOnUnreducedGradientsAreNamedByRank) {
   for (const std::uint64_t most : {6U, 1U}) {  // a count that stays is not seen again
     Watched w = played(9, [&](StepRecord& r) {
