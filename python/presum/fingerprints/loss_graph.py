@@ -106,11 +106,16 @@ def _plain(setting: str, value: object) -> str:
 
 
 def _of_tensor(setting: str, raw: Any) -> str:
-    """A loss's weight; nothing where what was saved is kept elsewhere: looking would fetch or
-    compute it."""
-    if setting not in WEIGHTS or getattr(raw, "unpack_hook", raw) is not None:
+    """A loss's weight, or a factor that is a number of Python, which torch keeps in 64 bits: one
+    of another dtype may be a count of the batch. Nothing where what was saved is kept elsewhere:
+    looking would fetch or compute it."""
+    if getattr(raw, "unpack_hook", raw) is not None:
         return ""
-    return _weight(raw.data)
+    tensor = raw.data
+    if setting in WEIGHTS:
+        return _weight(tensor)
+    known = isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64
+    return repr(tensor.item()) if known and tensor.is_cpu and tensor.numel() == 1 else ""
 
 
 def _weight(tensor: object) -> str:

@@ -132,7 +132,9 @@ class BatchFinder:
         if not (guess.alone or not guess.batch.rows or self._given):
             return SampleOrigin(loader, None, ())
         indices = guess.batch.indices or ()
-        return SampleOrigin(loader, guess.batch, indices if rows in (0, len(indices)) else ())
+        if indices and rows not in (0, len(indices)):
+            return SampleOrigin(loader, None, ())  # they are of something else (prompts, a grid)
+        return SampleOrigin(loader, guess.batch, indices)
 
     def _keep(self, batch: Batch) -> None:
         self._batches[self._offered] = batch

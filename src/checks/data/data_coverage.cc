@@ -39,6 +39,8 @@ namespace {
 constexpr std::size_t kDataSets = 4096;                     // that left samples out
 constexpr std::uint64_t kSamples = std::uint64_t{1} << 27;  // of them, by index, together
 constexpr std::uint64_t kSurePasses = 2;  // passes in a row, of a sampler that presum does not know
+constexpr const char* kCombined =
+    "The program combines gradients itself: the samples of passes that it cleared are not known.";
 constexpr const char* kNoLength =
     "No loader over a data set that has a length and numbers its samples was found.";
 constexpr const char* kNotWhole =
@@ -83,6 +85,8 @@ class DataCoverage final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     by_design_before_ = by_design_;
+    combined_ = context.averaging.by_other_means();
+    if (combined_) return log.cannot(&kDataCoverage, kCombined);
     if (draws_with_replacement(context.roster) ||
         repeats_by_design(context.record, context.roster)) {
       by_design_ = context.record.step;
@@ -98,6 +102,7 @@ class DataCoverage final : public Rule {
   }
 
   void pass_over(const Pass& pass, const Roster& roster, SignalLog& log) override {
+    if (combined_) return log.cannot(&kDataCoverage, kCombined);
     const bool within = by_design_before_ && *by_design_before_ >= pass.first_step;
     const bool at_its_end = by_design_ && *by_design_ == pass.last_step;
     if (within || at_its_end) return log.cannot(&kDataCoverage, kDesign);
@@ -201,6 +206,7 @@ class DataCoverage final : public Rule {
   }
 
   std::map<std::uint64_t, History> histories_;  // by data set
+  bool combined_ = false;
   // The last steps whose sampler draws with replacement or repeats: of all, and before this one.
   std::optional<std::uint64_t> by_design_;
   std::optional<std::uint64_t> by_design_before_;

@@ -14,11 +14,11 @@
 // one step of four or more, what was hashed is not all of the data (a graph or contexts that all
 // ranks share, with targets or actions of their own), and nothing is said of any step.
 // Input that no loader dealt (episodes, noise) is judged after 6 steps, and the check has not
-// passed before: equal in nine of ten it is the same data, critical; in fewer it is a warning that says in how many, as for the noise
-// of a GAN whose real batches differ. Where neighboring ranks share such input k by k, all of
-// them, it is information: sequence parallelism inside the group. A sampler that repeats samples by
-// its name (`RepeatSampler`, `RASampler`), or all of them equally often within a step and within a
-// rank, does so on purpose, as do neighbors that share a place.
+// passed before: equal in nine of ten it is the same data, critical; in fewer it is a warning that
+// says in how many, as for the noise of a GAN whose real batches differ. Where neighboring ranks
+// share such input k by k, all of them, it is information: sequence parallelism inside the group. A
+// sampler that repeats samples by its name (`RepeatSampler`, `RASampler`), or all of them equally
+// often within a step and within a rank, does so on purpose, as do neighbors that share a place.
 
 #include <fmt/format.h>
 

@@ -5,9 +5,9 @@
 // epoch. An order is that of the indices; where these are not known, of the rows and of the whole
 // batches. Rows that differ although their indices come in the same order are said so (confidence
 // 0.8): augmentation and noise do that, and so does a data set that puts itself into another order
-// in each pass, which is right. Sequential data repeat on purpose. The first pass that is left before
-// its end is not compared with the next: a program may look for a learning rate there. Another order of the indices by
-// other means is fine, whatever the sampler's epoch says.
+// in each pass, which is right. Sequential data repeat on purpose. The first pass that is left
+// before its end is not compared with the next: a program may look for a learning rate there.
+// Another order of the indices by other means is fine, whatever the sampler's epoch says.
 
 #include <algorithm>
 #include <string>

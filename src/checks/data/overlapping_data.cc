@@ -209,7 +209,7 @@ std::uint64_t whole(double count) {
 // its own samples again as often as others' draws with replacement, or without end.
 bool deals_each_once(const StepContext& context) {
   const std::string sampler = context.roster.fact("sampler");
-  return distributed_sampling(context.record) || sampler.empty() || deals_all(sampler, 0, 0);
+  return sampler.empty() || deals_all(sampler, 0, 0);
 }
 
 // Why a worker's samples are not followed; null where they are, or will be.
