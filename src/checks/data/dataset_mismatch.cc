@@ -8,7 +8,8 @@
 // then is quiet. Sampler lengths may differ by 1. Epochs are compared between ranks in the same
 // pass. Neighboring ranks that share a place of the sampler k by k, where the sampler has a k-th
 // of the world as replicas, are sequence or tensor parallelism inside the group: information, and
-// what they share counts once. From four ranks on, and only if the groups are of neighbors, and
+// what they share counts once. Of ranks that take turns over several data sets the sets of these
+// are compared, after 50 records. From four ranks on, and only if the groups are of neighbors, and
 // only if some of a group have gradients of their own (a sampler that is given the number of the
 // node in the place of the rank has not); else the same places are a mistake. Statistics of such a
 // run are of alike ranks. What a data set keeps is hashed when its loader is first iterated; one
@@ -17,6 +18,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "checks/engine/agree.h"
@@ -30,6 +32,8 @@ constexpr std::uint64_t kConflicts = 8;
 constexpr std::uint64_t kMostly = 3;  // of a rank that changes rows now and then fewer conflict
 constexpr std::uint64_t kSteps = 3;
 constexpr std::size_t kPairs = 65536;
+constexpr std::size_t kDataSets = 64;  // of a rank, between which it may take turns
+constexpr std::uint64_t kTurns = 50;   // records in which all ranks will have read all of them
 constexpr const char* kOtherRows =
     "Prepare the data alike on every rank: the same files in the same order, the same subset "
     "(a seed for random_split), the same normalization and tokenizer.";
@@ -91,11 +95,16 @@ class DatasetMismatch final : public Rule {
     std::uint64_t first_step = 0;
   };
 
-  void compare_facts(const StepContext& context, SignalLog& log) const {
+  void compare_facts(const StepContext& context, SignalLog& log) {
     Mismatch found = compare_kinds(context, &kDatasetMismatch);
     if (found.looked) log.checked(&kDatasetMismatch);
+    const bool take_turns = follow_turns(context.record);
     const auto& names = found.seen.differ;
     if (names.empty()) return;
+    if (take_turns) {
+      log.forget(&kDatasetMismatch, key_of(OtherDataSet{}));
+      if (same_turns() || turns_seen_ < kTurns) return;
+    }
     const auto differs = [&](const char* name) {
       return std::ranges::find(names, name) != names.end();
     };
@@ -106,6 +115,24 @@ class DatasetMismatch final : public Rule {
                              OtherDataSet{std::move(found.seen)});
     signal.remedy = remedy;
     log.add(std::move(signal), 1);
+  }
+
+  // Ranks that go through several data sets, each in its own order, read others at a step by
+  // design: then the sets of them are compared. Whether some do.
+  bool follow_turns(const StepRecord& record) {
+    for (const WorkerRecord& w : record.workers) {
+      auto& read = read_[w.rank];
+      if (read.size() < kDataSets) read.insert(data_of(w));
+    }
+    const bool several =
+        std::ranges::all_of(read_, [](const auto& r) { return r.second.size() > 1; });
+    turns_seen_ += several;
+    return several;
+  }
+
+  bool same_turns() const {
+    return std::ranges::all_of(
+        read_, [&](const auto& read) { return read.second == read_.begin()->second; });
   }
 
   void compare_rows(const StepContext& context, SignalLog& log) {
@@ -216,9 +243,11 @@ class DatasetMismatch final : public Rule {
     return out;
   }
 
-  std::map<std::uint32_t, Pair> own_;            // by rank: draws by the same worker
-  std::map<std::uint32_t, Pair> drew_;           // by rank: of what others had drawn
-  std::map<std::uint32_t, Pair> before_others_;  // by rank: what others drew after it
+  std::map<std::uint32_t, std::set<std::uint64_t>> read_;  // data sets, by rank
+  std::uint64_t turns_seen_ = 0;                           // records since all ranks read a second
+  std::map<std::uint32_t, Pair> own_;                      // by rank: draws by the same worker
+  std::map<std::uint32_t, Pair> drew_;                     // by rank: of what others had drawn
+  std::map<std::uint32_t, Pair> before_others_;            // by rank: what others drew after it
   std::map<std::pair<std::uint32_t, std::uint32_t>, Pair> pairs_;  // by rank; at most 65,536
 };
 

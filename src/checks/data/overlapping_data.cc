@@ -205,13 +205,6 @@ std::uint64_t whole(double count) {
   return static_cast<std::uint64_t>(std::llround(std::min(count, 9e18)));
 }
 
-// Whether samplers are known to draw no sample twice in a pass. One of the program's own that draws
-// its own samples again as often as others' draws with replacement, or without end.
-bool deals_each_once(const StepContext& context) {
-  const std::string sampler = context.roster.fact("sampler");
-  return sampler.empty() || deals_all(sampler, 0, 0);
-}
-
 // Why a worker's samples are not followed; null where they are, or will be.
 const char* why_not(Draws::Followed followed) {
   switch (followed) {
@@ -258,7 +251,7 @@ class Overlap final : public Rule {
       const bool beyond_chance = beyond_equal_records(doubled, count);
       const bool exact = doubled.exact() >= kDoubled;
       if (!exact && !beyond_chance) continue;
-      const bool by_design = !beyond_chance && !deals_each_once(context);
+      const bool by_design = !beyond_chance && !deals_each_once(context.roster);
       report(context, doubled, by_design, log);
     }
   }

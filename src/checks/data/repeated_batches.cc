@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "checks/engine/rules.h"
 #include "checks/engine/sampling.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr std::uint64_t kRepeats = 2;        // records in a row with a repeated micro-batch
 constexpr std::uint64_t kRepeatsUnsure = 3;  // where indices are unknown, or one row is repeated
 constexpr std::uint64_t kRareRepeats = 100;  // at most one record in so many of other workers
+constexpr const char* kMeant = "Nothing, where the sampler is meant to repeat samples.";
 constexpr const char* kStuck =
     "Look at what hands out the batches on these ranks: a loader that has ended or failed, a batch "
     "that is kept and not replaced.";
@@ -116,6 +118,8 @@ class RepeatedBatches final : public Rule {
   // A micro-batch that is fed twice in one step. Rows that are equal at other places of the data
   // set are not.
   void watch_repeats(const StepContext& context, SignalLog& log) {
+    std::vector<Signal> repeated;
+    std::size_t from_sampler = 0;
     for (std::size_t i = 0; i < context.workers(); ++i) {
       const WorkerRecord& w = context.record.workers[i];
       const Batch& batch = context.batches[i];
@@ -137,6 +141,16 @@ class RepeatedBatches final : public Rule {
       Signal signal = sighting(&kOverlappingData, context, {{w.rank}, false}, 0.95,
                                RepeatedRows{.rows = batch.rows, .rows_distinct = batch.distinct});
       signal.first_step -= std::min(signal.first_step, own.length - 1);
+      from_sampler += at == Places::kRepeated;
+      repeated.push_back(std::move(signal));
+    }
+    // Where one of the program's own draws them so for every rank.
+    const bool meant = from_sampler == context.workers() && !deals_each_once(context.roster);
+    for (Signal& signal : repeated) {
+      if (meant) {
+        signal.severity = Severity::kInfo;
+        signal.remedy = kMeant;
+      }
       log.add(std::move(signal), 1);
     }
   }

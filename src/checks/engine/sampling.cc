@@ -145,4 +145,9 @@ bool deals_all(std::string_view sampler, std::uint64_t own, std::uint64_t length
   });
 }
 
+bool deals_each_once(const Roster& roster) {
+  const std::string sampler = roster.fact("sampler");
+  return sampler.empty() || deals_all(sampler, 0, 0);
+}
+
 }  // namespace presum::checks

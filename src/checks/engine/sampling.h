@@ -28,6 +28,9 @@ bool draws_some(std::string_view sampler);
 // Whether a sampler (its description, and its own length: 0 where that is not known) deals every
 // sample, as torch's own and Accelerate's around them do.
 bool deals_all(std::string_view sampler, std::uint64_t own, std::uint64_t length);
+// Whether samplers are known to draw no sample twice in a pass. One of the program's own that draws
+// its own samples again as often as others' draws with replacement, or without end.
+bool deals_each_once(const Roster& roster);
 // Which data set a worker reads: a program may take loaders in turn.
 std::uint64_t data_of(const WorkerRecord& worker);
 // Rows that it read, at least.

@@ -53,6 +53,19 @@ TEST(Settings, OfOneRankAloneAreNamedWithTheirValues) {
   }
 }
 
+TEST(DataSets, RanksThatTakeTurnsOverTheSameOnesAreFine) {
+  const auto turns = [](std::uint64_t sets_of_rank_3) {
+    return played(80, [=](StepRecord& r) {
+      for (WorkerRecord& w : r.workers) {
+        const std::uint64_t sets = w.rank == 3 ? sets_of_rank_3 : 4;
+        set(w, Kind::kDataContents, 1 + (r.step + w.rank) % sets);
+      }
+    });
+  };
+  for (const Finding& f : turns(4).findings()) EXPECT_NE(f.check, "dataset-mismatch");
+  EXPECT_EQ(turns(3).first().check, "dataset-mismatch");
+}
+
 // A run whose ranks tell `more` of themselves.
 template <class More>
 Watched told(const More& more, std::uint64_t last, const Break& broken = nothing,
