@@ -57,13 +57,16 @@ def in_way(fault: Fault, way: str) -> Fault:
 
 
 def can_be_injected(fault: Fault) -> bool:
-    """Whether nothing that it changes is the framework's own."""
-    if not fault.configuration.frameworks_loop:
-        return True
+    """Whether all that it changes is there, and none of it is the framework's own."""
     from faults.injectors import injector
+    from faults.injectors.reductions import Hooked
     from faults.training import Training
 
     kind = injector(fault.injector)
+    if fault.configuration.shards and issubclass(kind, Hooked):
+        return False  # communication hooks are DDP's
+    if not fault.configuration.frameworks_loop:
+        return True
     return all(getattr(kind, name) is getattr(Training, name) for name in OF_OUR_LOOP)
 
 

@@ -21,7 +21,6 @@ from faults.training import Training
 from presum._core import Aggregator
 from presum.transport import recorder
 
-
 TIMEOUT = timedelta(minutes=2)  # where ranks part, as FSDP2 lets some faults do
 
 
