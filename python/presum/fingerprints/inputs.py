@@ -11,9 +11,9 @@ from presum.fingerprints.clipping import norm_values
 from presum.fingerprints.families import LateValues
 from presum.fingerprints.rows import NamedTensors
 
-FORWARDS = 8  # that are looked at
+FORWARDS = 8  # that are looked at, the first of a step each
 TENSORS_MAX = 16
-ROWS_MAX, COLUMNS_MAX = 64, 1024  # of the samples, evenly spaced
+ROWS_MAX, COLUMNS_MAX = 64, 1024  # of the samples: the first rows, evenly spaced columns
 
 
 class InputForms:
@@ -56,9 +56,10 @@ class InputForms:
     def _values(self, samples: torch.Tensor) -> LateValues:
         if not samples.is_floating_point() or samples.dim() < 2:
             return []
-        rows = samples.detach().reshape(samples.shape[0], -1)
+        first = samples.detach()[:ROWS_MAX]
+        rows = first.reshape(first.shape[0], -1)
         step = -(-rows.shape[1] // COLUMNS_MAX)
-        spread, mean = torch.std_mean(rows[:ROWS_MAX, ::step].float(), correction=0)
+        spread, mean = torch.std_mean(rows[:, ::step].float(), correction=0)
         return [
             *norm_values("input_mean", mean, self._device),
             *norm_values("input_spread", spread, self._device),

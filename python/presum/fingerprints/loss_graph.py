@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from presum.fingerprints.families import hash_text
+from presum.fingerprints.families import hash_text, log
 
 PASSES = 3  # whose settings were equal: what depends on a batch is none
 NODES_MAX = 48  # of a graph, from the loss on
 WEIGHTS_MAX = 1 << 16  # elements of a weight that is hashed
 WEIGHTS = ("weight", "pos_weight")
 LOSSES = ("Loss", "CrossEntropy")  # in the name of a node whose weight is no parameter
-OF_BATCHES = ("size", "sym", "numel", "stride")  # in a setting's name
+WHOLE = ("reduction", "ignore_index", "dim")  # settings that are whole numbers, and no places
+LOOKS_MAX = 24  # at passes, until the loss is given up
 OUTPUT = "presum_output"  # a node's metadata: the graph of a loss ends there
 LEAF = "AccumulateGrad"
 REDUCTIONS = ("none", "mean", "sum")
@@ -27,11 +28,12 @@ class LossGraph:
 
     def __init__(self) -> None:
         self._seen: list[dict[str, str]] = []
+        self._looks = 0
 
     @property
     def asks(self) -> bool:
         """Whether further passes are looked at."""
-        return len(self._seen) < PASSES
+        return len(self._seen) < PASSES and self._looks < LOOKS_MAX
 
     def ends_at(self, output: torch.Tensor, *, is_loss: bool) -> None:
         """What the model gives. A loss of its own is one more node."""
@@ -42,10 +44,15 @@ class LossGraph:
     def look(self, roots: Iterable[Any]) -> dict[str, str]:
         """A backward pass is about to begin at these. Facts, once they are known; none of a pass
         that does not get to what the model gave."""
-        nodes = self._nodes(roots)
-        if nodes:
-            self._seen.append(_described(nodes))
-        if self.asks:
+        self._looks += 1
+        try:
+            nodes = self._nodes(roots)
+            if nodes:
+                self._seen.append(_described(nodes))
+        except Exception:  # of a graph that a program has freed, or of nodes of its own
+            self._looks = LOOKS_MAX
+            log.debug("presum: no graph of the loss", exc_info=True)
+        if len(self._seen) < PASSES:
             return {}
         first, *others = self._seen
         if any(one["loss.functions"] != first["loss.functions"] for one in others):
@@ -86,7 +93,7 @@ def _settings(node: Any) -> Iterator[tuple[str, str]]:
     weighs = any(word in node.name() for word in LOSSES)
     for name in dir(node):
         setting = name.removeprefix("_saved_")
-        if setting == name or any(word in setting for word in OF_BATCHES):
+        if setting == name:
             continue
         if setting in WEIGHTS and not weighs:
             continue
@@ -97,7 +104,7 @@ def _settings(node: Any) -> Iterator[tuple[str, str]]:
 
 
 def _plain(setting: str, value: object) -> str:
-    if not isinstance(value, (bool, int, float)):
+    if not isinstance(value, float) and not (isinstance(value, int) and setting in WHOLE):
         return ""
     if setting == "reduction" and value in (0, 1, 2):
         return REDUCTIONS[int(value)]
@@ -121,8 +128,8 @@ def _of_tensor(setting: str, raw: Any) -> str:
 def _weight(tensor: object) -> str:
     if not isinstance(tensor, torch.Tensor):
         return "none"
-    if not tensor.is_cpu or tensor.numel() > WEIGHTS_MAX:
-        return f"of shape {tuple(tensor.shape)}"
+    if not tensor.is_cpu or tensor.numel() > WEIGHTS_MAX or tensor.dim() != 1:
+        return "some"
     values = tensor.detach().flatten().tolist()
     shown = ", ".join(f"{value:.4g}" for value in values[:4])
     return f"{shown}{', ...' if len(values) > 4 else ''} ({hash_text(repr(values)):016x})"

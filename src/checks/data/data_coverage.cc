@@ -40,7 +40,7 @@ constexpr std::size_t kDataSets = 4096;                     // that left samples
 constexpr std::uint64_t kSamples = std::uint64_t{1} << 27;  // of them, by index, together
 constexpr std::uint64_t kSurePasses = 2;  // passes in a row, of a sampler that presum does not know
 constexpr const char* kCombined =
-    "The program combines gradients itself: the samples of passes that it cleared are not known.";
+    "The program reduces gradients itself, and may clear passes whose samples are then not known.";
 constexpr const char* kNoLength =
     "No loader over a data set that has a length and numbers its samples was found.";
 constexpr const char* kNotWhole =

@@ -74,6 +74,7 @@ TEST(DuplicateData, OtherLossesWithoutDropoutSayThatMoreThanTheRowsIsData) {
                   [&](StepRecord& r) {
                     copy_batch(r, 2, 5);
                     r.workers[5].loss = r.workers[2].loss * factor;
+                    set(r.workers[5], Kind::kForwardDraws, 0);
                   })
         .ids();
   };

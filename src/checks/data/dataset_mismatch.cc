@@ -8,13 +8,13 @@
 // then is quiet. Sampler lengths may differ by 1. Epochs are compared between ranks in the same
 // pass. Neighboring ranks that share a place of the sampler k by k, where the sampler has a k-th
 // of the world as replicas, are sequence or tensor parallelism inside the group: information, and
-// what they share counts once. Of ranks that take turns over several data sets the sets of these
-// are compared, after 50 records. From four ranks on, and only if the groups are of neighbors, and
-// only if some of a group have gradients of their own (a sampler that is given the number of the
-// node in the place of the rank has not); else the same places are a mistake. Statistics of such a
-// run are of alike ranks. What a data set keeps is hashed when its loader is first iterated; one
-// that fills these attributes while it is read, and was read on one rank before, differs there by
-// design.
+// what they share counts once. Ranks that have gone twice through the same several data sets, each
+// in its own order, read others at a step by design. From four ranks on, and only if the groups are
+// of neighbors, and only if some of a group have gradients of their own (a sampler that is given
+// the number of the node in the place of the rank has not); else the same places are a mistake.
+// Statistics of such a run are of alike ranks. What a data set keeps is hashed when its loader is
+// first iterated; one that fills these attributes while it is read, and was read on one rank
+// before, differs there by design.
 
 #include <algorithm>
 #include <map>
@@ -33,7 +33,7 @@ constexpr std::uint64_t kMostly = 3;  // of a rank that changes rows now and the
 constexpr std::uint64_t kSteps = 3;
 constexpr std::size_t kPairs = 65536;
 constexpr std::size_t kDataSets = 64;  // of a rank, between which it may take turns
-constexpr std::uint64_t kTurns = 50;   // records in which all ranks will have read all of them
+constexpr std::uint64_t kRounds = 2;   // through all of them, until that is what they do
 constexpr const char* kOtherRows =
     "Prepare the data alike on every rank: the same files in the same order, the same subset "
     "(a seed for random_split), the same normalization and tokenizer.";
@@ -95,16 +95,20 @@ class DatasetMismatch final : public Rule {
     std::uint64_t first_step = 0;
   };
 
+  // Data sets of a rank.
+  struct Read {
+    std::set<std::uint64_t> sets;
+    std::uint64_t last = 0;
+    std::uint64_t turns = 0;  // from one to another
+  };
+
   void compare_facts(const StepContext& context, SignalLog& log) {
     Mismatch found = compare_kinds(context, &kDatasetMismatch);
     if (found.looked) log.checked(&kDatasetMismatch);
-    const bool take_turns = follow_turns(context.record);
+    const bool turns = take_turns(context.record);
     const auto& names = found.seen.differ;
     if (names.empty()) return;
-    if (take_turns) {
-      log.forget(&kDatasetMismatch, key_of(OtherDataSet{}));
-      if (same_turns() || turns_seen_ < kTurns) return;
-    }
+    if (turns) return log.forget(&kDatasetMismatch, key_of(OtherDataSet{}));
     const auto differs = [&](const char* name) {
       return std::ranges::find(names, name) != names.end();
     };
@@ -117,22 +121,20 @@ class DatasetMismatch final : public Rule {
     log.add(std::move(signal), 1);
   }
 
-  // Ranks that go through several data sets, each in its own order, read others at a step by
-  // design: then the sets of them are compared. Whether some do.
-  bool follow_turns(const StepRecord& record) {
+  // Ranks that go through the same data sets again and again, each in its own order, read others at
+  // a step by design.
+  bool take_turns(const StepRecord& record) {
     for (const WorkerRecord& w : record.workers) {
-      auto& read = read_[w.rank];
-      if (read.size() < kDataSets) read.insert(data_of(w));
+      Read& read = read_[w.rank];
+      const std::uint64_t data = data_of(w);
+      if (read.sets.size() < kDataSets) read.sets.insert(data);
+      read.turns += std::exchange(read.last, data) != data;
     }
-    const bool several =
-        std::ranges::all_of(read_, [](const auto& r) { return r.second.size() > 1; });
-    turns_seen_ += several;
-    return several;
-  }
-
-  bool same_turns() const {
-    return std::ranges::all_of(
-        read_, [&](const auto& read) { return read.second == read_.begin()->second; });
+    return std::ranges::all_of(read_, [&](const auto& read) {
+      const auto& sets = read.second.sets;
+      return sets.size() > 1 && sets == read_.begin()->second.sets &&
+             read.second.turns > kRounds * sets.size();
+    });
   }
 
   void compare_rows(const StepContext& context, SignalLog& log) {
@@ -243,11 +245,10 @@ class DatasetMismatch final : public Rule {
     return out;
   }
 
-  std::map<std::uint32_t, std::set<std::uint64_t>> read_;  // data sets, by rank
-  std::uint64_t turns_seen_ = 0;                           // records since all ranks read a second
-  std::map<std::uint32_t, Pair> own_;                      // by rank: draws by the same worker
-  std::map<std::uint32_t, Pair> drew_;                     // by rank: of what others had drawn
-  std::map<std::uint32_t, Pair> before_others_;            // by rank: what others drew after it
+  std::map<std::uint32_t, Read> read_;           // by rank
+  std::map<std::uint32_t, Pair> own_;            // by rank: draws by the same worker
+  std::map<std::uint32_t, Pair> drew_;           // by rank: of what others had drawn
+  std::map<std::uint32_t, Pair> before_others_;  // by rank: what others drew after it
   std::map<std::pair<std::uint32_t, std::uint32_t>, Pair> pairs_;  // by rank; at most 65,536
 };
 

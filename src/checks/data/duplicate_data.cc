@@ -10,9 +10,9 @@
 // sampler that draws with replacement (three steps in a row are none). The cosines of a group that
 // reads the same data are high, and those of the others seem low beside them: an outlier in
 // direction outside the group is its effect. Equal gradients count where samples are not known.
-// Where the forward pass draws nothing, equal data has equal losses and gradients: with others, in
-// one step of four or more, what was hashed is not all of the data (a graph or contexts that all
-// ranks share, with targets or actions of their own), and nothing is said of any step.
+// Where the forward pass is known to draw nothing, equal data has equal losses and gradients: with
+// others, in one step of four or more, what was hashed is not all of the data (a graph or contexts
+// that all ranks share, with targets or actions of their own), and nothing is said of any step.
 // Input that no loader dealt (episodes, noise) is judged after 6 steps, and the check has not
 // passed before: equal in nine of ten it is the same data, critical; in fewer it is a warning that
 // says in how many, as for the noise of a GAN whose real batches differ. Where neighboring ranks
@@ -194,7 +194,7 @@ class Contradictions {
     const WorkerRecord& a = record.workers[first];
     const WorkerRecord& b = record.workers[i];
     const std::uint64_t* draws = draws_.find(b.rank);
-    if (draws != nullptr && *draws != 0) return false;
+    if (draws == nullptr || *draws != 0) return false;
     if (real_of(b, FingerprintKind::kDropout) != 0) return false;  // or unknown
     return apart(a.loss, b.loss) || apart(a.grad_norm, b.grad_norm) ||
            cosine_of(record, first, i) < kAlike;

@@ -24,6 +24,7 @@ namespace {
 constexpr std::uint64_t kSteps = 4;  // of each rank: an error of its mean is known
 constexpr double kErrors = 7;        // steps of one rank may be of one class
 constexpr double kShare = 0.5;       // of the spread: less is a matter of what was drawn
+constexpr const char* kFewSteps = "Mean and spread are compared after four steps.";
 constexpr const char* kNotTold = "The form of inputs was not told: it is at the first step.";
 
 struct OtherInputs : Differing {};
@@ -42,6 +43,14 @@ class InputMismatch final : public Rule {
     compare(context.record, &Numbers::mean, "mean", found);
     compare(context.record, &Numbers::spread, "spread", found);
     if (!found.looked) return log.waits(&kInputMismatch, kNotTold);
+    const auto few = [&](const WorkerRecord& w) {
+      const Numbers* known = numbers_.find(w.rank);
+      return known != nullptr && known->mean.count() < kSteps;
+    };
+    if (std::ranges::any_of(context.record.workers, few)) {
+      log.checked(&kInputMismatch);
+      log.needs(&kInputMismatch, 1, kFewSteps);
+    }
     log.checked(&kInputMismatch);
     if (found.seen.differ.empty()) return;
     log.add(sighting(&kInputMismatch, context, found.blame, 0.8, OtherInputs{found.seen}));
@@ -120,6 +129,7 @@ constinit const CheckInfo kInputMismatch{
     .compares_ranks = true,
     .sets_apart = true,
     .names_cause = true,
+    .explains_single_ranks = false,
     .make = make<InputMismatch>,
 };
 

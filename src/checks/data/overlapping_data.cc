@@ -43,6 +43,7 @@ namespace {
 constexpr double kDoubled = 3;       // draws until it is a finding
 constexpr double kOfChance = 4;      // times as many between workers as chance gives, and
 constexpr double kFew = 2;           // beside as many within one,
+constexpr double kSure = 8;          // a rank: then some are within one, if they are by chance
 constexpr double kShare = 0.01;      // of all draws, where only row hashes are known
 constexpr double kOfOneRank = 0.9;   // of the doubled draws: then it is this rank
 constexpr double kDrawnAgain = 0.1;  // of them, that it drew after others
@@ -178,6 +179,12 @@ bool beyond_equal_records(const Doubled& doubled, double workers) {
          doubled.between() > kShare * static_cast<double>(doubled.pass().drawn);
 }
 
+// Whether ranks draw their own samples again as often as chance would have it: others' W - 1 times
+// as often.
+bool as_chance_repeats(const Doubled& doubled, double workers) {
+  return doubled.between() * kOfChance > (workers - 1) * doubled.within();
+}
+
 // Whether the pass went on after its first step, and has draws enough, for any overlap to show.
 bool could_show(const DrawnPass& pass, double workers) {
   const bool by_index = pass.identity == DrawnPass::Identity::kIndex;
@@ -251,8 +258,12 @@ class Overlap final : public Rule {
       const bool beyond_chance = beyond_equal_records(doubled, count);
       const bool exact = doubled.exact() >= kDoubled;
       if (!exact && !beyond_chance) continue;
-      const bool by_design = !beyond_chance && !deals_each_once(context.roster);
-      report(context, doubled, by_design, log);
+      const bool may_repeat = !beyond_chance && !deals_each_once(context.roster);
+      if (may_repeat && doubled.all() < kSure * count) {
+        log.needs(&kOverlappingData, 1, kFewDraws);
+        continue;
+      }
+      report(context, doubled, may_repeat && as_chance_repeats(doubled, count), log);
     }
   }
 

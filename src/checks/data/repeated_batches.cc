@@ -111,15 +111,15 @@ class RepeatedBatches final : public Rule {
     std::uint64_t place = ~std::uint64_t{0};  // of the last batch in its pass
     std::uint64_t data = 0;                   // and the data set that it is of
     std::uint64_t batch = 0;
-    std::uint64_t seen = 0;      // records with rows
-    std::uint64_t repeated = 0;  // of them, with rows that repeat
+    std::uint64_t seen = 0;          // records with rows
+    std::uint64_t repeated = 0;      // of them, with rows that repeat
+    std::uint64_t from_sampler = 0;  // of these, by their indices
   };
 
   // A micro-batch that is fed twice in one step. Rows that are equal at other places of the data
   // set are not.
   void watch_repeats(const StepContext& context, SignalLog& log) {
     std::vector<Signal> repeated;
-    std::size_t from_sampler = 0;
     for (std::size_t i = 0; i < context.workers(); ++i) {
       const WorkerRecord& w = context.record.workers[i];
       const Batch& batch = context.batches[i];
@@ -131,6 +131,7 @@ class RepeatedBatches final : public Rule {
         count->repeated += repeating;
       }
       const Places at = repeating ? places(w) : Places::kDifferent;
+      own.from_sampler += at == Places::kRepeated;
       const bool again =
           batch.set != own.batch &&
           (at == Places::kRepeated || (at == Places::kUnknown && rare_elsewhere(own)));
@@ -141,11 +142,13 @@ class RepeatedBatches final : public Rule {
       Signal signal = sighting(&kOverlappingData, context, {{w.rank}, false}, 0.95,
                                RepeatedRows{.rows = batch.rows, .rows_distinct = batch.distinct});
       signal.first_step -= std::min(signal.first_step, own.length - 1);
-      from_sampler += at == Places::kRepeated;
       repeated.push_back(std::move(signal));
     }
     // Where one of the program's own draws them so for every rank.
-    const bool meant = from_sampler == context.workers() && !deals_each_once(context.roster);
+    const bool meant = !deals_each_once(context.roster) &&
+                       std::ranges::all_of(context.record.workers, [&](const WorkerRecord& w) {
+                         return repeats_[w.replica].from_sampler > 0;
+                       });
     for (Signal& signal : repeated) {
       if (meant) {
         signal.severity = Severity::kInfo;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/hash.h"
 #include "checks/engine/state_hashes.h"
 
 namespace presum::checks {
@@ -15,6 +16,14 @@ bool takes_own_steps(const StepRecord& record) {
          std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
            return !w.number.is_reduced() && w.use == StepUse::kUsed;
          });
+}
+
+std::uint64_t hash_of(const WorkerRecord& worker) {
+  std::uint64_t out = 0;
+  for (const StateHash& s : worker.states) {
+    if (s.kind == StateHash::Kind::kParameters) out = mix64(out ^ mix64(s.group) ^ s.value);
+  }
+  return out | 1;
 }
 
 }  // namespace
@@ -34,7 +43,10 @@ void Averaging::see(const StepRecord& record) {
   if (shards.empty()) return;
   const auto differs = [&](auto shard) { return !differing(record, kKind, shard).empty(); };
   const bool apart = std::ranges::any_of(shards, differs);
-  equal_ = apart ? 0 : equal_ + stepped;
+  const std::uint64_t hash = hash_of(record.workers.front());
+  const bool moved = hashes_[part] != 0 && hashes_[part] != hash;
+  hashes_[part] = hash;
+  equal_ = apart ? 0 : equal_ + (stepped && moved);
   if (apart) {
     const auto unreduced = [](const WorkerRecord& w) {
       return w.number.unreduced > 0 || !w.number.is_reduced();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <bitset>
 #include <cstdint>
 
@@ -19,8 +20,9 @@ class Averaging {
   // Steps from one average to the next, once there were three of them at that distance; 0 before,
   // and from the first that was not made.
   std::uint64_t interval() const { return times_ >= kTimes ? distance_ : 0; }
-  // Whether parameters stay equal over optimizer steps that nobody was seen to reduce for, on
-  // gradients that differ: they are reduced in a way that presum does not see.
+  // Whether what was hashed of the parameters moved and was equal after optimizer steps that nobody
+  // was seen to reduce for, on gradients that differ: they are reduced in a way that presum does
+  // not see, or overwritten.
   bool by_other_means() const { return equal_ >= kTimes; }
 
  private:
@@ -35,7 +37,8 @@ class Averaging {
   std::uint64_t distance_ = 0;
   std::uint64_t times_ = 0;
   bool own_steps_ = false;   // the record before was such an optimizer step
-  std::uint64_t equal_ = 0;  // records after such a one in which all that was hashed was equal
+  std::uint64_t equal_ = 0;  // records after such a one, all that was hashed equal and moved
+  std::array<std::uint64_t, kRound> hashes_{};  // by part, when it was hashed last
 };
 
 }  // namespace presum::checks

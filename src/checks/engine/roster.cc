@@ -57,9 +57,13 @@ std::vector<std::string> Roster::hosts(const Ranks& ranks) const {
 
 std::string Roster::group_name(std::uint64_t id) const {
   const auto found = groups_.find(id);
-  if (found == groups_.end()) return fmt::format("{:016x}", id);
-  const std::string kind = fact("layer." + found->second);
-  return kind.empty() ? found->second : fmt::format("{} ({})", found->second, kind);
+  return found == groups_.end() ? fmt::format("{:016x}", id) : found->second;
+}
+
+std::string Roster::layer_name(std::uint64_t id) const {
+  const std::string name = group_name(id);
+  const std::string kind = fact("layer." + name);
+  return kind.empty() ? name : fmt::format("{} ({})", name, kind);
 }
 
 std::size_t Roster::world_size() const {

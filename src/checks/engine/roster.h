@@ -26,9 +26,10 @@ class Roster {
   std::uint32_t rank_of(std::uint32_t replica) const;
   // The hosts of the ranks, each once, ascending.
   std::vector<std::string> hosts(const Ranks& ranks) const;
-  // The group's name, with its layer's class where that was told: "3 (BatchNorm2d)"; or the
-  // hexadecimal digits of its id.
+  // The group's name, or the hexadecimal digits of its id.
   std::string group_name(std::uint64_t id) const;
+  // For a sentence: with its layer's class where that was told, "3 (BatchNorm2d)".
+  std::string layer_name(std::uint64_t id) const;
   // Facts by rank.
   const std::map<std::uint32_t, Facts>& facts() const { return facts_; }
   // The value of a fact, of the lowest rank that told it; empty where nobody did.

@@ -65,7 +65,7 @@ Deviation deviation(const StepContext& context, const Alarm& alarm) {
   out.log10_evidence = event ? kNaN : alarm.evidence;
   out.effect_sd = alarm.effect;
   out.ratio = alarm.ratio;
-  if (alarm.group != 0) out.layer = context.roster.group_name(alarm.group);
+  if (alarm.group != 0) out.layer = context.roster.layer_name(alarm.group);
   if (alarm.kind == Alarm::Kind::kOutlier && alarm.replicas.size() == 2) {
     out.of_rank = context.roster.rank_of(alarm.replicas[0]);
     out.beside_rank = context.roster.rank_of(alarm.replicas[1]);

@@ -72,7 +72,7 @@ constexpr const char* kOwnGenerators =
     "Save the states of the random generators of every rank, and load each rank's own.";
 
 std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster) {
-  return first_names(groups, kNames, [&](auto group) { return roster.group_name(group); });
+  return first_names(groups, kNames, [&](auto group) { return roster.layer_name(group); });
 }
 
 // None where an optimizer does not count its steps.

@@ -52,7 +52,7 @@ double tolerance_of(const std::vector<LayerReduction>& layers) {
 
 std::string names(const Layers& layers, const StepContext& context) {
   return first_names(layers, kNames,
-                     [&](const auto* layer) { return context.roster.group_name(layer->id); });
+                     [&](const auto* layer) { return context.roster.layer_name(layer->id); });
 }
 
 struct SomeLayers {

@@ -2,16 +2,17 @@
 // **no-reduction, reduced-gradient-mismatch, reduction-scale.** The reduced gradient is read at the
 // first step and every 25th. Between these, steps that were not reduced ([step.md](step.md)) are
 // seen as they come. They are information once parameters, which differed, were equal again at
-// three equal distances (local SGD), and until they are not; or where parameters are equal after
-// each of three such steps, on gradients that differ: they are reduced by other means. A forward
-// pass around the wrapper raises no finding alone, but explains one. The scale needs sketches, all
-// ranks, and finite gradients: the factor must lie outside 1 ± 0.1 and outside 1 ± 6 relative
-// standard errors. A factor that is not the world size, its square or its inverse must be seen at
-// two readings in a row, so a clipped or compressed gradient with a steady loss of norm is named
-// with little confidence. Layer by layer ([metrics.md](metrics.md#layer-by-layer)) the mean itself
-// is known: a layer that is a multiple of it, that is the mean of some ranks, that holds a rank's
-// part with another weight or that stayed each rank's own is named at once, if it is not so in all
-// layers. A rank's weights above 0 in all layers may be meant, and what fits nothing is
+// three equal distances (local SGD), and until they are not; or where what is hashed of
+// the parameters moved and was equal after three such steps in a row that could tell (26 steps
+// later: a part is hashed again), on gradients that differ: they are reduced by other means. A
+// forward pass around the wrapper raises no finding alone, but explains one. The scale needs
+// sketches, all ranks, and finite gradients: the factor must lie outside 1 ± 0.1 and outside 1 ± 6
+// relative standard errors. A factor that is not the world size, its square or its inverse must be
+// seen at two readings in a row, so a clipped or compressed gradient with a steady loss of norm is
+// named with little confidence. Layer by layer ([metrics.md](metrics.md#layer-by-layer)) the mean
+// itself is known: a layer that is a multiple of it, that is the mean of some ranks, that holds a
+// rank's part with another weight or that stayed each rank's own is named at once, if it is not so
+// in all layers. A rank's weights above 0 in all layers may be meant, and what fits nothing is
 // information, in a quarter of the layers at most, the second time: compression does that. FSDP2
 // and HSDP are judged by their shards, which are added up: norm and scale of the whole, every layer
 // as above, and the replicas of a shard against each other. There groups that were reduced apart
@@ -45,8 +46,10 @@ constexpr double kSigmas = 6;
 constexpr double kSameNorm = 1e-6;  // relative: of one sum, over one loss scale
 
 constexpr const char* kByHand =
-    "Nothing, where the program reduces by hand (gradients that are combined or clipped apart). To "
-    "have what it reduces looked at, attach with mode=\"manual\".";
+    "Nothing, where the program reduces by hand (gradients that are combined or clipped apart). "
+    "Look "
+    "that parameters are not overwritten by one rank's; to have what it reduces looked at, attach "
+    "with mode=\"manual\".";
 constexpr const char* kLocalSgd =
     "Nothing, where local SGD is meant: parameters are averaged instead of gradients. Look that "
     "they are averaged, and not overwritten by one rank's.";
@@ -252,6 +255,7 @@ class Reduction final : public Rule {
     if (blame.ranks.empty() || late_) return;
     if (unreduced_since_ > context.record.step) unreduced_since_ = context.record.step;
     if (context.averaging.by_other_means()) return by_other_means(context, blame, most, log);
+    if (std::exchange(by_other_means_, false)) log.forget(&kNoReduction, key_of(OtherMeans{}));
     if (context.averaging.interval() == 0) {
       return log.add(sighting(&kNoReduction, context, blame, 0.99, NeverDue{most}), 1);
     }
@@ -260,7 +264,8 @@ class Reduction final : public Rule {
 
   // What was said before it showed is not so.
   void by_other_means(const StepContext& context, Blame blame, std::uint64_t unreduced,
-                      SignalLog& log) const {
+                      SignalLog& log) {
+    by_other_means_ = true;
     Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.9, OtherMeans{unreduced});
     signal.first_step = std::min(unreduced_since_, signal.first_step);
     signal.severity = Severity::kInfo;
@@ -381,6 +386,7 @@ class Reduction final : public Rule {
   PerWorker<Reduced> reduced_;
   bool late_ = false;                   // some passes did, in this record
   PerWorker<std::uint64_t> unreduced_;  // steps so far
+  bool by_other_means_ = false;         // is what was said
   std::uint64_t unreduced_since_ = ~std::uint64_t{0};
   double last_ratio_ = 0;  // of a reduced norm that was off; 0: it was not
 };

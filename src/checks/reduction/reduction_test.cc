@@ -136,10 +136,10 @@ TEST(NoReduction, IsInformationWhereParametersStayEqualOverOwnSteps) {
     });
   };
   EXPECT_EQ(by_hand(2, true).first().severity, Severity::kCritical);
-  const Watched w = by_hand(9, true);
+  const Watched w = by_hand(40, true);
   expect(w, "no-reduction", {.severity = Severity::kInfo, .first_step = 0});
-  EXPECT_EQ(number_of(w.first(), "unreduced_steps"), 10);
-  EXPECT_EQ(by_hand(9, false).first().severity, Severity::kCritical);
+  EXPECT_EQ(number_of(w.first(), "unreduced_steps"), 41);
+  EXPECT_EQ(by_hand(40, false).first().severity, Severity::kCritical);
 }
 
 TEST(NoReduction, OptimizerStepsOnUnreducedGradientsAreNamedByRank) {

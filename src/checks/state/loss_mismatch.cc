@@ -2,8 +2,8 @@
 // **loss-mismatch.** Before a backward pass the graph is walked from the loss down to what the
 // model gave, 48 nodes at most; its classes and their settings (reduction, ignore_index, weights,
 // factors that are numbers of Python) are told once they were equal in three passes, so that what
-// depends on a batch is not. A weight that lies on a device is not read, nor whole numbers, which
-// may be counts of the batch. Ranks of several tasks differ rightly:
+// depends on a batch is not. A weight that lies on a device is not read, nor a factor that is a
+// whole number, which may be a count of the batch. Ranks of several tasks differ rightly:
 // information, and the cause where a statistic shows the same ranks.
 
 #include <string>
@@ -51,7 +51,7 @@ constinit const CheckInfo kLossMismatch{
     .consequence = "Gradients of different losses are averaged as if they were of one.",
     .cannot_see =
         "A loss that code of torch's compiler makes, or no tensor of torch; weights on a device; "
-        "whole numbers; what depends on the batch.",
+        "whole-number factors; what depends on the batch.",
     .mistake = "criterion = nn.CrossEntropyLoss(ignore_index=pad_id)  # pad_id is None on one rank",
     .fix = "Make the loss of one configuration on all ranks.",
     .precedence = 305,
@@ -59,6 +59,7 @@ constinit const CheckInfo kLossMismatch{
     .compares_ranks = true,
     .sets_apart = true,
     .names_cause = true,
+    .explains_single_ranks = false,
     .make = make<LossMismatch>,
 };
 

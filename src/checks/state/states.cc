@@ -153,7 +153,7 @@ std::string suspects_of_one_layer(std::span<const Signal* const> signals) {
 }
 
 std::string names(const Groups& groups, const Roster& roster) {
-  return first_names(groups, kNamesShown, [&](auto group) { return roster.group_name(group); });
+  return first_names(groups, kNamesShown, [&](auto group) { return roster.layer_name(group); });
 }
 
 class States final : public Rule {
