@@ -11,27 +11,26 @@ from presum.fingerprints.clipping import norm_values
 from presum.fingerprints.families import LateValues
 from presum.fingerprints.rows import NamedTensors
 
-FORWARDS = 8  # that are looked at, the first of a step each
+STEPS = 8  # that are looked at
 TENSORS_MAX = 16
 ROWS_MAX, COLUMNS_MAX = 64, 1024  # of the samples: the first rows, evenly spaced columns
 
 
 class InputForms:
-    """Of one model's first training forwards. ``say`` takes facts."""
+    """Of a model's training forwards in its first steps. ``say`` takes facts."""
 
     def __init__(self, device: torch.device, say: Callable[[dict[str, str]], None]) -> None:
         self._device = device
         self._say = say
         self._sizes: dict[str, list[int | None]] = {}  # None: of a dimension whose size changes
-        self._seen = 0
+        self._steps = 0
 
     def __call__(self, tensors: NamedTensors, at: int) -> LateValues:
         """``at``: which of them holds the samples. Their mean and spread, if they are real."""
-        if self._seen == FORWARDS:
+        if self._steps == STEPS:
             return []
-        self._seen += 1
         named = {name or str(i): x for i, (name, x) in enumerate(tensors[:TENSORS_MAX])}
-        if self._seen == 1:
+        if not self._sizes:
             self._sizes = {name: [*x.shape] for name, x in named.items()}
             self._say({f"input.{name}": _form(x) for name, x in named.items()})
         for name, held in self._sizes.items():
@@ -39,9 +38,14 @@ class InputForms:
             same = now is not None and now.dim() == len(held)
             sizes = now.shape if now is not None and same else [-1] * len(held)
             self._sizes[name] = [a if a == b else None for a, b in zip(held, sizes, strict=True)]
-        if self._seen == FORWARDS:
-            self._say(self._trailing_sizes())
         return self._values(tensors[at][1])
+
+    def step_ends(self) -> None:
+        """Of these forwards."""
+        if self._steps < STEPS and self._sizes:
+            self._steps += 1
+            if self._steps == STEPS:
+                self._say(self._trailing_sizes())
 
     def _trailing_sizes(self) -> dict[str, str]:
         """Of the first dimension, which counts rows, nothing is said, nor of those that change from

@@ -180,7 +180,6 @@ class StepFingerprints:
         self._queued: list[LateStates] = []
         self._facts = ChangingFacts(observer.fact)
         self._inputs = InputForms(device, self._say_facts)
-        self._inputs_due = True  # none of the step was looked at
         self._loss_graph = LossGraph()
         self._last: Batch | None = None  # of the step before
 
@@ -218,9 +217,7 @@ class StepFingerprints:
         if at is not None:
             rows.hashes = hash_tensor(found.readable, at)
             rows.others = hash_others(found.readable, at)
-            if self._inputs_due:
-                self._inputs_due = False
-                rows.values = self._inputs(found.readable, at)
+            rows.values = self._inputs(found.readable, at)
 
     def before_broadcast(self) -> None:
         """A training forward through the wrapper begins; DDP has not sent its buffers yet."""
@@ -350,7 +347,8 @@ class StepFingerprints:
     def take(self, rows: Sequence[MicroBatchSamples]) -> TakenFingerprints:
         """What belongs to the step that ends; ``rows`` of its micro-batches."""
         self._precision.end()
-        self._inputs_due = True
+        if rows:
+            self._families.call("data", self._inputs.step_ends)
         values = self._values + next((micro.values for micro in rows if micro.values), [])
         prints = TakenFingerprints(values, list(rows), self._queued)
         self._values, self._queued = [], []

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// **input-mismatch.** Of a model's first eight training forwards: dtype and number of dimensions of
-// each tensor, sizes after the first that are the same each time (padded lengths are not), and mean
-// and spread of real samples. These differ where a rank's are farther from the middle one's than
-// half of the spread and seven standard errors; spreads where they are half as large again. Ranks
-// of several tasks or sources differ rightly: information, and the cause where a statistic shows
-// the same ranks.
+// **input-mismatch.** Of a model's training forwards in its first eight steps: dtype and number of
+// dimensions of each tensor, sizes after the first that are the same each time (padded lengths are
+// not), and mean and spread of real samples. These differ where a rank's are farther from the
+// middle one's than half of the spread and seven standard errors; spreads where they are half as
+// large again. Ranks of several tasks or sources differ rightly: information, and the cause where a
+// statistic shows the same ranks.
 
 #include <fmt/format.h>
 
