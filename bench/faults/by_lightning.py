@@ -45,7 +45,7 @@ def train(training: Training, folder: Path, how: dict[str, Any], tick: Callable[
 
 
 class Module(lightning.LightningModule):
-    """Which has a training's methods called where its own loop calls them."""
+    """It calls a training's methods where the training's own loop calls them."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ def train(training: Training, folder: Path, how: dict[str, Any], tick: Callable[
 
 
 class StepByStep(Trainer):
-    """Which has a training's methods called where its own loop calls them."""
+    """It calls a training's methods where the training's own loop calls them."""
 
     training: Training
     watcher: presum.TransformersCallback

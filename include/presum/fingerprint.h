@@ -72,7 +72,7 @@ enum class FingerprintKind : std::uint32_t {
   kLossScale = 84,  // by which the loss of its last pass was multiplied, if not 1; a real number
   kClippedShare =
       85,           // of the square of kClippedNorm, this rank's: gradients in parts; a real number
-  kInputMean = 86,  // of the samples of its first micro-batch, of the first few; a real number
+  kInputMean = 86,  // of the samples of its first micro-batch, steps 5 to 8 only; a real number
   kInputSpread = 87,  // their standard deviation; a real number
 };
 

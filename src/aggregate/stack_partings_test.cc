@@ -24,6 +24,20 @@ const char* const kMain = "/a/train.py:9 main";
 const char* const kStep = "/a/trainer.py:2090 training_step";
 const std::string kSite = "training_step() of trainer.py:2090";
 
+TEST(WithoutCall, LeavesOutWhatIsBelowACollective) {
+  const auto cut = [](std::initializer_list<const char*> frames) {
+    return std::string(without_call(stack(frames), "barrier", kSite));
+  };
+  EXPECT_EQ(cut({kMain, kStep, "lib/dist.py:3 barrier", "lib/dist.py:9 wait"}),
+            stack({kMain, kStep}));
+  EXPECT_EQ(cut({kMain, kStep, "lib/dist.py:3 barrier"}), stack({kMain, kStep}));
+  EXPECT_EQ(cut({kMain, "x.py:1 barrier", kStep, "lib/dist.py:9 wait"}),
+            stack({kMain, "x.py:1 barrier", kStep, "lib/dist.py:9 wait"}))
+      << "the program's own function of that name, above the site";
+  EXPECT_EQ(cut({kMain, kStep, "lib/dist.py:9 wait"}), stack({kMain, kStep, "lib/dist.py:9 wait"}));
+  EXPECT_EQ(without_call("", "barrier", kSite), "");
+}
+
 TEST(StackPartings, TwoHelpersBelowACommonStepAreNamed) {
   const Texts said = sites_apart(
       {{"", kSite, stack({kMain, kStep, "lib/accelerator.py:2734 backward", "torch.py:5 run"}),

@@ -11,13 +11,14 @@ from presum.fingerprints.clipping import norm_values
 from presum.fingerprints.families import LateValues
 from presum.fingerprints.rows import NamedTensors
 
-STEPS = 8  # that are looked at
+STEPS, VALUED = 8, 4  # that are looked at; the last of them, whose values are too
 TENSORS_MAX = 16
 ROWS_MAX, COLUMNS_MAX = 64, 1024  # of the samples: the first rows, evenly spaced columns
 
 
 class InputForms:
-    """Of a model's training forwards in its first steps. ``say`` takes facts."""
+    """Of a model's training forwards in its first steps. ``say`` takes facts. Values are not looked
+    at in the very first ones, where a device has most to do."""
 
     def __init__(self, device: torch.device, say: Callable[[dict[str, str]], None]) -> None:
         self._device = device
@@ -38,7 +39,7 @@ class InputForms:
             same = now is not None and now.dim() == len(held)
             sizes = now.shape if now is not None and same else [-1] * len(held)
             self._sizes[name] = [a if a == b else None for a, b in zip(held, sizes, strict=True)]
-        return self._values(tensors[at][1])
+        return self._values(tensors[at][1]) if self._steps >= STEPS - VALUED else []
 
     def step_ends(self) -> None:
         """Of these forwards."""

@@ -149,8 +149,7 @@ class EngineRun:
 
     def roots(self) -> list[Any]:
         """What is differentiated."""
-        one = isinstance(self._roots, torch.Tensor)
-        return [self._roots] if one else list(self._roots or ())
+        return _roots_of(self._roots)
 
     def may_reach(self, parameters: Iterable[object]) -> bool:
         """Whether it accumulates, and its caller has not limited it to others than these."""
@@ -305,10 +304,13 @@ def _mark_scaled(outputs: Any, scaler: GradScaler) -> None:
             _mark_scaled(output, scaler)
 
 
+def _roots_of(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors or ())
+
+
 def _scaler_of(roots: Any) -> GradScaler | None:
     """The scaler that scaled what is differentiated, if that was near its end."""
-    roots = [roots] if isinstance(roots, torch.Tensor) else roots
-    nodes = deque(getattr(root, "grad_fn", None) for root in roots)
+    nodes = deque(getattr(root, "grad_fn", None) for root in _roots_of(roots))
     for _ in range(NODES_MAX):
         node = nodes.popleft() if nodes else None
         if node is None:
@@ -323,7 +325,7 @@ def _scaler_of(roots: Any) -> GradScaler | None:
 
 
 def _sum_of(tensors: Any, gradients: Any) -> Scalar | None:
-    roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors or ())
+    roots = _roots_of(tensors)
     if gradients is None or isinstance(gradients, torch.Tensor):
         gradients = [gradients] * len(roots)
     total: Scalar | None = None

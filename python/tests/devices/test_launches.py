@@ -20,7 +20,7 @@ from presum import _core
 from presum._core import ParameterHook
 from presum.torch_events.hooks import Hook
 
-MOST, USUAL = 44, 16
+MOST, USUAL = 40, 16
 LAYERS, STEPS = 100, 30
 
 

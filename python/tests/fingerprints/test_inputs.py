@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.values import real
-from presum.fingerprints.inputs import STEPS, InputForms
+from presum.fingerprints.inputs import STEPS, VALUED, InputForms
 
 CPU = torch.device("cpu")
 
@@ -34,11 +34,21 @@ def test_other_numbers_of_dimensions_have_no_size_in_common() -> None:
     assert list(told) == ["input.x"]
 
 
+def values_of(samples: torch.Tensor) -> list[dict[str, int]]:
+    """Step by step."""
+    forms, out = InputForms(CPU, lambda _: None), []
+    for _ in range(STEPS + 1):
+        out.append({kind.name: int(value) for kind, value in forms([("x", samples)], 0)})
+        forms.step_ends()
+    return out
+
+
 def test_mean_and_spread_are_those_of_real_samples() -> None:
-    samples = torch.randn(200, 3000) * 2 + 5
-    values = dict(InputForms(CPU, lambda _: None)([("x", samples)], 0))
-    named = {kind.name.lower(): int(value) for kind, value in values.items()}
-    assert real(named["input_mean"]) == pytest.approx(5, abs=0.1)
-    assert real(named["input_spread"]) == pytest.approx(2, abs=0.1)
+    *steps, after = values_of(torch.randn(200, 3000) * 2 + 5)
+    assert [bool(step) for step in steps] == [n >= STEPS - VALUED for n in range(STEPS)]
+    assert after == {}
+    for step in steps[-VALUED:]:
+        assert real(step["INPUT_MEAN"]) == pytest.approx(5, abs=0.1)
+        assert real(step["INPUT_SPREAD"]) == pytest.approx(2, abs=0.1)
     for plain in (torch.ones(2, 3, dtype=torch.int64), torch.ones(3)):
-        assert InputForms(CPU, lambda _: None)([("x", plain)], 0) == []
+        assert not any(values_of(plain))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from presum.fingerprints.loss_graph import PASSES, LossGraph
+from presum.fingerprints.loss_graph import LOOKS_MAX, PASSES, LossGraph
 
 WEIGHT = torch.linspace(0.1, 1.0, 5)
 
@@ -53,6 +53,14 @@ def test_of_losses_that_take_turns_nothing_is_told() -> None:
     kinds = [functional.mse_loss, functional.l1_loss, functional.mse_loss]
     told = facts_of(lambda x, y: kinds.pop()(x, functional.one_hot(y, 5).float()))
     assert told == {}
+
+
+def test_a_loss_that_never_settles_is_given_up() -> None:
+    graph, other = LossGraph(), nn.Linear(3, 5)
+    for _ in range(LOOKS_MAX):
+        assert graph.asks
+        assert graph.look([other(torch.randn(2, 3)).sum()]) == {}
+    assert not graph.asks
 
 
 def test_a_pass_that_does_not_get_to_the_model_tells_nothing() -> None:

@@ -208,6 +208,21 @@ TEST(DataCoverage, APartOfTheDataIsAllThatSomeSamplersAreAbout) {
   EXPECT_TRUE(closed(whole, 13, 1, goes_on).found().empty());
 }
 
+TEST(DataCoverage, IsNotJudgedWhereTheProgramReducesByOtherMeans) {
+  const auto by_hand = [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.number = {.window = 0, .unreduced = r.step};
+      x.use = StepUse::kUsed;
+      x.states = {{1, StateHash::Kind::kParameters, r.step}};
+    }
+    r.distinct_gradients = 4;
+  };
+  EXPECT_EQ(closed(twice, 13, 2).found().size(), 1U);
+  const Passes p = closed(twice, 13, 2, kTorch, 800, by_hand);
+  EXPECT_TRUE(p.found().empty());
+  EXPECT_EQ(p.state(), State::kNotPossible);
+}
+
 TEST(DataCoverage, ManyPassesAreFollowedUpToALimit) {
   Passes p;
   std::uint64_t more = 0;

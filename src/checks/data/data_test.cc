@@ -2,6 +2,8 @@
 // duplicate-data, epoch-not-set, dataset-mismatch, shared-rng.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "checks/engine/testing.h"
 
 namespace presum::checks {
@@ -393,11 +395,11 @@ TEST(Duplicates, EqualInputThatAProgramDrawsIsSeenThoughItsLossesDiffer) {
 
 // Contexts that all ranks share, of which each draws its own actions: gradients tell.
 TEST(Duplicates, EqualRowsWithOtherGradientsAreNotAllOfTheData) {
-  const auto shared = [](std::uint64_t draws, float cosine) {
+  const auto shared = [](std::optional<std::uint64_t> draws, float cosine) {
     return played(20, [=](StepRecord& r) {
       draw_itself(r, [&](const WorkerRecord&) { return 1000 * r.step; });
       for (WorkerRecord& x : r.workers) {
-        set(x, Kind::kForwardDraws, draws);
+        if (draws) set(x, Kind::kForwardDraws, *draws);
         set(x, Kind::kDropout, 0.0);
       }
       r.cosines.assign(28, r.step == 7 ? 0.99F : cosine);
@@ -406,6 +408,7 @@ TEST(Duplicates, EqualRowsWithOtherGradientsAreNotAllOfTheData) {
   expect_quiet(shared(0, 0.5F));
   EXPECT_EQ(shared(0, 0.99F).ids(), Ids{"duplicate-data"});
   EXPECT_EQ(shared(1, 0.5F).ids(), Ids{"duplicate-data"}) << "the model itself draws";
+  EXPECT_EQ(shared({}, 0.5F).ids(), Ids{"duplicate-data"}) << "perhaps it does";
 }
 
 TEST(Duplicates, NeighborsThatShareTheirInputAreModelParallelWhereAllOfThemDo) {
@@ -531,6 +534,19 @@ TEST(Manifest, ContentsThatOneRankHasReadEarlierAreNoDifference) {
 }
 
 // ---- shared-rng
+
+TEST(Manifest, RanksThatTakeTurnsOverTheSameOnesAreFine) {
+  const auto turns = [](std::uint64_t sets_of_rank_3) {
+    return played(80, [=](StepRecord& r) {
+      for (WorkerRecord& w : r.workers) {
+        const std::uint64_t sets = w.rank == 3 ? sets_of_rank_3 : 4;
+        set(w, Kind::kDataContents, 1 + (r.step + w.rank) % sets);
+      }
+    });
+  };
+  for (const Finding& f : turns(4).findings()) EXPECT_NE(f.check, "dataset-mismatch");
+  EXPECT_EQ(turns(3).first().check, "dataset-mismatch");
+}
 
 TEST(SharedRng, EqualStreamsUnderDropoutAreInformation) {
   Watched w = played(0, [](WorkerRecord& x) { set(x, Kind::kDropout, 0.1); });

@@ -24,14 +24,15 @@ namespace {
 constexpr std::uint64_t kSteps = 4;  // of each rank: an error of its mean is known
 constexpr double kErrors = 7;        // steps of one rank may be of one class
 constexpr double kShare = 0.5;       // of the spread: less is a matter of what was drawn
-constexpr const char* kFewSteps = "Mean and spread are compared after four steps.";
+constexpr std::uint64_t kUntil = 8;  // steps, the last of which are these
+constexpr const char* kFewSteps = "Sizes, mean and spread are compared after eight steps.";
 constexpr const char* kNotTold = "The form of inputs was not told: it is at the first step.";
 
 struct OtherInputs : Differing {};
 
 std::string sentence(const OtherInputs& seen, const Who& who) {
-  return (who.everyone ? who.the_ranks() + " are given different inputs: "
-                       : who.words() + " was given other inputs: ") +
+  return (who.everyone ? who.the_ranks() + " have different inputs: "
+                       : who.words() + " had different inputs: ") +
          listed(seen.differ);
 }
 
@@ -43,15 +44,8 @@ class InputMismatch final : public Rule {
     compare(context.record, &Numbers::mean, "mean", found);
     compare(context.record, &Numbers::spread, "spread", found);
     if (!found.looked) return log.waits(&kInputMismatch, kNotTold);
-    const auto few = [&](const WorkerRecord& w) {
-      const Numbers* known = numbers_.find(w.rank);
-      return known != nullptr && known->mean.count() < kSteps;
-    };
-    if (std::ranges::any_of(context.record.workers, few)) {
-      log.checked(&kInputMismatch);
-      log.needs(&kInputMismatch, 1, kFewSteps);
-    }
     log.checked(&kInputMismatch);
+    log.needs_records(&kInputMismatch, kUntil, kFewSteps);
     if (found.seen.differ.empty()) return;
     log.add(sighting(&kInputMismatch, context, found.blame, 0.8, OtherInputs{found.seen}));
   }

@@ -44,9 +44,6 @@ NonLoaderInput::Group* NonLoaderInput::equal(const StepContext& context, const M
   if (groups_.size() >= kGroupsMax && !groups_.contains(ranks)) return &(beyond_ = {});
   Group& out = groups_.try_emplace(ranks, Group{context.record.step, 0, 1}).first->second;
   ++out.equal;
-  const std::uint64_t content = content_of(context, members.front());
-  out.changes += out.content != content;
-  out.content = content;
   return &out;
 }
 

@@ -30,8 +30,6 @@ class NonLoaderInput {
     std::uint64_t first_step = 0;
     std::uint64_t equal = 0;
     std::uint64_t known = 0;
-    std::uint64_t changes = 0;  // equal steps whose input was another one than the last
-    std::uint64_t content = 0;
   };
 
   // Every step counts in which the rows of all of a group are known.

@@ -53,6 +53,8 @@ constexpr const char* kSharedRows =
     "The rows that were hashed are the same on all ranks though their batches differ.";
 constexpr const char* kNoSamples = "No samples were seen.";
 constexpr const char* kFewDraws = "A sample or two may be drawn again to fill up batches.";
+constexpr const char* kMayRepeat =
+    "The sampler may repeat samples by design: whether others' come as often is not clear yet.";
 constexpr const char* kReplacement =
     "The sampler draws with replacement: a sample may come twice on purpose.";
 
@@ -260,7 +262,7 @@ class Overlap final : public Rule {
       if (!exact && !beyond_chance) continue;
       const bool may_repeat = !beyond_chance && !deals_each_once(context.roster);
       if (may_repeat && doubled.all() < kSure * count) {
-        log.needs(&kOverlappingData, 1, kFewDraws);
+        log.needs(&kOverlappingData, 1, kMayRepeat);
         continue;
       }
       report(context, doubled, may_repeat && as_chance_repeats(doubled, count), log);

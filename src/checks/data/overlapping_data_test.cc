@@ -352,6 +352,41 @@ TEST(Overlap, AGeneratorThatOneRankDrewFromIsTheCause) {
   EXPECT_EQ(overlap(true).suspects, "") << "a sampler with a seed draws from its own";
 }
 
+// Each rank draws by a sampler of the program's own, from all of the data or from its own part.
+Watched own_sampler(std::uint64_t last, bool from_all) {
+  Watched w(kPasses);
+  w.diagnoser.hello(who(0, 0), {.facts = {{"sampler", "ClassBalanced: length=1003"}}});
+  w.play(0, last, [&](WorkerRecord& x, StepRecord& r) {
+    std::vector<std::uint64_t> rows;
+    for (std::uint64_t k = 0; k < 4; ++k) {
+      const std::uint64_t drawn = scramble(r.step * 64 + x.rank * 8 + k);
+      rows.push_back(from_all ? drawn % 1003 : drawn % 125 * 8 + x.rank);
+    }
+    HealthyRun::read(x, rows);
+    unset(x, Kind::kSamplerReplicas);
+    unset(x, Kind::kSamplerRank);
+  });
+  return w;
+}
+
+TEST(Overlap, ASamplerThatRepeatsAsChanceDoesIsInformation) {
+  const Watched w = own_sampler(31, true);
+  const Finding f = overlap_in(w);
+  EXPECT_EQ(f.severity, Severity::kInfo);
+  EXPECT_TRUE(f.remedy.starts_with("Nothing, where the sampler is meant")) << f.remedy;
+  const Watched begun = own_sampler(6, true);
+  EXPECT_TRUE(begun.findings().empty());
+  EXPECT_EQ(begun.check("overlapping-data").state, State::kNotTriggered);
+  EXPECT_NE(begun.check("overlapping-data").reason.find("by design"), std::string::npos);
+}
+
+TEST(Overlap, OfASamplerOfItsOwnWhatOnlyOthersDrewIsAWarning) {
+  Watched w(kPasses);
+  w.diagnoser.hello(who(0, 0), {.facts = {{"sampler", "Own: length=1003"}}});
+  w.play(0, 31, own_seeds(w.run, true));
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+}
+
 TEST(Overlap, AMicroBatchThatIsFedTwice) {
   for (const bool indices : {true, false}) {
     Watched w =
@@ -367,6 +402,20 @@ TEST(Overlap, AMicroBatchThatIsFedTwice) {
     EXPECT_EQ(number_of(w.first(), "rows"), 4);
     EXPECT_EQ(number_of(w.first(), "rows_distinct"), 2);
   }
+}
+
+TEST(Overlap, RowsThatASamplerOfTheProgramsOwnRepeatsOnAllRanksAreMeant) {
+  const auto repeated = [](bool on_all) {
+    Watched w(kPasses);
+    w.diagnoser.hello(who(0, 0), {.facts = {{"sampler", "PairedSampler: length=1003"}}});
+    w.play(0, 12, [&](WorkerRecord& x, StepRecord&) {
+      const auto own = x.indices;
+      if (on_all || x.rank == 3) HealthyRun::read(x, {own[0], own[1], own[2], own[0]});
+    });
+    return overlap_in(w).severity;
+  };
+  EXPECT_EQ(repeated(true), Severity::kInfo);
+  EXPECT_EQ(repeated(false), Severity::kWarning);
 }
 
 TEST(Overlap, ALoaderThatIsStuckGivesTheSameBatchAgain) {

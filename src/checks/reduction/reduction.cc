@@ -47,9 +47,8 @@ constexpr double kSameNorm = 1e-6;  // relative: of one sum, over one loss scale
 
 constexpr const char* kByHand =
     "Nothing, where the program reduces by hand (gradients that are combined or clipped apart). "
-    "Look "
-    "that parameters are not overwritten by one rank's; to have what it reduces looked at, attach "
-    "with mode=\"manual\".";
+    "Look that parameters are not overwritten by one rank's; to have what it reduces looked at, "
+    "attach with mode=\"manual\".";
 constexpr const char* kLocalSgd =
     "Nothing, where local SGD is meant: parameters are averaged instead of gradients. Look that "
     "they are averaged, and not overwritten by one rank's.";

@@ -15,13 +15,15 @@
 namespace presum::checks {
 namespace {
 
-constexpr const char* kNotTold = "How losses are made was not told: it is after three passes.";
+constexpr const char* kNotTold =
+    "How losses are computed is known after three passes over equal graphs that reach the model's "
+    "output: there were none.";
 
 struct OtherLoss : Differing {};
 
 std::string sentence(const OtherLoss& seen, const Who& who) {
-  return (who.everyone ? who.the_ranks() + " compute their losses in different ways: "
-                       : who.words() + " computed another loss: ") +
+  return (who.everyone ? who.the_ranks() + " compute the loss differently: "
+                       : who.words() + " computed the loss differently: ") +
          listed(seen.differ);
 }
 

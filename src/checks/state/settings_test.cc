@@ -53,19 +53,6 @@ TEST(Settings, OfOneRankAloneAreNamedWithTheirValues) {
   }
 }
 
-TEST(DataSets, RanksThatTakeTurnsOverTheSameOnesAreFine) {
-  const auto turns = [](std::uint64_t sets_of_rank_3) {
-    return played(80, [=](StepRecord& r) {
-      for (WorkerRecord& w : r.workers) {
-        const std::uint64_t sets = w.rank == 3 ? sets_of_rank_3 : 4;
-        set(w, Kind::kDataContents, 1 + (r.step + w.rank) % sets);
-      }
-    });
-  };
-  for (const Finding& f : turns(4).findings()) EXPECT_NE(f.check, "dataset-mismatch");
-  EXPECT_EQ(turns(3).first().check, "dataset-mismatch");
-}
-
 // A run whose ranks tell `more` of themselves.
 template <class More>
 Watched told(const More& more, std::uint64_t last, const Break& broken = nothing,
@@ -308,80 +295,6 @@ TEST(Environment, LongHostileValuesAreShortened) {
   EXPECT_LT(held(w.first(), "model").size(), 200U);
 }
 
-// ---- sampler
-
-// ---- the loss
-
-Watched with_losses(std::string_view key, std::string_view odd, const Break& broken = nothing) {
-  const auto facts = [&](std::uint32_t r) {
-    return Facts{{"loss.functions", "NllLoss, LogSoftmax"},
-                 {std::string(key), std::string(r == 1 ? odd : "-100")}};
-  };
-  return told(facts, 9, broken);
-}
-
-TEST(Loss, ASettingThatOneRankHasOtherwiseIsInformation) {
-  const Watched w = with_losses("loss.NllLoss.ignore_index", "0");
-  expect(w, "loss-mismatch", {.ranks = {1}, .severity = Severity::kInfo});
-  EXPECT_EQ(w.first().title, "Rank 1 computed another loss: NllLoss.ignore_index");
-  EXPECT_EQ(held(w.first(), "NllLoss.ignore_index"), "0,2-7: -100; 1: 0");
-  const Watched same = with_losses("loss.NllLoss.ignore_index", "-100");
-  expect_quiet(same);
-  EXPECT_EQ(same.check("loss-mismatch").state, State::kPassed);
-  EXPECT_EQ(played(9).check("loss-mismatch").state, State::kNotTriggered);
-}
-
-TEST(Loss, WhatOnlySomeToldIsNotCompared) {
-  Watched w;
-  for (std::uint32_t r = 0; r < 7; ++r) {
-    const char* weight = r == 1 ? "0.2, 0.8" : "none";
-    w.diagnoser.hello(who(r, r), facts_of(r, {{"loss.NllLoss.weight", weight}}));
-  }
-  w.diagnoser.hello(who(7, 7), facts_of(7, {}));
-  w.play(0, 9);
-  expect_quiet(w);
-}
-
-// ---- inputs
-
-TEST(Inputs, TheirFormIsNamedWhereARankHasAnother) {
-  const auto facts = [](std::uint32_t r) {
-    return Facts{{"input.x", r == 1 ? "float64 in 2 dimensions" : "float32 in 2 dimensions"}};
-  };
-  const Watched w = told(facts, 9);
-  expect(w, "input-mismatch", {.ranks = {1}, .severity = Severity::kInfo});
-  EXPECT_EQ(w.first().title, "Rank 1 was given other inputs: x");
-}
-
-TEST(Inputs, MeansAreToldApartByTheSpreadAndWhatWasDrawn) {
-  const auto with_means = [](double odd, double noise, std::uint64_t steps) {
-    return played(steps, [=](StepRecord& r) {
-      for (WorkerRecord& w : r.workers) {
-        const double drawn = noise * std::sin(static_cast<double>(7 * r.step + 3 * w.rank));
-        set(w, Kind::kInputMean, (w.rank == 1 ? odd : 0) + drawn);
-        set(w, Kind::kInputSpread, 1.0);
-      }
-    });
-  };
-  const Watched w = with_means(2, 0.01, 9);
-  expect(w, "input-mismatch", {.ranks = {1}, .severity = Severity::kInfo, .first_step = 3});
-  EXPECT_EQ(w.first().title, "Rank 1 was given other inputs: mean");
-  expect_quiet(with_means(0.4, 0.01, 9));
-  expect_quiet(with_means(2, 3, 9));
-  expect_quiet(with_means(2, 0.01, 2));
-  expect_quiet(with_means(NAN, 0.01, 9));
-}
-
-TEST(Inputs, ASpreadOfItsOwnIsNamed) {
-  const Watched w = played(9, [](StepRecord& r) {
-    for (WorkerRecord& x : r.workers) {
-      set(x, Kind::kInputMean, 0.0);
-      set(x, Kind::kInputSpread, x.rank == 1 ? 0.25 : 1.0 + 0.001 * x.rank);
-    }
-  });
-  expect(w, "input-mismatch", {.ranks = {1}, .severity = Severity::kInfo, .first_step = 3});
-}
-
 TEST(Settings, EvaluationInTrainingModeMovesBatchNormOfARank) {
   const auto play = [](std::uint64_t more, std::uint64_t at) {
     Watched w = played(30, [&](StepRecord& r) {
@@ -400,6 +313,8 @@ TEST(Settings, EvaluationInTrainingModeMovesBatchNormOfARank) {
   EXPECT_TRUE(play(2, 20).empty()) << "layers that are left out at random";
   EXPECT_TRUE(play(0, 20).empty());
 }
+
+// ---- sampler
 
 TEST(Sampler, EpochsAreComparedWithinAPass) {
   // one step into its next pass already
@@ -447,6 +362,78 @@ TEST(Sampler, OneThatIsNotDistributedMayHaveItsOwnSeed) {
   });
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
   EXPECT_EQ(w.check("sampler-mismatch").state, State::kNotPossible);
+}
+
+// ---- the loss
+
+Watched with_losses(std::string_view key, std::string_view odd) {
+  const auto facts = [&](std::uint32_t r) {
+    return Facts{{"loss.functions", "NllLoss, LogSoftmax"},
+                 {std::string(key), std::string(r == 1 ? odd : "-100")}};
+  };
+  return told(facts, 9);
+}
+
+TEST(Loss, ASettingThatOneRankHasOtherwiseIsInformation) {
+  const Watched w = with_losses("loss.NllLoss.ignore_index", "0");
+  expect(w, "loss-mismatch", {.ranks = {1}, .severity = Severity::kInfo});
+  EXPECT_EQ(w.first().title, "Rank 1 computed the loss differently: NllLoss.ignore_index");
+  EXPECT_EQ(held(w.first(), "NllLoss.ignore_index"), "0,2-7: -100; 1: 0");
+  const Watched same = with_losses("loss.NllLoss.ignore_index", "-100");
+  expect_quiet(same);
+  EXPECT_EQ(same.check("loss-mismatch").state, State::kPassed);
+  EXPECT_EQ(played(9).check("loss-mismatch").state, State::kNotTriggered);
+}
+
+TEST(Loss, WhatOnlySomeToldIsNotCompared) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 7; ++r) {
+    const char* weight = r == 1 ? "0.2, 0.8" : "none";
+    w.diagnoser.hello(who(r, r), facts_of(r, {{"loss.NllLoss.weight", weight}}));
+  }
+  w.diagnoser.hello(who(7, 7), facts_of(7, {}));
+  w.play(0, 9);
+  expect_quiet(w);
+}
+
+// ---- inputs
+
+TEST(Inputs, TheirFormIsNamedWhereARankHasAnother) {
+  const auto facts = [](std::uint32_t r) {
+    return Facts{{"input.x", r == 1 ? "float64 in 2 dimensions" : "float32 in 2 dimensions"}};
+  };
+  const Watched w = told(facts, 9);
+  expect(w, "input-mismatch", {.ranks = {1}, .severity = Severity::kInfo});
+  EXPECT_EQ(w.first().title, "Rank 1 had different inputs: x");
+}
+
+TEST(Inputs, MeansAreToldApartByTheSpreadAndWhatWasDrawn) {
+  const auto with_means = [](double odd, double noise, std::uint64_t steps) {
+    return played(steps, [=](StepRecord& r) {
+      for (WorkerRecord& w : r.workers) {
+        const double drawn = noise * std::sin(static_cast<double>(7 * r.step + 3 * w.rank));
+        set(w, Kind::kInputMean, (w.rank == 1 ? odd : 0) + drawn);
+        set(w, Kind::kInputSpread, 1.0);
+      }
+    });
+  };
+  const Watched w = with_means(2, 0.01, 9);
+  expect(w, "input-mismatch", {.ranks = {1}, .severity = Severity::kInfo, .first_step = 3});
+  EXPECT_EQ(w.first().title, "Rank 1 had different inputs: mean");
+  expect_quiet(with_means(0.4, 0.01, 9));
+  expect_quiet(with_means(2, 3, 9));
+  expect_quiet(with_means(2, 0.01, 2));
+  expect_quiet(with_means(NAN, 0.01, 9));
+}
+
+TEST(Inputs, ASpreadOfItsOwnIsNamed) {
+  const Watched w = played(9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      set(x, Kind::kInputMean, 0.0);
+      set(x, Kind::kInputSpread, x.rank == 1 ? 0.25 : 1.0 + 0.001 * x.rank);
+    }
+  });
+  expect(w, "input-mismatch", {.ranks = {1}, .severity = Severity::kInfo, .first_step = 3});
 }
 
 }  // namespace
