@@ -87,7 +87,7 @@ class DataCoverage final : public Rule {
     by_design_before_ = by_design_;
     combined_ = context.averaging.by_other_means();
     if (combined_) {
-      log.forget(&kDataCoverage, key_of(LeftOut{}));  // of passes before that was known
+      log.retract(&kDataCoverage);  // of passes before that was known
       return log.cannot(&kDataCoverage, kCombined);
     }
     if (draws_with_replacement(context.roster) ||

@@ -88,6 +88,11 @@ void SignalLog::forget(Check check, std::uint64_t key) {
   std::erase_if(signals_, [&](const Signal& s) { return s.check == check && s.key == key; });
 }
 
+void SignalLog::retract(Check check) {
+  std::erase_if(signals_, [&](const Signal& s) { return s.check == check; });
+  coverage_[place_of(check)] = {};
+}
+
 void SignalLog::prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step) {
   for (Signal& s : signals_) {
     if (s.check != check || s.key != key || !intersect(s.ranks, ranks)) continue;

@@ -57,6 +57,8 @@ class SignalLog {
   void replace(Check check, std::optional<Signal> now);
   // Nothing of the check and key was seen after all.
   void forget(Check check, std::uint64_t key);
+  // The check never could look, as shows only now: it has neither passed nor found anything.
+  void retract(Check check);
   // Signals of the check and key on these ranks are still so at the step.
   void prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step);
   // The newest signal of a check that holds the rank, or null.
