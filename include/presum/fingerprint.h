@@ -74,6 +74,8 @@ enum class FingerprintKind : std::uint32_t {
       85,           // of the square of kClippedNorm, this rank's: gradients in parts; a real number
   kInputMean = 86,  // of the samples of its first micro-batch, steps 5 to 8 only; a real number
   kInputSpread = 87,  // their standard deviation; a real number
+  kAsStepped = 88,    // its parameters as the optimizer had left them, if they were written since
+  kDataShare = 89,    // positions that a data set of the program's own holds: perhaps a share
 };
 
 enum class Expectation : std::uint8_t {

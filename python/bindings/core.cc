@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include <string>
+#include <vector>
 
 #include "bindings.h"
+#include "checks/engine/check.h"
 #include "presum/version.h"
 
 namespace presum::python {
@@ -70,6 +75,12 @@ NB_MODULE(_core, m) {
   // A monitor may live until the interpreter ends, in the user's globals: that is no leak.
   nanobind::set_leak_warnings(false);
   m.attr("__version__") = presum::version();
+  m.def("check_ids", [] {
+    std::vector<std::string> out;
+    for (const presum::checks::Check check : presum::checks::catalogue())
+      out.emplace_back(check->id);
+    return out;
+  });
   presum::python::bind_enums(m);
   presum::python::bind_observer(m);
   presum::python::bind_snapshots(m);

@@ -8,6 +8,8 @@ from typing import Any, overload
 import numpy
 import numpy.typing
 
+def check_ids() -> list[str]: ...
+
 __version__: str
 
 class DLPack(typing.Protocol):
@@ -203,6 +205,10 @@ class FingerprintKind(enum.IntEnum):
     INPUT_MEAN = 86
 
     INPUT_SPREAD = 87
+
+    AS_STEPPED = 88
+
+    DATA_SHARE = 89
 
 class Late:
     """A number that is still on its device: its place."""

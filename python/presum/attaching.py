@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
 import re
 import socket
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from presum._core import Observer, __version__, canonical_name
+from presum._core import Observer, __version__, canonical_name, check_ids
 from presum.devices.gradient_pass import poll_host_copies
 from presum.devices.readable import in_host_memory
 from presum.findings import Finding
@@ -30,7 +32,7 @@ from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.snapshots import Snapshots, steps_of
 from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
-from presum.options import Audit, Record, Reduction
+from presum.options import PROCESS, Audit, Record, Reduction
 from presum.parallel.targets import MODES, Target, WatchOptions, target_of
 from presum.steps.gradient_source import in_backward
 from presum.steps.recording import Recording, unhook_ended
@@ -114,8 +116,9 @@ def attach(
     on = chosen(record.fingerprints)
     buffers = _buffers(target, record.local_buffers, on)
     training = _Training(target, optimizers, record.scaler, record.data, on, buffers)
-    key = Path(run).absolute() if run is not None else None
+    key = Path(run).absolute() if run is not None else PROCESS.run
     facts = _facts(training, numbers, options)
+    facts |= {f"allow.{check}": reason for check, reason in record.allow.items()}
     observer = _observer(training, numbers, facts, next_module_number(key, tuple(target.ranks)))
     end_recordings_of(target.module)
     session = _session(key, record, on_finding)
@@ -126,6 +129,7 @@ def attach(
     except Exception:
         monitor.close()
         raise
+    PROCESS.attached = True
     return monitor
 
 
@@ -153,6 +157,7 @@ def check_options(
     _layers(record.groups)
     _patterns("local_buffers", record.local_buffers)
     chosen(record.fingerprints)
+    _check_allowed(record.allow)
     return options
 
 
@@ -240,7 +245,7 @@ def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dic
         facts |= environment_facts(target.device)
     if "optimizer" in families:
         for optimizer in training.optimizers[:1]:
-            facts |= optimizer_facts(optimizer)
+            facts |= optimizer_facts(optimizer, target.parameters.values())
     return facts
 
 
@@ -477,6 +482,19 @@ def _check_stalls(seconds: Any, on_stall: object) -> None:
         raise _wrong(f'on_stall is "report", "raise" or "exit", not {on_stall!r}')
 
 
+def _check_allowed(allow: object) -> None:
+    if not isinstance(allow, Mapping) or not all(isinstance(x, str) for x in allow.values()):
+        raise _wrong(f"allow gives check ids their reasons, as a mapping of texts, not {allow!r}")
+    known = check_ids()
+    for check, reason in allow.items():
+        if check not in known:
+            near = difflib.get_close_matches(str(check), known, n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]}?" if near else "; `presum explain` lists them"
+            raise _wrong(f"allow: there is no check {check!r}{hint}")
+        if not reason.strip():
+            raise _wrong(f"allow: give a reason for {check}")
+
+
 def _check_data(data: object) -> None:
     parts = data if isinstance(data, (list, tuple)) else [data]
     if not parts:
@@ -534,6 +552,8 @@ def _target_facts(
     }
     if scaler is not None and scaler.is_enabled():
         facts["grad_scaler"] = type(scaler).__name__
+    if isinstance(target.wrapper, DistributedDataParallel):
+        facts["broadcast_buffers"] = "yes" if target.wrapper.broadcast_buffers else "no"
     return facts
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -103,6 +103,8 @@ class Record:
             says so, in a line and in the RUN, as for every job that stands still; "raise" raises
             :class:`presum.StallError` in every rank's thread, and ends processes that do not get
             to it within 10 s; "exit" ends all ranks with exit code 1.
+        allow: checks, by id, whose findings are a practice of this program, each with the reason:
+            they are information then, and say it (docs/quiet.md).
         quiet: print nothing on the terminal.
     """
 
@@ -119,7 +121,18 @@ class Record:
     require: Literal["facts", "statistics"] = "facts"
     stall_seconds: float = 60.0
     on_stall: Literal["report", "raise", "exit"] = "report"
+    allow: Mapping[str, str] = field(default_factory=dict)
     quiet: bool = False
+
+
+class _Process:
+    """What holds for every call of ``attach`` in this process."""
+
+    run: Path | None = None  # where ``presum.run`` was told to record
+    attached = False  # some model was
+
+
+PROCESS = _Process()
 
 
 # What a row may hold: all but objects of the program's.

@@ -104,6 +104,13 @@ def _add_telling(add: Callable[..., object]) -> None:
         choices=("report", "raise", "exit"),
         help="what a job that stands still does besides (default: report)",
     )
+    add(
+        "--allow",
+        action="append",
+        type=_allowed,
+        metavar="CHECK=REASON",
+        help="findings of this check are a practice of the program: information, with the reason",
+    )
     add("--quiet", action="store_true", help="print nothing")
 
 
@@ -131,6 +138,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _allowed(text: str) -> tuple[str, str]:
+    check, _, reason = text.partition("=")
+    if not reason.strip():
+        raise argparse.ArgumentTypeError(f"{text} has no reason: write {check}=REASON")
+    return check, reason
+
+
 def _families(text: str) -> list[str]:
     return {"all": [*FAMILIES], "none": []}.get(text, text.split(","))
 
@@ -138,6 +152,8 @@ def _families(text: str) -> list[str]:
 def _options(found: argparse.Namespace) -> dict[str, Any]:
     """By their names: flags and environment before a file."""
     flags = {name: value for name, value in vars(found).items() if name in NAMES}
+    if "allow" in flags:
+        flags["allow"] = dict(flags["allow"])
     try:
         return from_file(Path.cwd()) | flags
     except UserError as error:

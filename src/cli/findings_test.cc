@@ -124,7 +124,9 @@ TEST(Findings, InsufficientEvidenceIsAnAnswer) {
   EXPECT_EQ(text.code, 0);
   EXPECT_EQ(text.out,
             "run: insufficient evidence: no step was recorded (was loss.backward() called after "
-            "attach? torch.autograd.grad is not seen), no finding\n0 steps, 0 of 0 workers\n");
+            "attach, on what the attached model itself returned? torch.autograd.grad is not seen; "
+            "in manual mode before_reduction() and after_reduction() make a step), no "
+            "finding\n0 steps, 0 of 0 workers\n");
   const CommandResult json = run_on("findings", {}, {.checks = {}}, {"--format", "json"});
   EXPECT_EQ(json.code, 0);
   EXPECT_EQ(nlohmann::json::parse(json.out)["verdict"], "insufficient-evidence");

@@ -22,7 +22,8 @@ constexpr std::array kNoSettings = {
     kDataEnded,     kClipNorm,          kClippedNorm,    kGradNormTold,   kGradNormThen,
     kPassesCleared, kForwardsDetached,  kGradChanged,    kUnchangedShare, kRecomputed,
     kClipLimit,     kComparedDifferent, kStepsOfOthers,  kStepsInVain,    kBelowFp16,
-    kLossScale,     kClippedShare,      kInputMean,      kInputSpread};
+    kLossScale,     kClippedShare,      kInputMean,      kInputSpread,    kAsStepped,
+    kDataShare};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {kDataAttributes};
 constexpr std::array kHashes = {kRngTorch,     kRngDevice,   kRngNumpy,        kRngPython,

@@ -30,8 +30,9 @@ std::string why_insufficient(const Judgement& judgement) {
            "second of it, or it was copied without the files beside it";
   }
   if (coverage.steps_logged == 0) {
-    return "no step was recorded (was loss.backward() called after attach? torch.autograd.grad is "
-           "not seen)";
+    return "no step was recorded (was loss.backward() called after attach, on what the attached "
+           "model itself returned? torch.autograd.grad is not seen; in manual mode "
+           "before_reduction() and after_reduction() make a step)";
   }
   if (coverage.workers_expected == 1) return "one worker: there is nothing to compare";
   if (coverage.checks_made() == 0) {

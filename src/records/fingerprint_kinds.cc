@@ -74,6 +74,8 @@ constexpr FingerprintInfo kKinds[] = {
     {kClippedShare, "clipped_share", kNoise, true},
     {kInputMean, "input_mean", kNoise, true},
     {kInputSpread, "input_spread", kNoise, true},
+    {kAsStepped, "as_stepped", kNoise, false},
+    {kDataShare, "data_share", kNoise, false},
 };
 
 }  // namespace

@@ -38,8 +38,8 @@ def _length(thing: Any) -> int | None:
 
 def describe_data(dataset: Any) -> Description:
     """Class and length of a data set and hashes: of what it lists, such as its files, of the
-    positions that torch's ``Subset`` holds, and of 256 evenly spaced rows of the tensors that it
-    keeps.
+    positions that torch's ``Subset`` or another data set holds, and of 256 evenly spaced rows of
+    the tensors that it keeps.
 
     Paths count by their last two parts, for machines keep data in different places. Of Hugging Face
     data sets two things are left out: fingerprints, which hold times and, at times, random numbers,
@@ -55,6 +55,7 @@ def describe_data(dataset: Any) -> Description:
     held: dict[str, list[Any]] = {
         "data_attributes": found,
         "data_subset": [hashed for part in parts if (hashed := _subset(part)) is not None],
+        "data_share": [hashed for part in parts if (hashed := _share(part)) is not None],
         "data_contents": [hashed for part in parts for hashed in _contents(part)],
     }
     values += [(KIND[name], hash_text(repr(told))) for name, told in held.items() if told]
@@ -100,10 +101,17 @@ def _spaced(entries: Any, most: int) -> Any:
 
 
 def _subset(dataset: Any) -> tuple[int, int] | None:
-    """How many positions of another data set it holds, and a hash of them. In a class of the
-    program's own ``indices`` may be anything, such as each rank's share."""
-    if not isinstance(dataset, Subset):
-        return None
+    """How many positions of another data set it holds, and a hash of them."""
+    return _positions(dataset) if isinstance(dataset, Subset) else None
+
+
+def _share(dataset: Any) -> tuple[int, int] | None:
+    """The same of a class of the program's own, whose ``indices`` may be each rank's share, as
+    YOLOv5's are."""
+    return None if isinstance(dataset, Subset) else _positions(dataset)
+
+
+def _positions(dataset: Any) -> tuple[int, int] | None:
     indices = kept(dataset, "indices")
     array = isinstance(indices, (torch.Tensor, np.ndarray)) and indices.ndim == 1
     if not (array or isinstance(indices, (list, tuple, range))) or len(indices) == 0:

@@ -51,7 +51,7 @@ def describe_sampler(source: Any) -> Description | None:
         "epoch": first_kept(chain, ("epoch", "_epoch")),
         "rank": first_kept(chain, ("rank", "process_index")),
         "replicas": first_kept(chain, ("num_replicas", "num_processes", "world_size")),
-        "length": _sampler_length(chain[-1]),
+        "length": _sampler_length(chain),
         "shuffle": _shuffles(chain),
         "drop_last": _drop_last(chain),
         "sets_epoch": any(hasattr(type(part), "set_epoch") for part in chain),
@@ -115,10 +115,16 @@ def _drop_last(chain: list[Any]) -> int | None:
     return sum(bit << place for place, bit in enumerate(known)) if known else None
 
 
-def _sampler_length(sampler: Any) -> int | None:
-    """As far as the sampler keeps it itself: its ``__len__`` may be the user's."""
+def _sampler_length(chain: list[Any]) -> int | None:
+    """In samples. One that stands alone may deal batches, and count these."""
+    sampler = chain[-1]
     indices = kept(sampler, "indices")
     if isinstance(indices, (list, range, torch.Tensor)):
         return len(indices)
     length = first_kept([sampler], ("num_samples", "_num_samples", "total_size"))
-    return length if isinstance(length, int) else None
+    if isinstance(length, int):
+        return length
+    try:
+        return len(sampler) if len(chain) > 1 else None
+    except Exception:  # of the program's own, or there is none
+        return None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,8 +28,12 @@ class OptimizerSettings:
     """Classes and hyper-parameters of a model's optimizers. Of many parameter groups 64 are looked
     at at each step, the next ones each time, the same on all workers."""
 
-    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+    def __init__(
+        self, optimizers: Sequence[Optimizer], parameters: Sequence[weakref.ref[nn.Parameter]]
+    ) -> None:
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._watched = {id(held()) for held in parameters}
+        self._held: list[tuple[int, int]] = []  # by each group: parameters, and watched ones
         kinds = map(type, optimizers)
         self._class = hash_text(" ".join(f"{k.__module__}.{k.__qualname__}" for k in kinds))
         self._seen: list[tuple[Any, ...]] = []  # settings of each group, as they were last
@@ -42,6 +46,7 @@ class OptimizerSettings:
         groups = alive[0].param_groups if len(alive) == 1 else _together(alive)
         if len(groups) != len(self._hashes):
             self._seen, self._hashes, self._sum = [()] * len(groups), [0] * len(groups), 0
+            self._held = [(0, 0)] * len(groups)
         for index in _due(turn, len(groups)):
             self._look_at(index, groups[index])
         values = [
@@ -55,17 +60,29 @@ class OptimizerSettings:
         return values
 
     def _look_at(self, index: int, group: dict[str, Any]) -> None:
-        settings = tuple(_settings(group))
+        settings = (
+            ("parameters held", self._watched_of(index, group["params"])),
+            *_settings(group),
+        )
         if settings != self._seen[index]:
             self._seen[index] = settings
             self._sum -= self._hashes[index]
             self._hashes[index] = hash_text(f"{index} {sorted(settings)!r}")
             self._sum += self._hashes[index]
 
+    def _watched_of(self, index: int, parameters: list[nn.Parameter]) -> int:
+        """How many a group holds of the model's: it may hold a rank's own experts or tables too."""
+        count, watched = self._held[index]
+        if count != len(parameters):
+            watched = sum(id(one) in self._watched for one in parameters)
+            self._held[index] = len(parameters), watched
+        return watched
+
 
 class FrozenLayers:
     """Layers that the optimizers leave where they are, as facts: of a learning rate of 0, in no
-    parameter group, or of one element, which may lie at a bound."""
+    parameter group, of one element, which may lie at a bound, or without a gradient when the
+    optimizer steps."""
 
     def __init__(
         self,
@@ -76,6 +93,19 @@ class FrozenLayers:
         self._parameters = parameters
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._layer_of = layer_of
+        self._steps: dict[int, int] = {}  # by the optimizer's id
+        self._taken: dict[int, set[int]] = {}
+
+    def optimizer_begins(self, optimizer: Optimizer) -> None:
+        """Look, in some of its steps, whose gradients are gone."""
+        steps = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        if steps % REFRESHED_EVERY == 2:
+            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            self._taken[id(optimizer)] = {
+                index
+                for index, of in enumerate(self._parameters)
+                if (p := of()) is not None and id(p) in held and p.grad is None
+            }
 
     def __call__(self) -> dict[str, str]:
         alive = [optimizer for one in self._optimizers if (optimizer := one()) is not None]
@@ -84,21 +114,23 @@ class FrozenLayers:
             for group in _together(alive)
             for p in group["params"]
         }
-        layers: dict[str, list[tuple[bool | None, int]]] = {}
+        taken = {index for some in self._taken.values() for index in some}
+        layers: dict[str, list[tuple[bool | None, int, bool]]] = {}
         for index, held in enumerate(self._parameters):
             if (parameter := held()) is not None:
-                known = (moves.get(id(parameter)), parameter.numel())
+                known = (moves.get(id(parameter)), parameter.numel(), index in taken)
                 layers.setdefault(self._layer_of(index), []).append(known)
         return {
-            "layers_at_rest": _layers_where_all(layers, lambda moves, _: moves is False),
-            "layers_of_no_optimizer": _layers_where_all(layers, lambda moves, _: moves is None),
-            "layers_of_one_element": _layers_where_all(layers, lambda _, count: count == 1),
+            "layers_at_rest": _layers_where_all(layers, lambda moves, *_: moves is False),
+            "layers_of_no_optimizer": _layers_where_all(layers, lambda moves, *_: moves is None),
+            "layers_of_one_element": _layers_where_all(layers, lambda _, count, __: count == 1),
+            "layers_without_gradient": _layers_where_all(layers, lambda *known: known[2]),
         }
 
 
 def _layers_where_all(
-    layers: dict[str, list[tuple[bool | None, int]]],
-    holds: Callable[[bool | None, int], bool],
+    layers: dict[str, list[tuple[bool | None, int, bool]]],
+    holds: Callable[[bool | None, int, bool], bool],
 ) -> str:
     """Names of the layers whose parameters all hold it."""
     return ", ".join(name for name, of in layers.items() if all(holds(*one) for one in of))
@@ -117,15 +149,17 @@ def _due(turn: int, groups: int) -> Iterator[int]:
 
 def _settings(group: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """In the group's order. Names of parameters belong to the model, which is compared by them."""
-    yield "parameters held", len(group["params"])
     for name, value in group.items():
         if name not in ("params", "param_names"):
             yield name, value if type(value) in PLAIN else _plain(value)
 
 
-def optimizer_facts(optimizer: Optimizer) -> dict[str, str]:
-    """The first parameter group's hyper-parameters as text, for the hello."""
-    settings = [
+def optimizer_facts(optimizer: Optimizer, watched: Collection[torch.Tensor] = ()) -> dict[str, str]:
+    """The first parameter group's hyper-parameters as text, for the hello, and how many of the
+    watched parameters all groups hold."""
+    known = set(map(id, watched))
+    count = sum(id(p) in known for group in optimizer.param_groups for p in group["params"])
+    settings = [("parameters held", count)] + [
         (name, value) for group in optimizer.param_groups[:1] for name, value in _settings(group)
     ]
     return {f"optimizer.{name}": str(value) for name, value in settings if value is not None}

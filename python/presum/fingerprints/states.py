@@ -133,6 +133,7 @@ class StateSchedule:
         self._sentinels = parameters[::spacing]
         self._smallest = _smallest(parameters)
         self._as_stepped: list[tuple[int, int, int]] | None = None
+        self._writes_after_steps = True  # the program; of its first step it is not known yet
         self._values: list[torch.Tensor | int | None] = []
         self._places: list[tuple[int, int]] = []  # addresses and elements
         self._spans: list[int] = []  # bytes hashed there; 0 where it is not host memory
@@ -214,6 +215,15 @@ class StateSchedule:
             _span(parameter) if isinstance(value, int) else 0
             for parameter, value in zip(self._alive(), self._values, strict=True)
         ]
+
+    def marks(self) -> list[object]:
+        """Equal for as long as the parameters are not written to, as far as that shows without
+        waiting for their device."""
+        found: list[object] = [*self._versions()]
+        if self._spans and all(self._spans) and len(self._spans) == len(found):
+            addresses = (p.data_ptr() for p in self._alive())
+            found += map(hash_memory, addresses, self._spans)
+        return found
 
     def as_stepped(self) -> bool:
         """Whether nobody has changed the parameters since the optimizer's last step. Waits for

@@ -22,6 +22,7 @@ from presum.fingerprints.loaders import LOADER_EVENTS, Batch
 from presum.fingerprints.loss_graph import LossGraph
 from presum.fingerprints.outside import OutsideParameters
 from presum.fingerprints.precision import ForwardPrecision
+from presum.fingerprints.rest import RestingParameters
 from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samples import (
@@ -161,13 +162,14 @@ class StepFingerprints:
         self._precision = ForwardPrecision(
             module, device, families, tell=self.tell, say=self._say_facts
         )
-        self._settings = OptimizerSettings(optimizers) if optimizers else None
+        self._settings = OptimizerSettings(optimizers, parameters) if optimizers else None
         self._frozen = FrozenLayers(parameters, optimizers, observer.group)
         self._rests: dict[str, str] = {}  # as it was told
         self._every = every
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
         held = [weakref.ref(optimizer) for optimizer in optimizers]
         self._states = StateSchedule(parameters, buffers, held, every=every)
+        self._rest = RestingParameters(self._states, device, sees_steps=bool(optimizers))
         self._outside = OutsideParameters(module, optimizers)
         self._not_reduced: dict[str, weakref.ref[torch.nn.Parameter]] = {}
         self._samples = BatchFinder(families, module, data)
@@ -245,6 +247,10 @@ class StepFingerprints:
         self._families.call("environment", self._precision.begin, turn)
         if turn % REFRESHED_EVERY == 0:
             self._families.call("parameters", self._look_outside)
+        stands = self._families.call("parameters", self._rest.stands, step)
+        self._values += self._families.call("parameters", self._rest.values) or []
+        if stands:
+            return
         self._queued = []
         if on_host:
             self._observer.begin_states()
@@ -401,10 +407,14 @@ class StepFingerprints:
             step.indices([i for source in known for i in source.indices])
         self._say_facts({family: told.text for family, told in about.items()})
 
-    # ---- after the optimizer
+    # ---- around the optimizer's step
+
+    def optimizer_begins(self, optimizer: Optimizer) -> None:
+        self._families.call("optimizer", self._frozen.optimizer_begins, optimizer)
 
     def stepped(self) -> None:
         self._families.call("parameters", self._states.stepped)
+        self._families.call("parameters", self._rest.stepped, self._observer.turn)
 
     def as_stepped(self) -> bool:
         """Whether the parameters are what the last optimizer step left."""

@@ -33,7 +33,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.frameworks.callbacks import TRAINER_TAP
 from presum.frameworks.closing import Seen, closing_line, why_unwatched
-from presum.options import arguments_of
+from presum.options import PROCESS, arguments_of
 from presum.parallel.targets import is_watched
 from presum.steps.gradient_source import in_backward
 from presum.steps.recording import watched_parameters
@@ -175,6 +175,7 @@ class AutoAttach:
         self._spawned = False
         run = options.get("run")
         self._run = None if run is None else Path(run).absolute()
+        PROCESS.run = self._run
         self._recorded = False  # by some rank, as far as is known
         # Whose first forward pass lay in a backward pass.
         self._late: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -329,7 +330,7 @@ class AutoAttach:
 
     def _ask_whether_recorded(self, *_: Any, **__: Any) -> None:
         """By another rank: while there is a process group to ask."""
-        if not self._watched and not self._recorded:
+        if not (self._watched or PROCESS.attached or self._recorded):
             self._recorded = is_recorded(self._run)
 
     def _at_end(self) -> None:
@@ -343,7 +344,7 @@ class AutoAttach:
             Seen(
                 rank=int(os.environ.get("RANK", "0")),
                 world_size=int(os.environ.get("WORLD_SIZE", "1")),
-                watched=self._watched,
+                watched=self._watched or PROCESS.attached,
                 unwatched=self._unwatched,
                 optimizer_steps=self._optimizer_steps,
                 starts_ranks=self._spawned,

@@ -7,6 +7,7 @@ Gradients are read in post-accumulate hooks, where they are still this worker's 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,6 +95,19 @@ def _waits_for(model: DistributedDataParallel) -> int:
     return len(trained - later)
 
 
+class HoldsHook:
+    """The state of a communication hook of presum's, inside which one of the program's may run."""
+
+    inner: tuple[Callable[..., Any], Any] | None = None
+
+
+def name_of_hook(hook: Any, state: Any) -> str:
+    """What the program calls the hook that reduces; nothing where that is presum's alone."""
+    if isinstance(state, HoldsHook):
+        return "" if state.inner is None else name_of_hook(*state.inner)
+    return str(getattr(hook, "__qualname__", type(hook).__name__))
+
+
 class DdpSource(GradientSource):
     """Gradients are read in post-accumulate hooks, where they are still this worker's own."""
 
@@ -107,6 +121,15 @@ class DdpSource(GradientSource):
         self._reduces = False  # the pass under way is due to
         self._fresh = False  # it makes gradients, and adds to none
         self._arrivals = Arrivals(self._gradient_arrives)
+        self._hook_told = ""
+
+    def begin_reading(self) -> None:
+        hooks = self.model()._comm_hooks
+        name = name_of_hook(*hooks[-1]) if hooks else ""
+        if name != self._hook_told:
+            self._hook_told = name
+            self.recorder.observer.fact("communication_hook", name)
+            self.recorder.setup.hello()
 
     def hook(self) -> list[Any]:
         setup = self.recorder.setup

@@ -20,7 +20,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from presum.parallel.auditing import Audits, MakeAudit
-from presum.parallel.ddp import DdpSource
+from presum.parallel.ddp import DdpSource, HoldsHook
 from presum.torch_events.taps import ReplacedFunction
 
 CommHook = Callable[[Any, GradBucket], Future[torch.Tensor]]
@@ -43,7 +43,7 @@ class DdpAuditingSource(DdpSource):
         return super().hook()
 
 
-class HookState:
+class HookState(HoldsHook):
     """What DDP holds of ours for as long as the model lives; the recording may end earlier.
 
     Copies and pickles as one that does nothing, so that models still do.
@@ -56,7 +56,7 @@ class HookState:
         audits: Audits | None = None,
     ) -> None:
         self.group = group
-        self.inner: tuple[CommHook, Any] | None = None  # what the user registered
+        self.inner = None  # what the user registered
         self.passes = 0  # backward passes that were reduced
         self.audits = audits
         self._source = source
@@ -105,7 +105,7 @@ class HookState:
 
     def _reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         if self.inner is not None:
-            return self.inner[0](self.inner[1], bucket)
+            return self.inner[0](self.inner[1], bucket)  # type: ignore[no-any-return]
         return self._mean(bucket.buffer())
 
     def _mean(self, buffer: torch.Tensor) -> Future[torch.Tensor]:

@@ -53,6 +53,7 @@ class OptimizerSteps:
 
     def begins(self, optimizer: Optimizer, scale: Scalar) -> None:
         """A step that takes what was accumulated, with a loss that was scaled so."""
+        self._setup.fingerprints.optimizer_begins(optimizer)
         self._tell("lost gradients", self._window.optimizer_begins, scale, optimizer)
         self._aside.call("rounded updates", self._rounded.before, optimizer)
         self._tell("small gradients", self._small.look, optimizer, scale)

@@ -94,6 +94,9 @@ def test_indices_are_a_subset_s_only_where_the_class_is_torch_s_or_one_of_its_ki
     assert data_of(Named(data, [1, 2]))["subset"] == data_of(Subset(data, [1, 2]))["subset"]
     share = Holder(dataset=data, indices=[1, 2, 3, 4])
     assert "subset" not in data_of(share)
+    other = Holder(dataset=data, indices=torch.tensor([5, 6, 7, 8]))
+    assert data_of(share)["share"] != data_of(other)["share"]
+    assert "share" not in data_of(data) and "share" not in data_of(Subset(data, [0]))
     assert data_of(Subset(share, [0]))["subset"] == data_of(Subset(data, [0]))["subset"]
 
 

@@ -149,7 +149,7 @@ def test_data_that_are_made_anew_for_each_pass_are_counted_on(training: Training
 
 def test_a_pass_counts_once_it_is_trained_on(training: Training) -> None:
     data, loader = dataset(8), loader_of(dataset(8))
-    loaders = [loader_of(data), loader_of(data)]
+    loaders = [loader_of(data), loader_of(TensorDataset(data.tensors[0] + 100))]
     with training.watched():
         next(iter(loader))
         for (x,), (y,) in zip(*loaders, strict=True):
@@ -184,6 +184,33 @@ def test_a_batch_that_changes_on_the_way_is_the_only_one_handed_out(training: Tr
             training.model(x + 0.5)["loss"].backward()
     assert indices(training) == [[*range(first, first + 4)] for first in range(0, 24, 4)]
     assert training.values("data_batch") == list(range(6))
+
+
+def test_a_batch_that_is_perturbed_and_used_again_keeps_its_place(training: Training) -> None:
+    with training.watched():
+        for (x,) in loader_of(dataset()):
+            for times in range(3):
+                training.model(x + 0.01 * times)["loss"].backward()
+            if len(training.steps) > 6:
+                break
+    assert training.values("data_batch")[:6] == [0, 0, 0, 1, 1, 1]
+    assert indices(training)[:4] == [[0, 1, 2, 3], [], [], [4, 5, 6, 7]]
+
+
+def test_samples_of_an_evaluation_beyond_the_first_rows_stay_the_training_s(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presum.fingerprints.loaders.ELEMENTS_MAX", 12)
+    held = torch.arange(1.0, 97.0).reshape(24, 4)
+    training.model.eval()
+    with training.watched():
+        evaluation = loader_of(TensorDataset(held[3:].clone()))
+        with torch.no_grad():
+            for (x,) in evaluation:
+                training.model(x)
+        training.model.train()
+        train(training.model, loader_of(TensorDataset(held)), limit=2)
+    assert set(training.values("data_length")) == {24}
 
 
 def test_batches_mixed_on_the_way_have_a_sampler_and_no_indices(training: Training) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from helpers.values import named, real
 from presum.fingerprints.settings import (
     Dtypes,
+    FrozenLayers,
     Modes,
     OptimizerSettings,
     determinism,
@@ -21,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    return named(OptimizerSettings([optimizer])(0))
+    return named(OptimizerSettings([optimizer], [])(0))
 
 
 def test_optimizer_settings_change_with_every_hyper_parameter() -> None:
@@ -66,7 +68,7 @@ class Counted(list):  # type: ignore[type-arg]
 
 def test_many_parameter_groups_are_looked_at_in_turn() -> None:
     optimizers = [one_group_each(1000) for _ in range(2)]
-    mine, other = (OptimizerSettings([optimizer]) for optimizer in optimizers)
+    mine, other = (OptimizerSettings([optimizer], []) for optimizer in optimizers)
     optimizers[0].param_groups = looked = Counted(optimizers[0].param_groups)
     changed_at, seen_at = 5, None
     for turn in range(40):
@@ -79,13 +81,13 @@ def test_many_parameter_groups_are_looked_at_in_turn() -> None:
             seen_at = turn
     assert seen_at is not None and changed_at <= seen_at <= changed_at + 16
     # As if it had always been so: what is told depends on the settings alone.
-    fresh = OptimizerSettings([optimizers[1]])
+    fresh = OptimizerSettings([optimizers[1]], [])
     assert [fresh(turn) for turn in range(40)][-1] == other(40)
 
 
 def test_a_group_that_is_added_is_seen_at_once() -> None:
     optimizer = one_group_each(3)
-    look = OptimizerSettings([optimizer])
+    look = OptimizerSettings([optimizer], [])
     before = look(0)
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
     assert look(1) != before
@@ -157,3 +159,31 @@ def test_determinism_flags_show() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert determinism() == plain
+
+
+def test_parameters_of_the_model_count_and_a_ranks_own_do_not() -> None:
+    watched = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
+    references = [weakref.ref(p) for p in watched]
+
+    def values(held: list[nn.Parameter]) -> dict[str, int]:
+        optimizer = torch.optim.SGD(held)
+        return named(OptimizerSettings([optimizer], references)(0))
+
+    own_table = nn.Parameter(torch.ones(9))
+    assert values(watched) == values([*watched, own_table]) != values(watched[:1])
+    facts = optimizer_facts(torch.optim.SGD([watched[0], own_table]), watched)
+    assert facts["optimizer.parameters held"] == "1"
+
+
+def test_layers_whose_gradients_are_gone_when_the_optimizer_steps() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters())
+    references = [weakref.ref(p) for p in model.parameters()]
+    layers = FrozenLayers(references, [optimizer], lambda index: f"layer{index // 2}")
+    for gone in (True, False):
+        for _ in range(25):
+            model(torch.ones(1, 2)).sum().backward()
+            for p in model[1].parameters():
+                p.grad = None if gone else p.grad
+            layers.optimizer_begins(optimizer)
+        assert layers()["layers_without_gradient"] == ("layer1" if gone else "")

@@ -38,7 +38,6 @@ def test_a_step_carries_every_family(training: Training) -> None:
     settings = {"optimizer_class", "optimizer_settings", "learning_rate", "weight_decay"}
     modes = {"mode", "modes", "dropout", "dropouts", "dtype", "determinism"}
     others = {"wrapper_forward", "batch", "zero_share", "forward_draws"}
-    others |= {"input_mean", "input_spread"}
     assert rng | settings | modes | others == set(values)
     assert training.steps[0].samples == rows_of(PARTS[:3])
     assert values["batch"] == sum(rows_of(PARTS[:3])) & WORD

@@ -41,6 +41,9 @@ constexpr std::uint64_t kSamples = std::uint64_t{1} << 27;  // of them, by index
 constexpr std::uint64_t kSurePasses = 2;  // passes in a row, of a sampler that presum does not know
 constexpr const char* kCombined =
     "The program reduces gradients itself, and may clear passes whose samples are then not known.";
+constexpr const char* kShares =
+    "The data set itself holds other positions on each rank: how many there are in all is not "
+    "known.";
 constexpr const char* kNoLength =
     "No loader over a data set that has a length and numbers its samples was found.";
 constexpr const char* kNotWhole =
@@ -89,6 +92,9 @@ class DataCoverage final : public Rule {
     if (combined_) {
       log.retract(&kDataCoverage);  // of passes before that was known
       return log.cannot(&kDataCoverage, kCombined);
+    }
+    if (split(context.record, FingerprintKind::kDataShare).differs()) {
+      return log.cannot(&kDataCoverage, kShares);
     }
     if (draws_with_replacement(context.roster) ||
         repeats_by_design(context.record, context.roster)) {
@@ -173,11 +179,18 @@ class DataCoverage final : public Rule {
            drawn * 3 < missing.length * 2;
   }
 
-  static LeftOut left_out(const Pass& pass, const History& history, const Missing& missing) {
+  // Whether each rank drew as many as its sampler, of the program's own, says that it has.
+  static bool as_announced(const Pass& pass, const Missing& missing) {
+    const std::uint64_t drawn = missing.length - missing.samples;
+    return pass.own > 0 && pass.own * pass.ranks.size() <= drawn + missing.slack;
+  }
+
+  static LeftOut left_out(const Pass& pass, const History& history, const Missing& missing,
+                          bool announced) {
     LeftOut out{.samples_left_out = missing.samples,
                 .of_samples = missing.length,
                 .passes = history.passes};
-    if (divided_twice(pass, missing)) {
+    if (!announced && divided_twice(pass, missing)) {
       out.drawn_one_in = pass.workers;
     } else if (pass.indexed && pass.drawn.end() + missing.samples == missing.length) {
       out.from_index = pass.drawn.end();
@@ -190,7 +203,7 @@ class DataCoverage final : public Rule {
 
   static Signal signal_of(const Pass& pass, const History& history, const Missing& missing,
                           bool told) {
-    const LeftOut seen = left_out(pass, history, missing);
+    const LeftOut seen = left_out(pass, history, missing, !told && as_announced(pass, missing));
     Signal signal =
         sighting(&kDataCoverage, pass.last_step, {pass.ranks, pass.ranks.size() == pass.workers},
                  pass.indexed ? 0.95 : 0.9, seen);

@@ -199,6 +199,12 @@ TEST(DataCoverage, ASamplerOfTheProgramsOwnIsNotJudgedByOnePass) {
   EXPECT_TRUE(once.found().empty());
   EXPECT_EQ(closed(whole, 40, 2, kOwn).only().severity, Severity::kInfo) << "as it deals them";
   EXPECT_EQ(closed(twice, 13, 2, kOwn).only().severity, Severity::kWarning);
+  const Break says_so = [](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) set(w, Kind::kSamplerLength, 50);
+  };
+  const Finding quarter = closed(twice, 13, 2, kOwn, 800, says_so).only();
+  EXPECT_EQ(quarter.severity, Severity::kInfo) << "its own length is a quarter";
+  EXPECT_EQ(quarter.title.find("divided twice"), std::string::npos) << quarter.title;
 }
 
 TEST(DataCoverage, APartOfTheDataIsAllThatSomeSamplersAreAbout) {

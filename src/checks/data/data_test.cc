@@ -400,6 +400,7 @@ TEST(Duplicates, EqualRowsWithOtherGradientsAreNotAllOfTheData) {
       draw_itself(r, [&](const WorkerRecord&) { return 1000 * r.step; });
       for (WorkerRecord& x : r.workers) {
         if (draws) set(x, Kind::kForwardDraws, *draws);
+        set(x, Kind::kRngTorch, 100 * r.step + x.rank);
         set(x, Kind::kDropout, 0.0);
       }
       r.cosines.assign(28, r.step == 7 ? 0.99F : cosine);
@@ -409,6 +410,19 @@ TEST(Duplicates, EqualRowsWithOtherGradientsAreNotAllOfTheData) {
   EXPECT_EQ(shared(0, 0.99F).ids(), Ids{"duplicate-data"});
   EXPECT_EQ(shared(1, 0.5F).ids(), Ids{"duplicate-data"}) << "the model itself draws";
   EXPECT_EQ(shared({}, 0.5F).ids(), Ids{"duplicate-data"}) << "perhaps it does";
+  const auto drawing_alike = [](std::uint64_t apart) {
+    return played(20, [=](StepRecord& r) {
+      draw_itself(r, [&](const WorkerRecord&) { return 1000 * r.step; });
+      for (WorkerRecord& x : r.workers) {
+        set(x, Kind::kForwardDraws, 1);
+        set(x, Kind::kDropout, 0.5);
+        set(x, Kind::kRngTorch, r.step + apart * x.rank);
+      }
+      r.cosines.assign(28, 0.5F);
+    });
+  };
+  for (const Finding& f : drawing_alike(0).findings()) EXPECT_NE(f.check, "duplicate-data");
+  EXPECT_EQ(drawing_alike(1000).ids(), Ids{"duplicate-data"});
 }
 
 TEST(Duplicates, NeighborsThatShareTheirInputAreModelParallelWhereAllOfThemDo) {

@@ -23,6 +23,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -194,10 +195,19 @@ class Contradictions {
     const WorkerRecord& a = record.workers[first];
     const WorkerRecord& b = record.workers[i];
     const std::uint64_t* draws = draws_.find(b.rank);
-    if (draws == nullptr || *draws != 0) return false;
-    if (real_of(b, FingerprintKind::kDropout) != 0) return false;  // or unknown
+    const bool draws_nothing = draws != nullptr && *draws == 0 &&
+                               real_of(b, FingerprintKind::kDropout) == 0;  // NaN: unknown
+    if (!draws_nothing && !draws_alike(a, b)) return false;
     return apart(a.loss, b.loss) || apart(a.grad_norm, b.grad_norm) ||
            cosine_of(record, first, i) < kAlike;
+  }
+
+  // The generators were in one state.
+  static bool draws_alike(const WorkerRecord& a, const WorkerRecord& b) {
+    using enum FingerprintKind;
+    if (a.fingerprint_of(kRngTorch) == nullptr) return false;
+    return std::ranges::all_of(std::array{kRngTorch, kRngDevice, kRngNumpy, kRngPython},
+                               [&](auto kind) { return value_of(a, kind) == value_of(b, kind); });
   }
 
   PerWorker<std::uint64_t> draws_;  // of its forward pass, by rank

@@ -32,7 +32,7 @@ void LastPass::see(const WorkerRecord& worker, std::uint64_t step) {
     passes_ = passes + 1;
     number_ = number;
     length_ = value_of(worker, kDataLength);
-    data_ = data_of(worker);
+    data_ = share_of_data(worker);
     contents_ = value_of(worker, kDataContents);
   }
   if (number != *number_) return;
@@ -42,7 +42,7 @@ void LastPass::see(const WorkerRecord& worker, std::uint64_t step) {
   const bool indexed = !worker.indices.empty() && worker.indices.size() < kIndicesMax &&
                        worker.indices.size() >= worker.samples.rows &&
                        std::ranges::max(worker.indices) < length_;
-  known_ = known_ && !gap && indexed && data_of(worker) == data_ &&
+  known_ = known_ && !gap && indexed && share_of_data(worker) == data_ &&
            count_ + worker.indices.size() <= kDraws;
   if (!known_) return forget();
   count_ += worker.indices.size();

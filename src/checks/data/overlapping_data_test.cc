@@ -91,6 +91,22 @@ TEST(Overlap, LoadersInTurnOverTwoDataSetsShareTheirIndices) {
   }
 }
 
+TEST(Overlap, IndicesCountWithinTheShareThatADataSetHolds) {
+  for (const bool shares : {true, false}) {
+    Watched w(kPasses);
+    w.play(0, 31, [&](WorkerRecord& x, StepRecord& r) {
+      HealthyRun::read(x, w.run.drawn(r.step, 0, 42, 0));
+      for (std::uint64_t& row : x.samples.hashes) row = scramble(row + x.rank);
+      set(x, Kind::kBatch, scramble(x.samples.hashes[0]));
+      if (shares) set(x, Kind::kDataShare, 7 + x.rank);
+    });
+    const Ids ids = w.ids();
+    EXPECT_EQ(std::ranges::find(ids, "overlapping-data") == ids.end(), shares);
+    const State coverage = w.check("data-coverage").state;
+    EXPECT_EQ(coverage == State::kNotPossible, shares);
+  }
+}
+
 TEST(Overlap, ASamplerThatRepeatsSamplesIsNotJudged) {
   for (const char* sampler : {"RepeatSampler: length=8", "BatchSampler(RASampler): rank=0"}) {
     Watched w(kPasses);

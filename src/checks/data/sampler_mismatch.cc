@@ -21,6 +21,11 @@ constexpr const char* kNoSampler = "No sampler was found on any rank.";
 constexpr const char* kNotDistributed =
     "The samplers do not split the data among ranks, so each may have settings of its own.";
 
+constexpr const char* kOtherData =
+    "The ranks read different data sets, whose samplers need not fit together.";
+constexpr const char* kUndividedStream =
+    "Split the stream among the ranks by this job's rank and world size (split_dataset_by_node, "
+    "split_by_node), and look whether it begins anew, with other shards, before a pass ends.";
 constexpr const char* kUndivided =
     "No DistributedSampler (or its equivalent) divides the data among the ranks: give the loader "
     "one with this job's rank and world size, or split the data into disjoint shards.";
@@ -110,6 +115,14 @@ void compare_replicas(const StepRecord& record, Mismatch& found) {
   if (!blame.ranks.empty()) add(found, held, blame, "replicas");
 }
 
+bool several_data_sets(const StepRecord& record) {
+  std::vector<RankValue> sets;
+  for (const WorkerRecord& w : record.workers) {
+    if (w.fingerprint_of(FingerprintKind::kDataClass)) sets.push_back({data_of(w), w.rank});
+  }
+  return split(std::move(sets)).differs();
+}
+
 bool must_be_equal(FingerprintKind kind) {
   return kind != FingerprintKind::kSamplerEpoch && kind != FingerprintKind::kSamplerLength &&
          kind != FingerprintKind::kSamplerReplicas;
@@ -123,6 +136,7 @@ class Sampler final : public Rule {
       const bool some = split(context.record, FingerprintKind::kSamplerClass).known > 0;
       return log.cannot(&kSamplerMismatch, some ? kNotDistributed : kNoSampler);
     }
+    if (several_data_sets(context.record)) return log.cannot(&kSamplerMismatch, kOtherData);
     log.checked(&kSamplerMismatch);
     Mismatch found = compare_kinds(context, &kSamplerMismatch, must_be_equal);
     compare_epochs(context.record, found);
@@ -152,7 +166,8 @@ std::string undivided_remedy(const StepRecord& record) {
     return w.fingerprint_of(FingerprintKind::kSamplerClass) != nullptr &&
            w.fingerprint_of(FingerprintKind::kSamplerReplicas) == nullptr;
   });
-  return undivided ? kUndivided : "";
+  const bool stream = split(record, FingerprintKind::kDataLength).known == 0;
+  return !undivided ? "" : stream ? kUndividedStream : kUndivided;
 }
 
 Signal shared_in_groups(Check check, const StepContext& context, std::size_t each) {

@@ -24,6 +24,17 @@ bool worse(const Diagnoser::Numbered& a, const Diagnoser::Numbered& b) {
          std::tuple(-static_cast<int>(b.finding.severity), b.finding.first_step, b.id);
 }
 
+// A practice that the program says is right is information, with its reason.
+std::vector<Signal> allowed(std::vector<Signal> signals, const Roster& roster) {
+  for (Signal& s : signals) {
+    const std::string reason = roster.fact("allow." + std::string(s.check->id));
+    if (reason.empty()) continue;
+    s.severity = Severity::kInfo;
+    s.remedy = "Nothing: the program allows it (" + reason + ").";
+  }
+  return signals;
+}
+
 }  // namespace
 
 struct Diagnoser::State {
@@ -83,7 +94,7 @@ void Diagnoser::update(const StepRecord& record, const detect::StepAlarms& alarm
 }
 
 std::vector<Diagnoser::Numbered> Diagnoser::findings() const {
-  const std::vector<Signal>& signals = state_->log.signals();
+  const std::vector<Signal> signals = allowed(state_->log.signals(), state_->roster);
   const std::size_t world = state_->roster.world_size();
   std::vector<Numbered> out;
   for (const std::vector<std::size_t>& members : merge(signals)) {

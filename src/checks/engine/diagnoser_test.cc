@@ -183,6 +183,18 @@ TEST(MissingWorker, NothingIsSaidOfWhosePacketsMayStillHaveBeenOnTheWay) {
 
 // ---- findings as a whole
 
+TEST(Findings, OfAPracticeThatTheProgramAllowsAreInformation) {
+  const auto frozen = [](const char* check) {
+    Watched w;
+    w.diagnoser.hello(who(0, 0), {.facts = {{std::string("allow.") + check, "a test"}}});
+    w.play(0, 9, [](StepRecord& r) { set(r.workers[3], FingerprintKind::kMode, 0); });
+    return w.first();
+  };
+  EXPECT_EQ(frozen("mode-mismatch").severity, Severity::kInfo);
+  EXPECT_EQ(frozen("mode-mismatch").remedy, "Nothing: the program allows it (a test).");
+  EXPECT_EQ(frozen("zero-gradient").severity, Severity::kWarning);
+}
+
 TEST(Findings, AreWorstFirstAndCarryTheirModel) {
   Watched w;
   w.diagnoser = Diagnoser({3, 2, 1});

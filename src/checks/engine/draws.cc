@@ -166,7 +166,7 @@ Draws::Followed Draws::draw(const StepRecord& record, const WorkerRecord& w, boo
   }
   const bool indexed = aligned(w);
   if (by_index) {
-    const std::uint64_t data = data_of(w);
+    const std::uint64_t data = share_of_data(w);
     for (std::size_t i = 0; i < w.indices.size(); ++i) {
       const std::uint64_t row = indexed ? w.samples.hashes[i] : 0;
       draw(*pass, mix64(w.indices[i] + 1 + data), {w.indices[i], row, record.step, w.rank}, leads);

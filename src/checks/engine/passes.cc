@@ -62,7 +62,7 @@ void Passes::read(const StepRecord& record, const WorkerRecord& worker) {
   using enum FingerprintKind;
   const std::uint64_t number = value_of(worker, kDataPass);
   const std::uint64_t batch = value_of(worker, kDataBatch);
-  const Data data = data_of(worker);
+  const Data data = share_of_data(worker);
   const std::pair key{worker.replica, data};
   if (readers_.size() >= kFollowed && !readers_.contains(key)) return lose_readers();
   const auto [at, fresh] = readers_.try_emplace(key);
@@ -98,7 +98,7 @@ void Passes::lose_readers() {
 Passes::Open& Passes::enter(const StepRecord& record, const WorkerRecord& worker,
                             const Reader& reader) {
   using enum FingerprintKind;
-  const Data data = data_of(worker);
+  const Data data = share_of_data(worker);
   if (passes_.size() >= kFollowed) {  // some worker never goes on: of its passes nothing is said
     passes_.clear();
     readers_.clear();

@@ -79,6 +79,11 @@ std::uint64_t data_of(const WorkerRecord& worker) {
   return out;
 }
 
+std::uint64_t share_of_data(const WorkerRecord& worker) {
+  const std::uint64_t* share = worker.fingerprint_of(FingerprintKind::kDataShare);
+  return share == nullptr ? data_of(worker) : mix64(data_of(worker) + *share);
+}
+
 std::uint64_t rows_of(const WorkerRecord& worker) {
   return std::max<std::uint64_t>(worker.samples.rows, worker.indices.size());
 }

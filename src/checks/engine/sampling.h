@@ -33,6 +33,8 @@ bool deals_all(std::string_view sampler, std::uint64_t own, std::uint64_t length
 bool deals_each_once(const Roster& roster);
 // Which data set a worker reads: a program may take loaders in turn.
 std::uint64_t data_of(const WorkerRecord& worker);
+// The same, and which positions of it: within them an index is a place of its own.
+std::uint64_t share_of_data(const WorkerRecord& worker);
 // Rows that it read, at least.
 std::uint64_t rows_of(const WorkerRecord& worker);
 // k > 1 where neighboring ranks share one place of the sampler, k by k, and the samplers have as

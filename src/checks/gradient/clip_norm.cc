@@ -41,6 +41,8 @@ constexpr std::uint64_t kSureOfNorm = 2;  // records in a row
 constexpr std::uint64_t kSureOfNone = 5;
 constexpr double kEuclidean = 2;
 constexpr double kBelowL1 = 4;  // times the L2 norm: an L1 norm is more, a largest element less
+constexpr const char* kOwnSteps =
+    "Ranks take steps of their own, each clipped by its own norm, and average their parameters.";
 constexpr const char* kNone =
     "No norm of all of the model's gradients was seen: torch's clip_grad_norm_ was not called.";
 constexpr const char* kAnyType =
@@ -243,6 +245,10 @@ class ClipNorm final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     const auto& workers = context.record.workers;
+    if (context.averaging.interval() > 0) {
+      log.retract(&kClipNorm);  // of steps before that was known
+      return log.cannot(&kClipNorm, kOwnSteps);
+    }
     if (std::ranges::none_of(workers, has_norm)) return log.cannot(&kClipNorm, kNone);
     if (!context.alone()) compare_workers(context, log);
     if (context.complete() && !context.alone()) compare_clipping(context, log);

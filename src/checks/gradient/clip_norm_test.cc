@@ -181,6 +181,18 @@ TEST(ClipNorm, TheirOwnGradientsNormIsOneFromBeforeTheReduction) {
   }
 }
 
+TEST(ClipNorm, OfStepsBetweenTwoAveragesIsEachRanksOwn) {
+  const Watched w = played(60, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.number = {.window = 0, .unreduced = r.step};
+      set(x, Kind::kClipNorm, x.grad_norm);
+      for (StateHash& s : x.states) s.value += r.step % 4 == 0 ? 0 : x.rank;
+    }
+  });
+  EXPECT_EQ(w.ids(), Ids{"no-reduction"});
+  EXPECT_EQ(w.check("clip-norm").state, CheckRecord::State::kNotPossible);
+}
+
 TEST(ClipNorm, WhatAProgramSaysIsHeldAgainstTheReducedGradientTwice) {
   const auto said = [](double early, double late) {
     Watched w = played(60, [&](WorkerRecord& x, StepRecord& r) {

@@ -63,8 +63,31 @@ TEST(Nonfinite, AnOverflowThatTheLossScalerLeftOutIsInformation) {
       x.optimizer_step -= 1;
     });
     w.play(6, 9, [](WorkerRecord& x) { x.optimizer_step -= 1; });
-    expect(w, "nonfinite-gradient", {.severity = scaled ? Severity::kInfo : Severity::kWarning});
+    expect(w, "nonfinite-gradient", {.severity = Severity::kInfo});
+    EXPECT_EQ(number_of(w.first(), "steps_left_out"), 1);
   }
+}
+
+// Loss scaling by hand over master weights: only the parameters tell that a step was left out.
+TEST(Nonfinite, StepsThatLeftTheParametersAloneAreInformationOnceTheNextIsFinite) {
+  const auto by_hand = [](std::uint64_t last, bool moves, bool one_rank) {
+    Watched w;
+    w.diagnoser.hello(who(0, 0), {"host", {{"optimizer", "unknown"}}, {}});
+    w.play(0, last, [=](StepRecord& r) {
+      const bool left_out = r.step % 10 == 4;
+      const std::uint64_t before = r.step % 10 == 5 && !moves ? 1 : 0;
+      for (WorkerRecord& x : r.workers) {
+        x.optimizer_step = 0;
+        x.states = {{1, StateHash::Kind::kParameters, r.step - before}};
+      }
+      if (left_out) spoil(r.workers[one_rank ? 3 : (r.step / 10) % 8]);
+    });
+    return w.first().severity;
+  };
+  EXPECT_EQ(by_hand(4, false, false), Severity::kWarning) << "not known yet";
+  EXPECT_EQ(by_hand(79, false, false), Severity::kInfo);
+  EXPECT_EQ(by_hand(79, true, false), Severity::kWarning) << "they moved";
+  EXPECT_EQ(by_hand(79, false, true), Severity::kWarning) << "always one rank";
 }
 
 TEST(Nonfinite, StepsThatAreLeftOutForEverAreCritical) {

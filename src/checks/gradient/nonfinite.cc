@@ -2,19 +2,22 @@
 // **nonfinite-gradient, nonfinite-loss.** Steps in a row are one episode, and its ranks are those
 // of its first step: what others show later came through the parameters. All ranks at once, after
 // a step in which all were finite, means that parameters or the reduction brought it. Where the
-// optimizer took no step, all ranks skipped it together: a warning, or for gradients information
-// where a loss scaler is known (fact `grad_scaler`), for looking for its factor is its business. A
-// count of steps that was never above 0 says so only in the first 16 records. Where no optimizer is
-// known (fact `optimizer`) and none was ever counted, a gradient is a warning, for it may have been
-// skipped. More than 16 such steps in a row are critical again. A norm that was not read is not a
-// non-finite one.
+// optimizer took no step, all ranks skipped it together: a warning; of a gradient, information with
+// the count once the next step was finite, and at once where a loss scaler is known (fact
+// `grad_scaler`), for looking for its factor is its business. Not where it was one rank alone, six
+// times. A count of steps that was never above 0 says so only in the first 16 records. Where no
+// optimizer is known (fact `optimizer`) and none was ever counted, the hashes of the parameters
+// tell: until then a gradient is a warning, for it may have been skipped. More than 16 such steps
+// in a row are critical again. A norm that was not read is not a non-finite one.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/hash.h"
 #include "checks/engine/rules.h"
@@ -24,6 +27,11 @@ namespace {
 
 // Records in which a loss scaler looks for its first factor.
 constexpr std::uint64_t kScalerSearch = 16;
+constexpr std::uint64_t kAlone = 6;  // times that one rank was: then it is that rank
+constexpr std::size_t kKeysMax = 64;
+constexpr const char* kByDesign =
+    "Nothing, where steps are left out by design (a loss scaler that looks for its factor, a guard "
+    "on all ranks).";
 
 struct NotFinite {
   enum class Step : std::uint8_t { kTaken, kLeftOut, kUnknown };
@@ -33,6 +41,7 @@ struct NotFinite {
   std::size_t ranks_not_finite = 0;
   std::optional<std::uint64_t> nonfinite_elements;
   bool all_at_once = false;  // and finite one record before
+  std::optional<std::uint64_t> steps_left_out;
   Step step = Step::kTaken;
 
   std::string optimizer_step() const {
@@ -48,6 +57,7 @@ struct NotFinite {
                                       field("ranks_not_finite", &NotFinite::ranks_not_finite),
                                       field("nonfinite_elements", &NotFinite::nonfinite_elements),
                                       field("all_at_once", &NotFinite::all_at_once),
+                                      field("steps_left_out", &NotFinite::steps_left_out),
                                       field("optimizer_step", &NotFinite::optimizer_step)};
 };
 
@@ -97,7 +107,7 @@ class Nonfinite : public Rule {
                });
     const Ranks now = blame_where(context, [&](const WorkerRecord& w) { return broken(w); }).ranks;
     if (now.empty()) {
-      running_ = false;
+      if (std::exchange(running_, false)) ends(context, log);
     } else {
       if (!running_) begin(context, now);
       skipped_ = skipped_ && ++length_ <= kScalerSearch && maybe_skipped(context);
@@ -116,6 +126,7 @@ class Nonfinite : public Rule {
 
   void begin(const StepContext& context, Ranks ranks) {
     running_ = true;
+    began_with_ = parameters_of(context.record);
     skipped_ = true;
     length_ = 0;
     blame_.everyone = ranks.size() == context.workers();
@@ -123,16 +134,77 @@ class Nonfinite : public Rule {
     sudden_ = blame_.everyone && healthy_before_ && context.workers() > 1;
   }
 
-  void report(const StepContext& context, const Ranks& now, SignalLog& log) const {
+  // Steps in which the same ranks were first, so far.
+  struct Episodes {
+    std::uint64_t first_step = 0;
+    std::uint64_t left_out = 0;  // episodes in which the optimizer took no step,
+    std::uint64_t steps = 0;     // of so many steps
+    bool taken = false;          // it did in another
+  };
+  using Parameters = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
+
+  // Hashes by rank and what it is of.
+  static Parameters parameters_of(const StepRecord& record) {
+    Parameters out;
+    for (const WorkerRecord& w : record.workers) {
+      for (const StateHash& s : w.states) {
+        if (s.kind == StateHash::Kind::kParameters)
+          out[{w.rank, mix64(s.group + s.shard)}] = s.value;
+      }
+    }
+    return out;
+  }
+
+  // Whether each rank has some parameters that are what they were when the episode began, and none
+  // that are not.
+  bool stood_still(const StepRecord& record) const {
+    Ranks still;
+    for (const auto& [of, value] : parameters_of(record)) {
+      const auto before = began_with_.find(of);
+      if (before == began_with_.end()) continue;
+      if (before->second != value) return false;
+      insert(still, of.first);
+    }
+    return still.size() == record.workers.size();
+  }
+
+  void ends(const StepContext& context, SignalLog& log) {
+    Episodes& all = episodes_[last_.key()];
+    all.taken = all.taken || !skipped_;
+    const bool known = last_.step == NotFinite::Step::kLeftOut || stood_still(context.record);
+    if (check_ == &kNonfiniteLoss || all.taken || !known) return;
+    ++all.left_out;
+    all.steps += length_;
+    const bool alone = episodes_.size() == 1 && last_.first_ranks.size() == 1 &&
+                       context.workers() > 1 && all.left_out >= kAlone;
+    NotFinite seen = last_;
+    seen.step = NotFinite::Step::kLeftOut;
+    seen.steps_left_out = all.steps;
+    log.forget(check_, key_of(seen));
+    Signal signal = sighting(check_, last_step_, blame_, 1, std::move(seen));
+    signal.first_step = all.first_step;
+    signal.severity = alone ? Severity::kWarning : Severity::kInfo;
+    if (!alone) signal.remedy = kByDesign;
+    log.add(std::move(signal));
+  }
+
+  void report(const StepContext& context, const Ranks& now, SignalLog& log) {
     NotFinite seen{.what = check_ == &kNonfiniteLoss ? "loss" : "gradient",
                    .first_ranks = blame_.ranks,
                    .ranks_not_finite = now.size(),
                    .all_at_once = sudden_,
                    .step = step_of(context)};
     if (check_ == &kNonfiniteGradient) seen.nonfinite_elements = nonfinite_elements(context.record);
+    if (episodes_.size() >= kKeysMax) episodes_.clear();
+    const Episodes& before =
+        episodes_.try_emplace(seen.key(), Episodes{.first_step = context.record.step})
+            .first->second;
+    last_ = seen;
+    last_step_ = context.record.step;
     Signal signal = sighting(check_, context, blame_, sudden_ ? 0.8 : 1, std::move(seen));
-    const bool overflow =
-        check_ == &kNonfiniteGradient && !context.roster.fact("grad_scaler").empty();
+    const bool scaler = !context.roster.fact("grad_scaler").empty();
+    const bool went_well = before.left_out > 0 && before.left_out + 1 < kAlone;
+    const bool overflow = check_ == &kNonfiniteGradient && (scaler || went_well);
     if (skipped_) signal.severity = overflow ? Severity::kInfo : Severity::kWarning;
     log.add(std::move(signal));
   }
@@ -168,6 +240,10 @@ class Nonfinite : public Rule {
   bool skipped_ = false;  // the optimizer took no step in this episode so far, as far as known
   bool counted_ = false;  // some worker's optimizer took a step
   Blame blame_;
+  NotFinite last_;                              // of this episode
+  std::uint64_t last_step_ = 0;                 // of it
+  Parameters began_with_;                       // that episode
+  std::map<std::uint64_t, Episodes> episodes_;  // by the key of the evidence
   PerWorker<std::uint64_t> optimizer_steps_;
 };
 

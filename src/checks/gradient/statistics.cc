@@ -5,8 +5,9 @@
 // the last step at which it still deviated, of all others that of the last alarm. Where every
 // rank reads again and again samples of its own that it has read before (one batch that is
 // overfitted, shards that are never dealt anew), lasting differences are no fault: they are one
-// finding, information. Not so an outlier of 6 deviations or more, single events, and other token
-// counts. Samples are known by their rows, up to 65,536 of them; beyond that the rule is off.
+// finding, information; so are they where batches are used several times in a row. Not so an
+// outlier of 6 deviations or more, single events, and other token counts. Samples are known by
+// their rows, up to 65,536 of them; beyond that the rule is off.
 
 #include <algorithm>
 #include <cmath>
@@ -16,8 +17,10 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/hash.h"
 #include "checks/data/token_shares.h"
 #include "checks/engine/rules.h"
+#include "checks/engine/sampling.h"
 #include "checks/gradient/deviation.h"
 #include "detect/statistics.h"
 
@@ -37,6 +40,8 @@ constexpr const char* kOtherTokens =
     "Compare the labels of one batch on these ranks with those of the others: are prompts and "
     "padding masked alike, and are batches of the same lengths?";
 constexpr std::size_t kRowsKnown = 65536;
+constexpr double kReplays = 0.25;  // of so many recent records: a batch counts several times
+constexpr double kRecent = 16;
 constexpr std::uint64_t kOwnAgain = 5;  // records of nothing but a rank's own samples of before
 
 Check check_of(const Alarm& alarm) {
@@ -110,6 +115,7 @@ bool all_distinct(std::span<const Batch> batches) {
 class StaticData {
  public:
   void see(const StepContext& context) {
+    follow_replays(context);
     if (lost_) return;
     bool own_again = true;
     for (const WorkerRecord& w : context.record.workers) {
@@ -124,9 +130,34 @@ class StaticData {
     if (lost_) reader_.clear();
   }
 
-  bool is_static() const { return !lost_ && own_again_.length >= kOwnAgain; }
+  bool is_static() const {
+    return replays_ >= kReplays || (!lost_ && own_again_.length >= kOwnAgain);
+  }
 
  private:
+  // Where the loader dealt it, or what it holds: a program may perturb what it uses again.
+  static std::uint64_t place_of_batch(const WorkerRecord& w, const Batch& batch) {
+    const std::uint64_t* place = w.fingerprint_of(FingerprintKind::kDataBatch);
+    if (place != nullptr) {
+      return mix64(*place + mix64(value_of(w, FingerprintKind::kDataPass)) + data_of(w));
+    }
+    return batch.known && !batch.degenerate() ? batch.set : 0;
+  }
+
+  // All workers compute on their batches of the step before once more.
+  void follow_replays(const StepContext& context) {
+    bool replays = !context.batches.empty();
+    for (std::size_t i = 0; i < context.batches.size(); ++i) {
+      const std::uint64_t now = place_of_batch(context.record.workers[i], context.batches[i]);
+      std::uint64_t& last = last_[context.record.workers[i].replica];
+      replays = replays && now != 0 && now == last;
+      last = now;
+    }
+    replays_ += ((replays ? 1 : 0) - replays_) / kRecent;
+  }
+
+  PerWorker<std::uint64_t> last_;                            // the batch before
+  double replays_ = 0;                                       // their share of recent records
   std::unordered_map<std::uint64_t, std::uint32_t> reader_;  // replica by row
   Streak own_again_;
   bool lost_ = false;

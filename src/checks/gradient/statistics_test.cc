@@ -85,6 +85,26 @@ TEST(Statistics, OfDataThatNeverChangeLastingDifferencesAreOneInformation) {
   EXPECT_EQ(of_static_data({near}, true).severity, Severity::kWarning) << "too far for that";
 }
 
+// Adversarial training that uses each batch four times.
+TEST(Statistics, OfBatchesThatAreReplayedLastingDifferencesAreInformation) {
+  const auto replayed = [](std::uint64_t times) {
+    Watched w;
+    const auto again = [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        HealthyRun::read(x, w.run.drawn(r.step, x.replica, 42, 0));  // perturbed
+        set(x, Kind::kDataBatch, r.step / times);
+      }
+    };
+    w.play(0, 39, again);
+    StepRecord record = w.run.step(40);
+    again(record);
+    w.feed(record, {alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3})});
+    return w.first().severity;
+  };
+  EXPECT_EQ(replayed(4), Severity::kInfo);
+  EXPECT_EQ(replayed(1), Severity::kWarning);
+}
+
 TEST(Statistics, NamesRankStatisticAndNumbers) {
   Alarm a = alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3});
   a.ratio = 2.02;

@@ -365,15 +365,21 @@ class Reduction final : public Rule {
       log.needs(&kReductionScale, 1, "The norm was off once, as by chance.");
     }
     if (!off || (name.empty() && !again)) return;
+    // Compression loses norm on purpose, and a hook of the program's may make anything of it, at
+    // times a number that looks like a mistake.
+    const std::string hook = context.roster.fact("communication_hook");
+    const bool named = !name.empty() && (hook.empty() || again);
     Scaled seen{.factor = ratio,
                 .factor_error = ratio * error,
-                .factor_is = name,
+                .factor_is = named ? name : "",
                 .reduced_norm = reduced,
                 .mean_norm = r.mean_norm};
     Signal signal =
-        sighting(&kReductionScale, context, of_all(r), name.empty() ? 0.6 : 0.9, std::move(seen));
-    // Compression of gradients loses norm on purpose.
-    if (name.empty()) signal.severity = Severity::kWarning;
+        sighting(&kReductionScale, context, of_all(r), named ? 0.9 : 0.6, std::move(seen));
+    if (!named) signal.severity = hook.empty() ? Severity::kWarning : Severity::kInfo;
+    if (!named && !hook.empty()) {
+      signal.remedy = fmt::format("Nothing, where the communication hook {} is meant to.", hook);
+    }
     log.add(std::move(signal));
   }
 

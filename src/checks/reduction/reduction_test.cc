@@ -209,6 +209,22 @@ TEST(ReductionScale, AnyOtherFactorMustBeSeenTwice) {
   EXPECT_TRUE(other.findings().empty());
 }
 
+TEST(ReductionScale, WhatAHookOfTheProgramsMakesIsInformation) {
+  const auto by_hook = [](double factor) {
+    Watched w;
+    w.diagnoser.hello(who(0, 0), {.facts = {{"communication_hook", "sign_votes"}}});
+    w.play(0, 26, [=](StepRecord& r) { scale(r, factor); });
+    return w.first();
+  };
+  EXPECT_EQ(by_hook(3).severity, Severity::kInfo);
+  EXPECT_NE(by_hook(3).remedy.find("sign_votes"), std::string::npos) << by_hook(3).remedy;
+  EXPECT_EQ(by_hook(8).severity, Severity::kCritical) << "it has left out the division";
+  Watched w;
+  w.diagnoser.hello(who(0, 0), {.facts = {{"communication_hook", "top_k"}}});
+  w.play(0, 60, [](StepRecord& r) { scale(r, 5 + static_cast<double>(r.step) / 8); });
+  EXPECT_EQ(w.first().severity, Severity::kInfo) << "8 times once, on its way";
+}
+
 TEST(ReductionScale, LeavesRoundingAndUncertaintyAlone) {
   expect_quiet(played(100, [](StepRecord& r) { scale(r, 1.09); }));
   expect_quiet(played(100, [](StepRecord& r) {

@@ -14,7 +14,8 @@
 // that was seen to change; where no optimizer of torch's steps and nothing changes, nothing is
 // known (`not-possible`). Where other parts change, a layer is named that stood still for two
 // rounds and had a gradient in each of their steps: without an optimizer that holds it that is
-// said, and where its learning rate is 0 it is information; of so many such layers that their names
+// said, and where its learning rate is 0, or the program took its gradient away before the
+// optimizer's step, it is information; of so many such layers that their names
 // do not fit into 1,024 bytes, nothing is said of the rest. A layer of one element is left alone:
 // programs hold scalars at a bound (CLIP's `logit_scale`). Hashes cannot tell that most elements
 // stand still: for that a sample (8 parameters of 16 bits in the optimizer, 512 elements of each
@@ -70,17 +71,19 @@ std::string sentence(const NothingChanged& seen, const Who& who) {
 }
 
 struct LayersUnchanged {
-  enum class Why : std::uint8_t { kUnknown, kHeldByNone, kRateIsZero };
+  enum class Why : std::uint8_t { kUnknown, kHeldByNone, kRateIsZero, kGradientTaken };
 
   std::string layers_standing;  // the first names
   std::uint64_t groups_unchanged = 0;
   Why why = Why::kUnknown;
 
   std::string cause() const {
-    constexpr const char* kNames[] = {"unknown", "no optimizer holds them", "learning rate 0"};
+    constexpr const char* kNames[] = {"unknown", "no optimizer holds them", "learning rate 0",
+                                      "no gradient at the optimizer's step"};
     return kNames[static_cast<std::size_t>(why)];
   }
-  std::uint64_t key() const { return why == Why::kRateIsZero ? 1 : 0; }
+  bool was_meant() const { return why == Why::kRateIsZero || why == Why::kGradientTaken; }
+  std::uint64_t key() const { return was_meant() ? 1 : 0; }
   static constexpr std::tuple kFields{field("layers_standing", &LayersUnchanged::layers_standing),
                                       field("groups_unchanged", &LayersUnchanged::groups_unchanged),
                                       field("cause", &LayersUnchanged::cause)};
@@ -89,7 +92,8 @@ struct LayersUnchanged {
 std::string sentence(const LayersUnchanged& seen, const Who& who) {
   constexpr const char* kWhy[] = {", though gradients came there",
                                   ": no optimizer holds their parameters",
-                                  ": the learning rate of their parameter group is 0"};
+                                  ": the learning rate of their parameter group is 0",
+                                  ": the program took their gradients away before the step"};
   return fmt::format("{} took optimizer steps that left layer{} {} as before{}", who.words(),
                      seen.groups_unchanged == 1 ? "" : "s", seen.layers_standing,
                      kWhy[static_cast<std::size_t>(seen.why)]);
@@ -145,16 +149,23 @@ struct Told {
       : asked(roster.revision()),
         resting(roster.fact_of(rank, "layers_at_rest")),
         unheld(roster.fact_of(rank, "layers_of_no_optimizer")),
-        scalars(roster.fact_of(rank, "layers_of_one_element")) {}
+        scalars(roster.fact_of(rank, "layers_of_one_element")),
+        taken(roster.fact_of(rank, "layers_without_gradient")) {}
   // Whether its learning rate is 0, or it is a scalar, which may lie at a bound of the program's.
   bool may_rest(const std::string& name) const {
-    return resting.cut || scalars.cut || resting.contains(name) || scalars.contains(name);
+    return resting.cut || scalars.cut || taken.cut || resting.contains(name) ||
+           scalars.contains(name) || taken.contains(name);
+  }
+  // Whether that alone is known of it.
+  bool rests(const std::string& name) const {
+    return resting.contains(name) || taken.contains(name);
   }
 
   std::uint64_t asked = ~std::uint64_t{0};  // the roster's revision
   Listed resting;
   Listed unheld;
   Listed scalars;
+  Listed taken;  // gradients that came are gone when the optimizer steps
 };
 
 // Optimizer steps with a learning rate above zero, on gradients that are not zero, after which
@@ -242,7 +253,7 @@ class NoProgress final : public Rule {
         const Told& told = told_of(context, worker);
         if (told.may_rest(name)) own.rests(g.id);
         const StillParameters::Layer* layer = own.still_layer(g.id);
-        const bool rests = told.resting.contains(name);
+        const bool rests = told.rests(name);
         if (layer == nullptr || (own.rested(*layer) && !rests)) continue;
         since = std::min(since, layer->first_step);
         explained = explained && (!layer->sharded || told.unheld.contains(name));
@@ -270,7 +281,11 @@ class NoProgress final : public Rule {
     const Listed unheld(context.roster.fact_of(ranks.front(), "layers_of_no_optimizer"));
     const bool held_by_none = std::ranges::all_of(
         layers.names, [&](const std::string& name) { return unheld.contains(name); });
-    const auto why = rests ? kRateIsZero : held_by_none ? kHeldByNone : kUnknown;
+    const Listed resting(context.roster.fact_of(ranks.front(), "layers_at_rest"));
+    const bool rate_is_zero = std::ranges::any_of(
+        layers.names, [&](const std::string& name) { return resting.contains(name); });
+    const auto rest = rate_is_zero ? kRateIsZero : kGradientTaken;
+    const auto why = rests ? rest : held_by_none ? kHeldByNone : kUnknown;
     Signal signal =
         sighting(&kNoProgress, context, blame_of(context, ranks), 0.9,
                  LayersUnchanged{first_names(layers.names, kNamesShown, std::identity{}),

@@ -91,7 +91,8 @@ Ids standing_layer(double norm, std::uint64_t steps, std::string* title = nullpt
   });
   if (title != nullptr && !w.ids().empty()) {
     *title = w.first().title;
-    EXPECT_EQ(w.first().severity, fact == "layers_at_rest" ? Severity::kInfo : Severity::kWarning);
+    const bool meant = fact == "layers_at_rest" || fact == "layers_without_gradient";
+    EXPECT_EQ(w.first().severity, meant ? Severity::kInfo : Severity::kWarning);
   }
   return w.ids();
 }
@@ -140,6 +141,8 @@ TEST(NoProgress, LayersThatNothingIsToMoveAreToldApart) {
   EXPECT_NE(title.find("is 0"), std::string::npos) << title;
   EXPECT_EQ(standing_layer(0.5, 80, &title, "layers_of_no_optimizer"), Ids{"no-progress"});
   EXPECT_NE(title.find("no optimizer holds"), std::string::npos) << title;
+  EXPECT_EQ(standing_layer(0.5, 80, &title, "layers_without_gradient"), Ids{"no-progress"});
+  EXPECT_NE(title.find("took their gradients away"), std::string::npos) << title;
   EXPECT_TRUE(standing_layer(0.5, 200, nullptr, "layers_of_one_element").empty());
   EXPECT_TRUE(standing_layer(0.5, 200, nullptr, "layers_at_rest", "a, b... (2000 bytes)").empty())
       << "a list that was cut";

@@ -316,6 +316,21 @@ TEST(Settings, EvaluationInTrainingModeMovesBatchNormOfARank) {
 
 // ---- sampler
 
+TEST(Sampler, OfOtherDataSetsNeedNotFit) {
+  const auto apart = [](bool data) {
+    return played(3, [=](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        set(x, Kind::kSamplerSeed, 42 + x.rank % 2);
+        if (data) set(x, Kind::kDataLength, 4096 + 512 * (x.rank % 2));
+      }
+    });
+  };
+  EXPECT_EQ(apart(false).ids(), Ids{"sampler-mismatch"});
+  const Watched w = apart(true);
+  EXPECT_EQ(w.check("sampler-mismatch").state, State::kNotPossible);
+  for (const Finding& f : w.findings()) EXPECT_NE(f.check, "sampler-mismatch");
+}
+
 TEST(Sampler, EpochsAreComparedWithinAPass) {
   // one step into its next pass already
   expect_quiet(played(9, [](StepRecord& r) {

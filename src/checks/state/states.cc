@@ -51,8 +51,8 @@ constexpr const char* kOutsideRemedy =
     "Put the modules that they belong to into the model before that is wrapped or sharded, or wrap "
     "them too; or reduce their gradients by hand before every step.";
 constexpr const char* kOwnBuffers =
-    "FSDP2 keeps each rank's own buffers: use synchronized BatchNorm, or average them before the "
-    "model is evaluated or saved.";
+    "Nothing broadcasts buffers here: use synchronized BatchNorm, or average them before the model "
+    "is evaluated or saved.";
 
 using Kind = StateHash::Kind;
 
@@ -216,6 +216,11 @@ class States final : public Rule {
       return log.cannot(text.check, "No two ranks hold the same shard.");
     }
     log.checked(text.check);
+    if (kind == Kind::kParameters && left_alike(context.record)) {
+      // What the first step moved looked apart: no optimizer had left anything yet.
+      if (looks_ == 1) log.forget(&kParameterDesync, key_of(OtherCopies{kind}));
+      return;
+    }
     if (kind == Kind::kOutside) follow_copies(context.record);
     if (all_equal(context.record)) return;
     for (const std::uint32_t shard : shards) {
@@ -227,6 +232,13 @@ class States final : public Rule {
       report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
              context.roster, log);
     }
+  }
+
+  // A program may move parameters for a forward pass, each rank its own way, and take that back
+  // before the optimizer's step: what that leaves is equal.
+  static bool left_alike(const StepRecord& record) {
+    const Split left = split(record, FingerprintKind::kAsStepped);
+    return left.known == record.workers.size() && !left.differs();
   }
 
   // What no reduction takes may be each rank's own by design (shards of an embedding, experts):
@@ -323,7 +335,8 @@ class States final : public Rule {
     if (kind == Kind::kFrozen) signal.remedy = kBase;
     if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
     if (kind == Kind::kOutside) signal.remedy = kOutsideRemedy;
-    if (kind == Kind::kBuffers && roster.fact("wrapper") == "FSDP2") {
+    const bool own = roster.fact("wrapper") == "FSDP2" || roster.fact("broadcast_buffers") == "no";
+    if (kind == Kind::kBuffers && own) {
       signal.severity = Severity::kInfo;  // nothing broadcasts them there
       signal.remedy = kOwnBuffers;
     }
@@ -404,6 +417,7 @@ constinit const CheckInfo kBufferDesync{
     .make = make<States>,
 };
 
+constexpr FingerprintKind kParameterDesyncKinds[] = {FingerprintKind::kAsStepped};
 constexpr Check kParameterDesyncExplains[] = {&kNonfiniteGradient, &kNonfiniteLoss, &kRankOutlier,
                                               &kPairTooSimilar,    &kTooConsistent, &kLossEvent,
                                               &kBufferDesync};
@@ -426,6 +440,7 @@ constinit const CheckInfo kParameterDesync{
     .resembles = "pytorch/pytorch#69031",
     .precedence = 260,
     .explains = kParameterDesyncExplains,
+    .fingerprints = kParameterDesyncKinds,
     .sets_apart = true,
     .suspects = suspects_of_one_layer,
     .make = make<States>,

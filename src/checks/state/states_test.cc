@@ -88,6 +88,40 @@ TEST(States, CopiesThatSomeShareAreCounted) {
   EXPECT_EQ(text_of(w.first(), "copies_alike"), "0-3; 4-7");
 }
 
+// Noise of each rank's own for the forward pass, that is taken back before the optimizer's step.
+TEST(States, ParametersThatAreAlikeWhereTheOptimizerLeftThemAreInSync) {
+  const auto noisy = [](std::uint32_t apart, bool all_told) {
+    return played(9, [=](StepRecord& r) {
+      for (WorkerRecord& w : r.workers) {
+        for (StateHash& s : w.states) {
+          if (s.kind == StateHash::Kind::kParameters) s.value += w.rank;
+        }
+        if (r.step > 0 && (all_told || w.rank > 0)) {
+          set(w, Kind::kAsStepped, r.step + (w.rank == apart ? 1000 : 0));
+        }
+      }
+    });
+  };
+  const Watched alike = noisy(99, true);
+  expect_quiet(alike);
+  EXPECT_EQ(alike.check("parameter-desync").state, CheckRecord::State::kPassed);
+  EXPECT_EQ(noisy(3, true).ids(), Ids{"parameter-desync"});
+  EXPECT_EQ(noisy(99, false).ids(), Ids{"parameter-desync"});
+}
+
+TEST(States, BuffersThatTheProgramDoesNotBroadcastAreInformation) {
+  Watched w;
+  w.hello([](std::uint32_t) { return WorkerFacts{.facts = {{"broadcast_buffers", "no"}}}; });
+  w.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      for (StateHash& s : x.states) {
+        if (s.kind == StateHash::Kind::kBuffers) s.value += x.rank;
+      }
+    }
+  });
+  expect(w, "buffer-desync", {.severity = Severity::kInfo});
+}
+
 TEST(States, BuffersAreAWarning) {
   Watched w = played(9, [](WorkerRecord& x) { x.states[1].value += x.rank; });
   expect(w, "buffer-desync", {.severity = Severity::kWarning});

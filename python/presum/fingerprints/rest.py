@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that a program moves for a forward pass, and back before the optimizer's step."""
+
+from __future__ import annotations
+
+import torch
+
+from presum._core import StateKind
+from presum.fingerprints.families import KIND, WORD, LateValues
+from presum.fingerprints.states import StateSchedule, queue_on_device
+
+
+class RestingParameters:
+    """Whether parameters are hashed where the optimizer has left them. Where the program has
+    written to them since, what they were is told beside it: noise of each rank's own that is taken
+    back (SAM, weight noise) leaves them equal on all ranks."""
+
+    def __init__(self, states: StateSchedule, device: torch.device, *, sees_steps: bool) -> None:
+        """``sees_steps``: those of the optimizers that move the parameters."""
+        self._states = states
+        self._sees_steps = sees_steps
+        self._device = device
+        self._turn = -1
+        self._marks: list[object] = []  # when that turn's were hashed
+        self._left: list[object] = []  # by the last optimizer step
+        self._moves = True  # the program; before its second step that is not known
+        self._hash: tuple[int, int | torch.Tensor] | None = None  # after the step, for which turn
+
+    def stands(self, turn: int) -> bool:
+        """A forward pass of the turn begins. Whether what was hashed before in this turn stands:
+        the parameters were moved since."""
+        marks = self._states.marks()
+        if self._sees_steps and self._turn == turn and self._marks != marks:
+            return True
+        if self._left:
+            self._moves = self._left != marks or (self._moves and turn > 1)
+        self._turn, self._marks = turn, marks
+        return False
+
+    def values(self) -> LateValues:
+        """Of the turn that has begun."""
+        moved = bool(self._left) and self._left != self._marks
+        if not moved or self._hash is None or self._hash[0] != self._turn:
+            return []
+        return [(KIND["as_stepped"], self._hash[1])]
+
+    def stepped(self, turn: int) -> None:
+        """The optimizer has, and this turn is the next."""
+        self._left = self._states.marks()
+        self._turn = -1
+        found = self._hash_of(turn) if self._moves else None
+        self._hash = None if found is None else (turn, found)
+
+    def _hash_of(self, turn: int) -> int | torch.Tensor | None:
+        """One number of all that is hashed then. None where ranks hold parts of it."""
+        total: int | torch.Tensor = 0
+        for late in queue_on_device(self._states.due(StateKind.PARAMETERS, turn), self._device):
+            if any(state.shard for state in late.states):
+                return None
+            values = late.values
+            total = total + (values.sum() if isinstance(values, torch.Tensor) else sum(values))
+        on_device = isinstance(total, torch.Tensor) and not total.is_cpu
+        return total if on_device else int(total) & WORD
