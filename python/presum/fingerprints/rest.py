@@ -21,17 +21,19 @@ class RestingParameters:
         self._sees_steps = sees_steps
         self._device = device
         self._turn = -1
-        self._marks: list[object] = []  # when that turn's were hashed
+        self._waits = False  # what was hashed, for the end of its step
+        self._marks: list[object] = []  # when it was
         self._left: list[object] = []  # by the last optimizer step
         self._moves = True  # the program; before its second step that is not known
         self._hash: tuple[int, int | torch.Tensor] | None = None  # after the step, for which turn
 
     def stands(self, turn: int) -> bool:
-        """A forward pass of the turn begins. Whether what was hashed before in this turn stands:
+        """A forward pass of the turn begins. Whether what was hashed before in this step stands:
         the parameters were moved since."""
         marks = self._states.marks()
-        if self._sees_steps and self._turn == turn and self._marks != marks:
+        if self._sees_steps and self._waits and self._marks != marks:
             return True
+        self._waits = True
         if self._left:
             self._moves = self._left != marks or (self._moves and turn > 1)
         self._turn, self._marks = turn, marks
@@ -44,10 +46,14 @@ class RestingParameters:
             return []
         return [(KIND["as_stepped"], self._hash[1])]
 
+    def taken(self) -> None:
+        """The step has ended, and has what was hashed."""
+        self._waits = False
+
     def stepped(self, turn: int) -> None:
         """The optimizer has, and this turn is the next."""
         self._left = self._states.marks()
-        self._turn = -1
+        self._waits = False
         found = self._hash_of(turn) if self._moves else None
         self._hash = None if found is None else (turn, found)
 

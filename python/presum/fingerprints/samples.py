@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -159,10 +159,10 @@ class BatchFinder:
 
 
 def _of_one_loader(known: list[KnownRow]) -> list[KnownRow]:
-    """Those of the loader that dealt most: a sample that is evaluated on as well has equal rows."""
-    loaders = Counter(id(one.batch.of.loader) for one in known)
-    most = max(loaders, key=loaders.__getitem__)
-    return [one for one in known if id(one.batch.of.loader) == most]
+    """Those of the loader that dealt the first: of a batch only the first rows may be known, and a
+    later one may also be in a batch that was evaluated on."""
+    loader = known[0].batch.of.loader
+    return [one for one in known if one.batch.of.loader is loader]
 
 
 def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:

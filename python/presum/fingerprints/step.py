@@ -353,6 +353,7 @@ class StepFingerprints:
     def take(self, rows: Sequence[MicroBatchSamples]) -> TakenFingerprints:
         """What belongs to the step that ends; ``rows`` of its micro-batches."""
         self._precision.end()
+        self._rest.taken()
         if rows:
             self._families.call("data", self._inputs.step_ends)
         values = self._values + next((micro.values for micro in rows if micro.values), [])

@@ -24,6 +24,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -170,7 +171,18 @@ class Contradictions {
     for (const WorkerRecord& w : record.workers) {
       const std::uint64_t* draws = w.fingerprint_of(FingerprintKind::kForwardDraws);
       if (draws != nullptr) draws_[w.rank] = *draws;
+      follow_generators(w);
     }
+  }
+
+  void follow_generators(const WorkerRecord& w) {
+    States now{};
+    for (std::size_t i = 0; i < now.size(); ++i) now[i] = value_of(w, kGenerators[i]);
+    const States* before = states_.find(w.rank);
+    for (std::size_t i = 0; before != nullptr && i < now.size(); ++i) {
+      if (now[i] != (*before)[i]) moves_.set(i);
+    }
+    states_[w.rank] = now;
   }
 
   // Members with equal rows. One step that is alike by chance does not count where others are not.
@@ -202,15 +214,23 @@ class Contradictions {
            cosine_of(record, first, i) < kAlike;
   }
 
-  // The generators were in one state.
-  static bool draws_alike(const WorkerRecord& a, const WorkerRecord& b) {
-    using enum FingerprintKind;
-    if (a.fingerprint_of(kRngTorch) == nullptr) return false;
-    return std::ranges::all_of(std::array{kRngTorch, kRngDevice, kRngNumpy, kRngPython},
-                               [&](auto kind) { return value_of(a, kind) == value_of(b, kind); });
+  // Generators that are in use were in one state.
+  bool draws_alike(const WorkerRecord& a, const WorkerRecord& b) const {
+    if (a.fingerprint_of(FingerprintKind::kRngTorch) == nullptr) return false;
+    for (std::size_t i = 0; i < kGenerators.size(); ++i) {
+      if (moves_[i] && value_of(a, kGenerators[i]) != value_of(b, kGenerators[i])) return false;
+    }
+    return true;
   }
 
-  PerWorker<std::uint64_t> draws_;  // of its forward pass, by rank
+  static constexpr std::array kGenerators = {
+      FingerprintKind::kRngTorch, FingerprintKind::kRngDevice, FingerprintKind::kRngNumpy,
+      FingerprintKind::kRngPython};
+  using States = std::array<std::uint64_t, kGenerators.size()>;
+
+  PerWorker<States> states_;                  // of its generators, in the record before
+  std::bitset<kGenerators.size()> moves_{1};  // some did, or it is torch's
+  PerWorker<std::uint64_t> draws_;            // of its forward pass, by rank
   std::map<Ranks, Seen> groups_;
 };
 

@@ -155,15 +155,13 @@ class Nonfinite : public Rule {
     return out;
   }
 
-  // Whether each rank has some parameters that are what they were when the episode began, and none
-  // that are not.
+  // Whether each rank has some parameters that are what they were when the episode began. A layer
+  // whose hash is another one may have been hashed in another part.
   bool stood_still(const StepRecord& record) const {
     Ranks still;
     for (const auto& [of, value] : parameters_of(record)) {
       const auto before = began_with_.find(of);
-      if (before == began_with_.end()) continue;
-      if (before->second != value) return false;
-      insert(still, of.first);
+      if (before != began_with_.end() && before->second == value) insert(still, of.first);
     }
     return still.size() == record.workers.size();
   }
@@ -172,9 +170,9 @@ class Nonfinite : public Rule {
     Episodes& all = episodes_[last_.key()];
     all.taken = all.taken || !skipped_;
     const bool known = last_.step == NotFinite::Step::kLeftOut || stood_still(context.record);
-    if (check_ == &kNonfiniteLoss || all.taken || !known) return;
-    ++all.left_out;
-    all.steps += length_;
+    if (check_ == &kNonfiniteLoss || all.taken || (!known && all.left_out == 0)) return;
+    all.left_out += known ? 1 : 0;
+    all.steps += known ? length_ : 0;
     const bool alone = episodes_.size() == 1 && last_.first_ranks.size() == 1 &&
                        context.workers() > 1 && all.left_out >= kAlone;
     NotFinite seen = last_;

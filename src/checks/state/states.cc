@@ -50,6 +50,9 @@ constexpr const char* kWatchedRemedy =
 constexpr const char* kOutsideRemedy =
     "Put the modules that they belong to into the model before that is wrapped or sharded, or wrap "
     "them too; or reduce their gradients by hand before every step.";
+constexpr std::uint64_t kEqualFor = 30;  // records: each part was hashed after it
+constexpr const char* kOwnState =
+    "Nothing, where the optimizer keeps values of each rank's own: parameters stayed equal.";
 constexpr const char* kOwnBuffers =
     "Nothing broadcasts buffers here: use synchronized BatchNorm, or average them before the model "
     "is evaluated or saved.";
@@ -174,6 +177,7 @@ class States final : public Rule {
       return;
     }
     compare_clocks(context, log);
+    follow_own_state(context.record, log);
     for (const StateText& text : kStateTexts) {
       const bool apart = averaged_ && std::ranges::find(kAveraged, text.kind) != kAveraged.end();
       apart ? log.cannot(text.check, kApart) : compare(context, text.kind, log);
@@ -232,6 +236,20 @@ class States final : public Rule {
       report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
              context.roster, log);
     }
+  }
+
+  // State that differs and moves no parameter apart is each rank's own by design: what SAM keeps of
+  // the gradients that it climbed by.
+  void follow_own_state(const StepRecord& record, SignalLog& log) {
+    if (!state_differs_ || own_state_) return;
+    const auto shards = shards_of(record, Kind::kParameters);
+    const bool apart = std::ranges::any_of(
+        shards, [&](auto shard) { return !differing(record, Kind::kParameters, shard).empty(); });
+    if (apart && !left_alike(record)) state_differs_ = false, parameters_differ_ = true;
+    if (shards.empty() || apart || parameters_differ_) return;
+    if (++equal_since_ < kEqualFor) return;
+    own_state_ = true;
+    log.forget(&kStateDesync, key_of(OtherCopies{Kind::kOptimizer}));
   }
 
   // A program may move parameters for a forward pass, each rank its own way, and take that back
@@ -333,6 +351,11 @@ class States final : public Rule {
     Signal signal = sighting(text_of(kind).check, step, std::move(blame),
                              kind == Kind::kParameters ? 0.99 : 0.95, std::move(seen));
     if (kind == Kind::kFrozen) signal.remedy = kBase;
+    state_differs_ = state_differs_ || (kind == Kind::kOptimizer && !parameters_differ_);
+    if (kind == Kind::kOptimizer && own_state_) {
+      signal.severity = Severity::kInfo;
+      signal.remedy = kOwnState;
+    }
     if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
     if (kind == Kind::kOutside) signal.remedy = kOutsideRemedy;
     const bool own = roster.fact("wrapper") == "FSDP2" || roster.fact("broadcast_buffers") == "no";
@@ -364,9 +387,13 @@ class States final : public Rule {
   bool averaged_ = false;         // parameters are, at equal distances
   bool joined_ = false;           // some worker had no input at some step
   Agreement watched_{kUnwatched};
-  Agreement steps_{2};   // numbers of optimizer steps
-  bool lags_ = false;    // they differ now
-  bool lagged_ = false;  // or ever did, two records in a row
+  Agreement steps_{2};              // numbers of optimizer steps
+  bool lags_ = false;               // they differ now
+  bool lagged_ = false;             // or ever did, two records in a row
+  bool state_differs_ = false;      // of optimizers
+  bool parameters_differ_ = false;  // since then
+  std::uint64_t equal_since_ = 0;   // records since then in which they did not
+  bool own_state_ = false;
   std::uint64_t last_step_ = 0;
   std::size_t workers_ = 0;  // in the last record
 };

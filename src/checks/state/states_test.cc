@@ -162,6 +162,21 @@ TEST(States, OfTheOptimizerAndOfWhatIsWatchedMustMatch) {
   }
 }
 
+// What SAM keeps of the gradients that it climbed by.
+TEST(States, AnOptimizersOwnStateThatMovesNoParameterApartIsInformation) {
+  const auto kept = [](bool moves) {
+    return played(60, [=](StepRecord& r) {
+      also(r, StateHash::Kind::kOptimizer, 6);
+      if (!moves || r.step < 8) return;
+      for (StateHash& s : r.workers[6].states) {
+        if (s.kind == StateHash::Kind::kParameters && r.step % 5 == 0) s.value += 1;
+      }
+    });
+  };
+  expect(kept(false), "state-desync", {.severity = Severity::kInfo});
+  EXPECT_EQ(kept(true).first().severity, Severity::kCritical);
+}
+
 TEST(States, AnOptimizersStateAfterOtherNumbersOfStepsIsAnotherOne) {
   Watched w = played(90, [](StepRecord& r) {
     if (r.step >= 4) r.workers[6].optimizer_step -= 1;
