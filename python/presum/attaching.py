@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from presum._core import Observer, __version__, canonical_name, check_ids
@@ -552,8 +551,6 @@ def _target_facts(
     }
     if scaler is not None and scaler.is_enabled():
         facts["grad_scaler"] = type(scaler).__name__
-    if isinstance(target.wrapper, DistributedDataParallel):
-        facts["broadcast_buffers"] = "yes" if target.wrapper.broadcast_buffers else "no"
     return facts
 
 

@@ -113,7 +113,7 @@ class LateStates(NamedTuple):
 
 class StateSchedule:
     """Which tensors are hashed when: all at the first step, then one slice after the other, and the
-    smallest parameter always; of an optimizer's state one slice from the second step on."""
+    smallest parameter and buffer always; of an optimizer's state one slice from the second step on."""
 
     def __init__(
         self,
@@ -132,6 +132,9 @@ class StateSchedule:
         spacing = max(1, len(parameters) // SENTINELS)
         self._sentinels = parameters[::spacing]
         self._smallest = _smallest(parameters)
+        self._smallest_buffer = _smallest(
+            [held.tensor if held.where == "_buffers" else _none for held in buffers]
+        )
         self._as_stepped: list[tuple[int, int, int]] | None = None
         self._writes_after_steps = True  # the program; of its first step it is not known yet
         self._values: list[torch.Tensor | int | None] = []
@@ -156,8 +159,9 @@ class StateSchedule:
             return
         count = len(self._parameters if of is StateKind.PARAMETERS else self._buffers)
         indices: Sequence[int] = _slice(step, number, count)
-        if of is StateKind.PARAMETERS and self._smallest is not None:
-            indices = sorted({*indices, self._smallest})
+        smallest = self._smallest if of is StateKind.PARAMETERS else self._smallest_buffer
+        if smallest is not None:
+            indices = sorted({*indices, smallest})
         for index in indices:
             held = (
                 self._parameters[index]
@@ -289,10 +293,17 @@ def _block(tensor: torch.Tensor) -> torch.Tensor | None:
     return block
 
 
-def _smallest(parameters: Sequence[weakref.ref[nn.Parameter]]) -> int | None:
-    """The first of those with the fewest elements; None where there is none."""
+def _none() -> None:
+    """In the place of what is not meant."""
+
+
+def _smallest(tensors: Sequence[Callable[[], torch.Tensor | None]]) -> int | None:
+    """The first of those with the fewest elements; None where there is none. A counter (of batches,
+    say) is none."""
     sizes = [
-        (p.numel(), index) for index, held in enumerate(parameters) if (p := held()) is not None
+        (x.numel(), index)
+        for index, held in enumerate(tensors)
+        if (x := held()) is not None and x.is_floating_point()
     ]
     return min(sizes)[1] if sizes else None
 

@@ -359,16 +359,19 @@ class Reduction final : public Rule {
     const double ratio = reduced / r.mean_norm;
     const bool off = std::abs(ratio - 1) > std::max(kScaleOff, kSigmas * error);
     const bool again = off && last_ratio_ > 0 && is_multiple(ratio, last_ratio_);
+    // Compression loses norm on purpose, and a hook of the program's may make anything of it, at
+    // times a number that looks like a mistake.
+    const std::string hook = context.roster.fact("communication_hook");
+    if (off && last_ratio_ > 0 && !again && !hook.empty() && !std::exchange(varies_, true)) {
+      log.forget(&kReductionScale, key_of(Scaled{}));
+    }
     last_ratio_ = off ? ratio : 0;
     const std::string name = factor_name(ratio, workers);
     if (off && name.empty() && !again) {
       log.needs(&kReductionScale, 1, "The norm was off once, as by chance.");
     }
     if (!off || (name.empty() && !again)) return;
-    // Compression loses norm on purpose, and a hook of the program's may make anything of it, at
-    // times a number that looks like a mistake.
-    const std::string hook = context.roster.fact("communication_hook");
-    const bool named = !name.empty() && (hook.empty() || again);
+    const bool named = !name.empty() && !varies_;
     Scaled seen{.factor = ratio,
                 .factor_error = ratio * error,
                 .factor_is = named ? name : "",
@@ -393,6 +396,7 @@ class Reduction final : public Rule {
   PerWorker<std::uint64_t> unreduced_;  // steps so far
   bool by_other_means_ = false;         // is what was said
   std::uint64_t unreduced_since_ = ~std::uint64_t{0};
+  bool varies_ = false;    // from one look at it to the next
   double last_ratio_ = 0;  // of a reduced norm that was off; 0: it was not
 };
 

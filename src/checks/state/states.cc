@@ -50,6 +50,8 @@ constexpr const char* kWatchedRemedy =
 constexpr const char* kOutsideRemedy =
     "Put the modules that they belong to into the model before that is wrapped or sharded, or wrap "
     "them too; or reduce their gradients by hand before every step.";
+constexpr std::size_t kParts = 25;       // that are hashed in turn
+constexpr std::uint64_t kJoined = 2;     // times: then it is a habit
 constexpr std::uint64_t kEqualFor = 30;  // records: each part was hashed after it
 constexpr const char* kOwnState =
     "Nothing, where the optimizer keeps values of each rank's own: parameters stayed equal.";
@@ -178,6 +180,7 @@ class States final : public Rule {
     }
     compare_clocks(context, log);
     follow_own_state(context.record, log);
+    follow_buffers(context.record, log);
     for (const StateText& text : kStateTexts) {
       const bool apart = averaged_ && std::ranges::find(kAveraged, text.kind) != kAveraged.end();
       apart ? log.cannot(text.check, kApart) : compare(context, text.kind, log);
@@ -250,6 +253,25 @@ class States final : public Rule {
     if (++equal_since_ < kEqualFor) return;
     own_state_ = true;
     log.forget(&kStateDesync, key_of(OtherCopies{Kind::kOptimizer}));
+  }
+
+  // Buffers that a program averages now and then, as timm does before it evaluates: the same part
+  // of them differed, and is equal again.
+  void follow_buffers(const StepRecord& record, SignalLog& log) {
+    std::set<std::uint64_t>& apart = buffers_apart_[looks_ % kParts];
+    const Groups differ = differing(record, Kind::kBuffers, 0);
+    bool joined = false;
+    for (const StateHash& s : record.workers.front().states) {
+      if (s.kind != Kind::kBuffers) continue;
+      if (!differ.contains(s.group)) {
+        joined = apart.erase(s.group) > 0 || joined;
+      } else if (apart.size() < kGroups) {
+        apart.insert(s.group);
+      }
+    }
+    if (joined && ++rejoined_ == kJoined) {
+      log.forget(&kBufferDesync, key_of(OtherCopies{Kind::kBuffers}));
+    }
   }
 
   // A program may move parameters for a forward pass, each rank its own way, and take that back
@@ -358,9 +380,9 @@ class States final : public Rule {
     }
     if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
     if (kind == Kind::kOutside) signal.remedy = kOutsideRemedy;
-    const bool own = roster.fact("wrapper") == "FSDP2" || roster.fact("broadcast_buffers") == "no";
-    if (kind == Kind::kBuffers && own) {
-      signal.severity = Severity::kInfo;  // nothing broadcasts them there
+    const bool own = roster.fact("wrapper") == "FSDP2";  // nothing broadcasts them there
+    if (kind == Kind::kBuffers && (own || rejoined_ >= kJoined)) {
+      signal.severity = Severity::kInfo;
       signal.remedy = kOwnBuffers;
     }
     // All of it is hashed at step 0, and then within a round; of optimizers' state half of that,
@@ -387,9 +409,11 @@ class States final : public Rule {
   bool averaged_ = false;         // parameters are, at equal distances
   bool joined_ = false;           // some worker had no input at some step
   Agreement watched_{kUnwatched};
-  Agreement steps_{2};              // numbers of optimizer steps
-  bool lags_ = false;               // they differ now
-  bool lagged_ = false;             // or ever did, two records in a row
+  Agreement steps_{2};   // numbers of optimizer steps
+  bool lags_ = false;    // they differ now
+  bool lagged_ = false;  // or ever did, two records in a row
+  std::array<std::set<std::uint64_t>, kParts> buffers_apart_;
+  std::uint64_t rejoined_ = 0;      // times that some were equal again
   bool state_differs_ = false;      // of optimizers
   bool parameters_differ_ = false;  // since then
   std::uint64_t equal_since_ = 0;   // records since then in which they did not
