@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Practices that look like mistakes and are right, and beside each the nearest mistake
+(docs/quiet.md)."""
+
+from __future__ import annotations
+
+from right import data, gradients
+
+RIGHT = {program.name: program for program in (*data.PROGRAMS, *gradients.PROGRAMS)}
+FAULTS = {program.name: program for program in (*data.FAULTS, *gradients.FAULTS)}
+
+
+def one_of_each(programs: dict[str, data.Program]) -> list[str]:
+    """The first of each kind."""
+    kinds: dict[str, str] = {}
+    for name, program in programs.items():
+        kinds.setdefault(program.kind, name)
+    return [*kinds.values()]

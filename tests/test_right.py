@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Practices that look like mistakes are quiet, and the mistakes beside them are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from right import FAULTS, RIGHT, one_of_each
+
+import presum
+
+OF_TIME = {"slow-rank", "slow-node", "data-starved", "periodic-stall", "gradual-slowing", "stall"}
+FEW = [*one_of_each(RIGHT), *one_of_each(FAULTS)]
+OTHERS = [name for name in (*RIGHT, *FAULTS) if name not in FEW]
+Findings = Callable[[str], list[Any]]
+
+
+@pytest.fixture(scope="module")
+def few(launch: Any) -> Findings:
+    return findings_of(launch("right", 2, *FEW).out)
+
+
+@pytest.fixture(scope="module")
+def others(launch: Any) -> Findings:
+    return findings_of(launch("right", 2, *OTHERS).out)
+
+
+def findings_of(out: Any) -> Findings:
+    return lambda name: [f for f in presum.load(out / name).findings if f.check not in OF_TIME]
+
+
+def judge(name: str, found: list[Any]) -> None:
+    if name in RIGHT:
+        assert [f.title for f in found if f.severity != "info"] == []
+        return
+    checks = {check for f in found for check in (f.check, *f.also)}
+    assert FAULTS[name].finds in checks, [f.title for f in found]
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_one_of_each_kind(name: str, few: Findings) -> None:
+    judge(name, few(name))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", OTHERS)
+def test_all_others(name: str, others: Findings) -> None:
+    judge(name, others(name))
