@@ -140,8 +140,9 @@ std::string sentence(const Deviation& seen, const Who& who) {
   using enum detect::Alarm::Kind;
   if (seen.of_static_data) {
     const bool alike = seen.kind == kPairSimilar || seen.kind == kTooConsistent;
-    return fmt::format("{} {}, as may be where each rank uses the same samples again and again",
-                       who.words(), alike ? "were lastingly alike" : "differed lastingly");
+    return fmt::format(
+        "{} {}, as may be where each rank has samples of its own and uses them again", who.words(),
+        alike ? "were lastingly alike" : "differed lastingly");
   }
   switch (seen.kind) {
     case kPairSimilar:
