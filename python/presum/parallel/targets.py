@@ -253,7 +253,8 @@ def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
         raise ValueError('presum.attach: mode="manual" is for a module that nobody else reduces')
     if not dist.is_initialized():
         raise ValueError("presum.attach: call torch.distributed.init_process_group first")
-    parameters = _trainable(model)
+    # A GAN may switch all of a network off while another trains.
+    parameters = _trainable(model) or dict(model.named_parameters())
     return Target(
         wrapper=model,
         module=model,

@@ -5,9 +5,10 @@
 // the last step at which it still deviated, of all others that of the last alarm. Where every
 // rank reads again and again samples of its own that it has read before (one batch that is
 // overfitted, shards that are never dealt anew), lasting differences are no fault: they are one
-// finding, information; so are they where batches are used several times in a row. Not so an
-// outlier of 6 deviations or more, single events, and other token counts. Samples are known by
-// their rows, up to 65,536 of them; beyond that the rule is off.
+// finding, information; so are they where batches are used several times in a row, and a largest
+// element that is less than 1.5 standard deviations off by itself. Not so an outlier of 6
+// deviations or more, single events, and other token counts. Samples are known by their rows, up to
+// 65,536 of them; beyond that the rule is off.
 
 #include <algorithm>
 #include <cmath>
@@ -40,6 +41,10 @@ constexpr const char* kOtherTokens =
     "Compare the labels of one batch on these ranks with those of the others: are prompts and "
     "padding masked alike, and are batches of the same lengths?";
 constexpr std::size_t kRowsKnown = 65536;
+constexpr double kPeakOfData = 1.5;  // standard deviations: how sparse samples are differs as much
+constexpr const char* kOtherPeaks =
+    "Nothing, where ranks explore or read data of different kinds: losses, norms and directions do "
+    "not tell them apart.";
 constexpr double kReplays = 0.25;  // of so many recent records: a batch counts several times
 constexpr double kRecent = 16;
 constexpr std::uint64_t kOwnAgain = 5;  // records of nothing but a rank's own samples of before
@@ -220,6 +225,10 @@ class Statistics final : public Rule {
                          alarm.statistic == Statistic::kDirection && !seen.of_static_data &&
                          !signal.everyone && !alarm.high;
     signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
+    if (alarm.statistic == Statistic::kPeak && std::abs(alarm.effect) < kPeakOfData) {
+      signal.severity = Severity::kInfo;
+      signal.remedy = kOtherPeaks;
+    }
     if (signal.check == &kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
     const bool samples = std::ranges::all_of(context.batches, &Batch::known);
     if (signal.check == &kPairTooSimilar && samples) signal.remedy = kUnlikeData;

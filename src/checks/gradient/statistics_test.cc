@@ -105,6 +105,20 @@ TEST(Statistics, OfBatchesThatAreReplayedLastingDifferencesAreInformation) {
   EXPECT_EQ(replayed(1), Severity::kWarning);
 }
 
+TEST(Statistics, APeakThatIsALittleHigherAloneIsInformation) {
+  const auto severity = [](Statistic of, double effect) {
+    Watched w;
+    Alarm raised = alarm(Alarm::Kind::kOutlier, of, {3});
+    raised.effect = effect;
+    w.play(0, 23);
+    w.feed(w.run.step(24), {raised});
+    return w.first().severity;
+  };
+  EXPECT_EQ(severity(Statistic::kPeak, 1), Severity::kInfo);
+  EXPECT_EQ(severity(Statistic::kPeak, 3), Severity::kWarning);
+  EXPECT_EQ(severity(Statistic::kNorm, 1), Severity::kWarning);
+}
+
 TEST(Statistics, NamesRankStatisticAndNumbers) {
   Alarm a = alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3});
   a.ratio = 2.02;
