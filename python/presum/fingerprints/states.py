@@ -113,7 +113,8 @@ class LateStates(NamedTuple):
 
 class StateSchedule:
     """Which tensors are hashed when: all at the first step, then one slice after the other, and the
-    smallest parameter and buffer always; of an optimizer's state one slice from the second step on."""
+    smallest parameter and buffer always; of an optimizer's state one slice from the second step
+    on."""
 
     def __init__(
         self,
