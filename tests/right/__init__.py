@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
-from right import data, gradients
+from right import data, gradients, inputs, optimization, precision, samplers
+from right.run import Program
 
-RIGHT = {program.name: program for program in (*data.PROGRAMS, *gradients.PROGRAMS)}
-FAULTS = {program.name: program for program in (*data.FAULTS, *gradients.FAULTS)}
+MODULES = (data, gradients, inputs, samplers, optimization, precision)
+RIGHT = {program.name: program for module in MODULES for program in module.PROGRAMS}
+FAULTS = {program.name: program for module in MODULES for program in module.FAULTS}
 
 
-def one_of_each(programs: dict[str, data.Program]) -> list[str]:
+def one_of_each(programs: dict[str, Program]) -> list[str]:
     """The first of each kind."""
     kinds: dict[str, str] = {}
     for name, program in programs.items():

@@ -51,11 +51,13 @@ class Run:
         self.watch(model, optimizer)
         return model, optimizer
 
-    def watch(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def watch(self, model: nn.Module, optimizer: Optimizer, **options: Any) -> Monitor:
         torch.manual_seed(100 + self.rank)
         self.models.append(model)
         record = presum.Record(quiet=True)
-        self.monitors.append(presum.attach(model, optimizer=optimizer, run=self.out, record=record))
+        monitor = presum.attach(model, optimizer=optimizer, run=self.out, record=record, **options)
+        self.monitors.append(monitor)
+        return monitor
 
     def sampler(self, data: Dataset[Any] | None = None) -> DistributedSampler[Any]:
         data = data or self.data
@@ -108,11 +110,12 @@ def train(
 @dataclass(frozen=True)
 class Program:
     """A training. ``kind``: the letter of its practice. ``finds``: the check that finds its
-    mistake; none of a right one."""
+    mistake; none of a right one. ``ranks``: those that it names; any where none are said."""
 
     kind: str
     train: Callable[[Run], None]
     finds: str = ""
+    ranks: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

@@ -90,6 +90,21 @@ TEST(Nonfinite, StepsThatLeftTheParametersAloneAreInformationOnceTheNextIsFinite
   EXPECT_EQ(by_hand(79, false, true), Severity::kWarning) << "always one rank";
 }
 
+TEST(Nonfinite, ALossThatAScaleMadeInfiniteOnAllRanksIsInformationOnceTheNextIsFinite) {
+  const auto infinite = [](bool all) {
+    Watched w = maybe_scaled(true);
+    w.play(0, 4);
+    w.play(5, 5, [&](WorkerRecord& x) {
+      x.loss_nonfinite = all || x.rank == 3;
+      x.optimizer_step -= 1;
+    });
+    w.play(6, 9, [](WorkerRecord& x) { x.optimizer_step -= 1; });
+    return w.first().severity;
+  };
+  EXPECT_EQ(infinite(true), Severity::kInfo);
+  EXPECT_EQ(infinite(false), Severity::kWarning);
+}
+
 TEST(Nonfinite, StepsThatAreLeftOutForEverAreCritical) {
   Watched w = maybe_scaled(true);
   w.play(0, 4);

@@ -5,10 +5,11 @@
 // optimizer took no step, all ranks skipped it together: a warning; of a gradient, information with
 // the count once the next step was finite, and at once where a loss scaler is known (fact
 // `grad_scaler`), for looking for its factor is its business. Not where it was one rank alone, six
-// times. A count of steps that was never above 0 says so only in the first 16 records. Where no
-// optimizer is known (fact `optimizer`) and none was ever counted, the hashes of the parameters
-// tell: until then a gradient is a warning, for it may have been skipped. More than 16 such steps
-// in a row are critical again. A norm that was not read is not a non-finite one.
+// times; of a loss only where it was all ranks'. A count of steps that was never above 0 says so
+// only in the first 16 records. Where no optimizer is known (fact `optimizer`) and none was ever
+// counted, the hashes of the parameters tell: until then a gradient is a warning, for it may have
+// been skipped. More than 16 such steps in a row are critical again. A norm that was not read is
+// not a non-finite one.
 
 #include <fmt/format.h>
 
@@ -170,7 +171,9 @@ class Nonfinite : public Rule {
     Episodes& all = episodes_[last_.key()];
     all.taken = all.taken || !skipped_;
     const bool known = last_.step == NotFinite::Step::kLeftOut || stood_still(context.record);
-    if (check_ == &kNonfiniteLoss || all.taken || (!known && all.left_out == 0)) return;
+    // Of a loss it may be one rank's batch: not so where a scale was too high for all.
+    const bool may_be_data = check_ == &kNonfiniteLoss && !blame_.everyone;
+    if (may_be_data || all.taken || (!known && all.left_out == 0)) return;
     all.left_out += known ? 1 : 0;
     all.steps += known ? length_ : 0;
     const bool alone = episodes_.size() == 1 && last_.first_ranks.size() == 1 &&

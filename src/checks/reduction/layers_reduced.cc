@@ -15,7 +15,6 @@ namespace {
 
 using Layers = std::vector<const LayerReduction*>;
 
-constexpr double kScaleTolerance = 0.1;
 constexpr double kOff = 0.03;      // of the mean's size: 16-bit sums round by less
 constexpr double kOthers = 8;      // times the layer in the middle
 constexpr double kEqual = 0.02;    // two layers' factors
@@ -269,15 +268,16 @@ bool layers_differ(const StepContext& context) {
   return off > 0 && exact(context) > 0;
 }
 
-bool is_multiple(double ratio, double factor) {
-  return std::abs(ratio / factor - 1) < kScaleTolerance;
+bool is_multiple(double ratio, double factor, double within) {
+  return std::abs(ratio / factor - 1) < within;
 }
 
-std::string factor_name(double factor, double workers) {
+std::string factor_name(double factor, double workers, double within) {
   if (factor < 1e-6) return "nothing came out";
-  if (is_multiple(factor, workers)) return "the sum instead of the mean";
-  if (is_multiple(factor, 1 / workers)) return "the mean divided by the world size once more";
-  if (is_multiple(factor, workers * workers)) return "the sum times the world size";
+  if (is_multiple(factor, workers, within)) return "the sum instead of the mean";
+  if (is_multiple(factor, 1 / workers, within))
+    return "the mean divided by the world size once more";
+  if (is_multiple(factor, workers * workers, within)) return "the sum times the world size";
   return {};
 }
 

@@ -13,9 +13,11 @@ namespace presum::checks {
 std::string layers_apart(const StepContext& context);
 // Whether some layers came out as the mean and others did not: the norm of all is no factor then.
 bool layers_differ(const StepContext& context);
-// Whether a norm's ratio is the factor, but for what a compression of gradients does.
-bool is_multiple(double ratio, double factor);
+// What a compression of gradients takes from a norm, at most.
+inline constexpr double kScaleTolerance = 0.1;
+// Whether a norm's ratio is the factor, within so much of it.
+bool is_multiple(double ratio, double factor, double within = kScaleTolerance);
 // What such a multiple of the mean comes from; empty for a factor without a name.
-std::string factor_name(double factor, double workers);
+std::string factor_name(double factor, double workers, double within = kScaleTolerance);
 
 }  // namespace presum::checks

@@ -42,6 +42,7 @@ namespace {
 constexpr const char* kNotRead =
     "No rank read a reduced gradient (it is read at the first step and every 25th).";
 constexpr double kScaleOff = 0.1;
+constexpr double kNamedWithin = 0.02;  // of a factor, beside three errors of the ratio
 constexpr double kSigmas = 6;
 constexpr double kSameNorm = 1e-6;  // relative: of one sum, over one loss scale
 
@@ -362,11 +363,13 @@ class Reduction final : public Rule {
     // Compression loses norm on purpose, and a hook of the program's may make anything of it, at
     // times a number that looks like a mistake.
     const std::string hook = context.roster.fact("communication_hook");
-    if (off && last_ratio_ > 0 && !again && !hook.empty() && !std::exchange(varies_, true)) {
+    const double within = std::min(kScaleTolerance, kNamedWithin + 3 * error);
+    const std::string name = factor_name(ratio, workers, within);
+    const bool varies = off && last_ratio_ > 0 && (!again || name.empty());
+    if (varies && !hook.empty() && !std::exchange(varies_, true)) {
       log.forget(&kReductionScale, key_of(Scaled{}));
     }
     last_ratio_ = off ? ratio : 0;
-    const std::string name = factor_name(ratio, workers);
     if (off && name.empty() && !again) {
       log.needs(&kReductionScale, 1, "The norm was off once, as by chance.");
     }

@@ -199,6 +199,15 @@ TEST(ReductionScale, NamesTheFactor) {
   }
 }
 
+TEST(ReductionScale, AFactorThatIsNearANumberByChanceHasNoName) {
+  Watched w = played(25, [](StepRecord& r) {
+    scale(r, 7.2);
+    r.mean_norm_error = r.mean_norm * 0.005;
+  });
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  EXPECT_EQ(text_of(w.first(), "factor_is"), "");
+}
+
 TEST(ReductionScale, AnyOtherFactorMustBeSeenTwice) {
   Watched w = played(24, [](StepRecord& r) { scale(r, 3); });
   EXPECT_TRUE(w.findings().empty());
