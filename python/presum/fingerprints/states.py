@@ -225,9 +225,9 @@ class StateSchedule:
         """Equal for as long as the parameters are not written to, as far as that shows without
         waiting for their device."""
         found: list[object] = [*self._versions()]
-        if self._spans and all(self._spans) and len(self._spans) == len(found):
-            addresses = (p.data_ptr() for p in self._alive())
-            found += map(hash_memory, addresses, self._spans)
+        if self._spans and all(self._spans):
+            plain = (p for p in self._alive() if p.is_cpu and p.is_contiguous())
+            found += [hash_memory(p.data_ptr(), _span(p)) for p in plain]
         return found
 
     def as_stepped(self) -> bool:

@@ -85,6 +85,17 @@ def test_ranks_that_differ_where_the_optimizer_left_them_are_told_apart() -> Non
     assert any(x != y for x, y in pairs)
 
 
+def test_parameters_that_shrink_are_read_as_far_as_they_go() -> None:
+    rank = Rank()
+    rank.step(0, None)
+    for p in rank.model.parameters():
+        p.data = p.data.flatten()[:1].half()
+    assert rank.states.marks() != []
+    for p in rank.model.parameters():
+        p.data = p.data.expand(1 << 20)
+    assert rank.states.marks() != []
+
+
 @pytest.mark.parametrize("move", [add_noise, put_other_memory])
 def test_what_was_hashed_before_a_second_forward_of_a_step_stands(move: Move) -> None:
     rank = Rank()
