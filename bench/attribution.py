@@ -21,7 +21,8 @@ from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.hooks import Hook, OptimizerHook, OutputHook
 
 CYCLE = 50  # recorded steps after which everything that is sampled has been done
-BACKGROUND_THREADS = ("presum-aggregator", "presum-sender")
+# The first until it has found the other ranks.
+BACKGROUND_THREADS = ("presum", "presum-aggregator", "presum-sender")
 GRADIENTS = "gradients"
 LOSSES = "losses"
 

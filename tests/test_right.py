@@ -16,9 +16,7 @@ FEW = [*one_of_each(RIGHT), *one_of_each(FAULTS)]
 OTHERS = [name for name in (*RIGHT, *FAULTS) if name not in FEW]
 # Right, and still called inconsistent, each with what is not known.
 STILL_ALARM = {
-    "hard_half_of_a_batch": "that the loader dealt more rows than the model was given",
-    "buckets_of_ranks": "where a pass of an endless batch sampler over a rank's own bucket ends",
-    "own_probes": "that gradients which differ by a millionth differ by more than rounding",
+    "own_probes_of_little_weight": "that losses which differ by a ten-thousandth are not rounded",
     "shards_drawn_again": "that shards are drawn with replacement, by rows alone",
 }
 Findings = Callable[[str], list[Any]]

@@ -16,7 +16,7 @@ from typing import Any
 from experiments.command import WORKERS, exit_code_of, make_parser, whole_number
 from experiments.launch import WorkerError, run_workers
 from faults import null, table, ways
-from faults.catalogue import FAULTS, choose
+from faults.catalogue import choose
 from faults.fault import Fault
 from faults.judge import judge
 from faults.plan import MIN_WORKERS, MINORITY_WORKERS, Case, Plan
@@ -69,14 +69,14 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser("python -m faults", _DESCRIPTION, _EXAMPLES)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
+    parser.add_argument(
         "--faults",
         type=_names,
         default=[],
         metavar="LIST",
         help="comma-separated names or rows (default all)",
     )
+    what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--null", type=whole_number, metavar="N", help="instead: N long runs without a fault"
     )
@@ -171,12 +171,12 @@ def _ways(options: argparse.Namespace) -> int:
         raise UserError(f"--ways {unknown[0]}: there are {', '.join(WAYS)}")
     tried = []
     for way in chosen:
-        faults = [ways.in_way(f, way) for f in FAULTS if not f.variant]
+        faults = [ways.in_way(f, way) for f in choose(options.faults) if not f.variant]
         possible = [f for f in faults if f.runs_with(MINORITY_WORKERS)]
         goes = [f.case for f in possible if ways.can_be_injected(f)]
         folder, broken = _train_what_goes(goes, options)
         broken |= {f.case for f in possible} - {*goes}
-        plain = next(folder / f.case.folder for f in possible if f.case not in broken)
+        plain = next((folder / f.case.folder for f in possible if f.case not in broken), folder)
         for fault in possible:
             run, outcome = plain, None
             if fault.case not in broken:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -24,6 +25,17 @@ def sharded(model: nn.Module, part: str, method: str) -> Any:
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # of a view, unchanged
     fully_shard(model.get_submodule(part), mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+@contextlib.contextmanager
+def unsharded(model: nn.Module) -> Iterator[None]:
+    """In it FSDP2's parameters are those that its backward passes give gradients to."""
+    sharded = [part for part in model.modules() if isinstance(part, FSDPModule)]
+    for part in sharded:
+        part.unshard()
+    yield
+    for part in sharded:
+        part.reshard()
 
 
 def as_on_rank_0(model: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ WAYS = {
     "lightning": "Lightning",
 }
 OF_OUR_LOOP = ("update", "wrap", "synchronizes")  # methods that a framework has its own of
-NOT_POSSIBLE = "not_possible"
+NOT_POSSIBLE = "not-possible"
 
 
 class Tried(NamedTuple):
@@ -74,6 +74,8 @@ def reason_of(run: Path, check: str) -> str:
     """Why a check was not possible in a run; empty where it was."""
     from presum.loading import load
 
+    if not (run / "presum.db").exists():
+        return ""
     told = load(run).checks
     of = told[(told.check == check) & (told.state == NOT_POSSIBLE)]
     return str(of.reason.iloc[-1]) if len(of) else ""

@@ -76,6 +76,9 @@ enum class FingerprintKind : std::uint32_t {
   kInputSpread = 87,  // their standard deviation; a real number
   kAsStepped = 88,    // its parameters as the optimizer had left them, if they were written since
   kDataShare = 89,    // positions that a data set of the program's own holds: perhaps a share
+  kRowsCut = 90,      // of its loader's batches, which its model was not given
+  kRowsPassedOver = 91,  // likewise, but it was given all of the batch without gradients before
+  kBatchAgain = 92,  // its rows seem to be made of the batch of before: as many, and no new one came
 };
 
 enum class Expectation : std::uint8_t {

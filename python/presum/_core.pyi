@@ -210,6 +210,12 @@ class FingerprintKind(enum.IntEnum):
 
     DATA_SHARE = 89
 
+    ROWS_CUT = 90
+
+    ROWS_PASSED_OVER = 91
+
+    BATCH_AGAIN = 92
+
 class Late:
     """A number that is still on its device: its place."""
 

@@ -103,8 +103,8 @@ class Record:
             says so, in a line and in the RUN, as for every job that stands still; "raise" raises
             :class:`presum.StallError` in every rank's thread, and ends processes that do not get
             to it within 10 s; "exit" ends all ranks with exit code 1.
-        allow: checks, by id, whose findings are a practice of this program, each with the reason:
-            they are information then, and say it (docs/quiet.md).
+        allow: checks, by id, whose findings are a practice of this program, each with the reason,
+            the same on all ranks: they are information then, and say it (docs/quiet.md).
         quiet: print nothing on the terminal.
     """
 

@@ -76,6 +76,9 @@ constexpr FingerprintInfo kKinds[] = {
     {kInputSpread, "input_spread", kNoise, true},
     {kAsStepped, "as_stepped", kNoise, false},
     {kDataShare, "data_share", kNoise, false},
+    {kRowsCut, "rows_cut", kNoise, false},
+    {kRowsPassedOver, "rows_passed_over", kNoise, false},
+    {kBatchAgain, "batch_again", kNoise, false},
 };
 
 }  // namespace

@@ -71,7 +71,7 @@ def own_edges(run: Run) -> None:
     train(model, optimizer, (edges[pick] for pick in picks), loss)
 
 
-def own_probes(run: Run) -> None:
+def own_probes(run: Run, weight: float = 100.0) -> None:
     """A Jacobian's norm by Hutchinson's estimate: each rank draws its own probe vectors."""
     model, optimizer = run.trained()
 
@@ -79,9 +79,14 @@ def own_probes(run: Run) -> None:
         y = net(x.requires_grad_(True))
         probe = torch.randn_like(y)
         (product,) = torch.autograd.grad((y * probe).sum(), x, create_graph=True)
-        return functional.mse_loss(y, x @ run.teacher) + 0.1 * product.square().mean()
+        return functional.mse_loss(y, x @ run.teacher) + weight * product.square().mean()
 
     train(model, optimizer, shared_inputs(), loss)
+
+
+def own_probes_of_little_weight(run: Run) -> None:
+    """The ranks' gradients differ by a ten-thousandth."""
+    own_probes(run, 0.1)
 
 
 def graph_with_equal_targets(run: Run) -> None:
@@ -339,7 +344,7 @@ def programs(kind: str, *trainings: Callable[[Run], None]) -> Iterable[Program]:
 
 
 PROGRAMS = [
-    *programs("A", own_projections, own_edges, own_probes),
+    *programs("A", own_projections, own_edges, own_probes, own_probes_of_little_weight),
     *programs("B", positions_before_tokens, grid_in_each_batch, fixed_classes_and_own_noise),
     *programs("C", sequences_from_one_prompt, small_world, sums_of_digits),
     *programs("F", two_views, four_in_a_row, bags_of_few_instances),

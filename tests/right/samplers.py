@@ -136,7 +136,6 @@ class Threefold(Sampler[int]):
 
     def __init__(self, dataset: Any, num_replicas: int, rank: int) -> None:
         self.dataset, self.num_replicas, self.rank, self.epoch = dataset, num_replicas, rank, 0
-        self.shuffle = True
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -244,6 +243,12 @@ def hard_half_of_a_batch(run: Run) -> None:
             losses = nn.functional.cross_entropy(model(x), y, reduction="none")
         hard = losses.topk(len(x) // 2).indices
         train(model, optimizer, [(x[hard], y[hard])])
+
+
+def first_half_of_a_batch(run: Run) -> None:
+    """The mistake: of every batch the model is given one half."""
+    model, optimizer = run.trained()
+    train(model, optimizer, ((x[:4], y[:4]) for x, y in run.batches()))
 
 
 class OwnHalf(Sampler[int]):
@@ -469,6 +474,7 @@ FAULTS = [
     Program("E", balance_of_one_seed, "duplicate-data", (0, 1)),
     Program("E", copies_in_one_order, "epoch-not-set", (0, 1)),
     Program("G", own_part_divided_again, "data-coverage", (0, 1)),
+    Program("G", first_half_of_a_batch, "data-coverage", (0, 1)),
     Program("G", less_than_the_sampler_says, "data-coverage", (0, 1)),
     Program("H", one_task_is_not_divided, "duplicate-data", (0, 1)),
     Program("H", one_task_is_another, "dataset-mismatch", (0, 1)),

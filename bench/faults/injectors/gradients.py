@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from faults import models
+from faults.methods import unsharded
 from faults.training import Batch, Training
 
 LEAST_FP16 = 2.0**-24
@@ -30,9 +31,10 @@ class ChangedGradient(Training):
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
-        for parameter in self.changed(model):
-            hook = partial(self._changed, parameter)
-            parameter.register_hook(hook)  # type: ignore[no-untyped-call]
+        with unsharded(model):
+            for parameter in self.changed(model):
+                hook = partial(self._changed, parameter)
+                parameter.register_hook(hook)  # type: ignore[no-untyped-call]
         return ddp
 
     def changed(self, model: nn.Module) -> Iterable[nn.Parameter]:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -109,21 +112,24 @@ class ChangingSum(Training):
     """The same sum has other last bits each time, the same on all ranks."""
 
     def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
-        original, self.calls = dist.all_reduce, 0
-
-        def changing(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            work: Any = original(tensor, *args, **kwargs)
-            if work is not None and tensor.is_floating_point():
-                work.wait()
-                self.calls += 1
-                tensor[self.calls % len(tensor) :: 7] *= 1 + 2.0**-22
-            return work
-
-        dist.all_reduce = changing
-        try:
+        names = ("all_reduce", "reduce_scatter_single", "reduce_scatter_tensor")  # DDP's, FSDP2's
+        self.calls = 0
+        with contextlib.ExitStack() as undone:
+            for name in names:
+                if hasattr(dist, name):
+                    changing = partial(self.changing, getattr(dist, name))
+                    undone.enter_context(patch.object(dist, name, changing))
             super().run(folder, tick=tick)
-        finally:
-            dist.all_reduce = original
+
+    def changing(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        work: Any = original(*args, **kwargs)
+        if work is not None:
+            work.wait()
+        total = kwargs.get("output", args[0] if args and work is not None else None)
+        if total is not None and total.is_floating_point():
+            self.calls += 1
+            total[self.calls % len(total) :: 7] *= 1 + 2.0**-22
+        return work
 
 
 class OwnSum(Hooked):

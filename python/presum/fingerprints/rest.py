@@ -24,7 +24,7 @@ class RestingParameters:
         self._waits = False  # what was hashed, for the end of its step
         self._marks: list[object] = []  # when it was
         self._left: list[object] = []  # by the last optimizer step
-        self._moves = True  # the program; before its second step that is not known
+        self._moves: bool | None = None  # the program; before its second step that is not known
         self._hash: tuple[int, int | torch.Tensor] | None = None  # after the step, for which turn
 
     def stands(self, turn: int) -> bool:
@@ -35,7 +35,7 @@ class RestingParameters:
             return True
         self._waits = True
         if self._left:
-            self._moves = self._left != marks or (self._moves and turn > 1)
+            self._moves = bool(self._moves) or self._left != marks
         self._turn, self._marks = turn, marks
         return False
 
@@ -50,11 +50,12 @@ class RestingParameters:
         """The step has ended, and has what was hashed."""
         self._waits = False
 
-    def stepped(self, turn: int) -> None:
-        """The optimizer has, and this turn is the next."""
+    def stepped(self, turn: int, *, recorded: bool) -> None:
+        """The optimizer has, and this turn is the next, and recorded or not."""
         self._left = self._states.marks()
         self._waits = False
-        found = self._hash_of(turn) if self._moves else None
+        asked = recorded and self._moves is not False
+        found = self._hash_of(turn) if asked else None
         self._hash = None if found is None else (turn, found)
 
     def _hash_of(self, turn: int) -> int | torch.Tensor | None:

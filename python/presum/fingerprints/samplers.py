@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a loader draws its samples.
 
-Only attributes are read, where objects keep them; nothing of the user's is called.
+Only attributes are read, where objects keep them; of the user's nothing is called but a ``__len__``
+that computes with these.
 Wrappers of Accelerate, Trainer and Lightning are looked through by the names of their attributes.
 """
 
@@ -17,7 +18,9 @@ from presum.fingerprints.families import KIND, WORD, Values, hash_text
 
 INNER_LOADERS = ("base_dataloader", "base_loader", "dataloader", "loader")
 INNER_SAMPLERS = ("batch_sampler", "sampler", "base_sampler", "_sampler", "generator_sampler")
+REPLICAS = ("num_replicas", "num_processes", "world_size", "data_parallel_size")
 RANDOM = ("Random", "Shuffle")
+PLAIN_NAMES = frozenset(["len", "int", "min", "max", "math", "ceil", "floor", "sum"])
 DEPTH_MAX = 8
 
 
@@ -49,8 +52,8 @@ def describe_sampler(source: Any) -> Description | None:
     names = "(".join(type(part).__name__ for part in chain) + ")" * (len(chain) - 1)
     settings: dict[str, Any] = {
         "epoch": first_kept(chain, ("epoch", "_epoch")),
-        "rank": first_kept(chain, ("rank", "process_index")),
-        "replicas": first_kept(chain, ("num_replicas", "num_processes", "world_size")),
+        "rank": first_kept(chain, ("rank", "process_index", "data_parallel_rank")),
+        "replicas": first_kept(chain, REPLICAS),
         "length": _sampler_length(chain),
         "shuffle": _shuffles(chain),
         "drop_last": _drop_last(chain),
@@ -76,7 +79,9 @@ def _chain(source: Any) -> Iterator[Any]:
         if source is None:
             return
         yield source
-        source = first_kept([source], (*INNER_SAMPLERS, "_distributed"))
+        stages = kept(source, "pipeline")  # of WebDataset
+        inner = first_kept([source], (*INNER_SAMPLERS, "_distributed"))
+        source = stages[0] if inner is None and isinstance(stages, list) and stages else inner
 
 
 def kept(thing: Any, name: str) -> Any:
@@ -105,7 +110,9 @@ def _shuffles(chain: list[Any]) -> bool | None:
     names = [base.__name__ for base in type(chain[-1]).__mro__]
     if "SequentialSampler" in names:
         return False
-    return True if any(word in name for name in names for word in RANDOM) else None
+    random = any(word in name for name in names for word in RANDOM)
+    takes_epoch = hasattr(type(chain[-1]), "set_epoch")  # of no use if it did not
+    return True if random or takes_epoch else None
 
 
 def _drop_last(chain: list[Any]) -> int | None:
@@ -124,7 +131,20 @@ def _sampler_length(chain: list[Any]) -> int | None:
     length = first_kept([sampler], ("num_samples", "_num_samples", "total_size"))
     if isinstance(length, int):
         return length
+    return _own_length(sampler) if len(chain) > 1 else None
+
+
+def _own_length(sampler: Any) -> int | None:
+    """What a ``__len__`` of the program's own says, where it computes with what the sampler keeps
+    and nothing else: another may draw, or wait for other ranks."""
+    code = getattr(getattr(type(sampler), "__len__", None), "__code__", None)
+    if code is None:
+        return None
+    held = getattr(sampler, "__dict__", {})
+    used = set(code.co_names) - PLAIN_NAMES
+    if any(name not in held or callable(held[name]) for name in used):
+        return None
     try:
-        return len(sampler) if len(chain) > 1 else None
-    except Exception:  # of the program's own, or there is none
+        return len(sampler)
+    except Exception:
         return None

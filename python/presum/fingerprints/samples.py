@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from presum._core import RowMatcher
-from presum.fingerprints.families import Families, Values
+from presum.fingerprints.families import KIND, Families, Values
 from presum.fingerprints.loaders import LOADER_EVENTS, LOADERS_MAX, Batch, Loader
 from presum.fingerprints.samplers import DEPTH_MAX, Description, inner_loader
 
@@ -34,6 +34,7 @@ class SampleOrigin(NamedTuple):
     batch: Batch | None
     indices: tuple[int, ...]
     rows: Sequence[KnownRow] = ()
+    again: bool = False  # the program made them of the batch that was trained on before
 
 
 class ForwardState(NamedTuple):
@@ -41,6 +42,7 @@ class ForwardState(NamedTuple):
 
     offered: int  # batches that loaders had handed out by then
     trains: bool  # the model's mode
+    looked_at: int  # rows that it was given without gradients since the last of them
 
 
 class BatchGuess(NamedTuple):
@@ -69,6 +71,7 @@ class BatchFinder:
         self._batches: dict[int, Batch] = {}  # that the matcher knows
         self._offered = 0  # batches so far
         self._guessed = 0  # batches offered before the last guess
+        self._looked_at = 0  # rows, of the last batch
         self._queue: deque[Batch] = deque(maxlen=QUEUE_MAX)
         self._loaders: deque[Loader] = deque(self._given, maxlen=LOADERS_MAX)
         self._by_hash = False
@@ -80,6 +83,7 @@ class BatchFinder:
         if self._given and loader not in self._given:
             return
         self._offered += 1
+        self._looked_at = 0
         if torch.is_grad_enabled() and loader not in self._loaders:
             self._loaders.append(loader)
         self._families.call("data", self._keep, batch)
@@ -87,7 +91,12 @@ class BatchFinder:
             self._queue.append(batch)
 
     def now(self) -> ForwardState:
-        return ForwardState(self._offered, self._trains())
+        return ForwardState(self._offered, self._trains(), self._looked_at)
+
+    def looks_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is given these without gradients."""
+        given = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.dim())
+        self._looked_at += next((x.shape[0] for x in given), 0)
 
     def _trains(self) -> bool:
         module = self._module()
@@ -133,12 +142,12 @@ class BatchFinder:
         return self._in_order(len(hashes), guess)
 
     def _used_again(self, rows: int, state: ForwardState) -> SampleOrigin | None:
-        """The batch of before, of which a program has changed the rows, as adversarial training
-        does: as many, and no loader has handed out another since."""
+        """Perhaps the batch of before, of which a program has changed the rows, as adversarial
+        training does: as many, and no loader has handed out another since."""
         if self._last_used is None or self._last_used[:2] != (state.offered, rows):
             return None
         batch = self._last_used[2]
-        return SampleOrigin(batch.of.loader, batch, ())
+        return SampleOrigin(batch.of.loader, batch, (), again=True)
 
     def _in_order(self, rows: int, guess: BatchGuess | None) -> SampleOrigin:
         loader = self._loaders[0]
@@ -159,9 +168,10 @@ class BatchFinder:
 
 
 def _of_one_loader(known: list[KnownRow]) -> list[KnownRow]:
-    """Those of the loader that dealt the first: of a batch only the first rows may be known, and a
-    later one may also be in a batch that was evaluated on."""
-    loader = known[0].batch.of.loader
+    """Those of the loader that dealt most of them, of two such of the first: some rows may also be
+    in a batch that was evaluated on."""
+    dealt = Counter(one.batch.of.loader for one in known)
+    loader = dealt.most_common(1)[0][0]
     return [one for one in known if one.batch.of.loader is loader]
 
 
@@ -176,6 +186,33 @@ def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:
     if len(known) < rows or any(len(of_batch) != count for of_batch, count, _ in each):
         return ()
     return tuple(of_batch[row] for of_batch, _, row in each)
+
+
+class UntrainedRows:
+    """Rows of batches of which the others were trained on."""
+
+    def __init__(self) -> None:
+        self._trained: Counter[Batch] = Counter()  # rows, of the batches of the last step
+        self._chosen_from: set[Batch] = set()  # the model was given all of these before
+
+    def step(self, origins: Iterable[tuple[SampleOrigin, int]]) -> Values:
+        """Those of the batches that this step is not of any more. ``origins`` of its rows, each
+        with the rows that the model was given without gradients just before."""
+        trained: Counter[Batch] = Counter()
+        for origin, looked_at in origins:
+            batch = origin.batch
+            if batch is not None and batch.indices is not None:
+                trained[batch] += len(origin.indices) or len(batch.indices)  # or it is not known
+                if looked_at >= len(batch.indices):
+                    self._chosen_from.add(batch)
+        done = self._trained.keys() - trained.keys()
+        left = {"rows_cut": 0, "rows_passed_over": 0}
+        for batch in done:
+            name = "rows_passed_over" if batch in self._chosen_from else "rows_cut"
+            left[name] += max(len(batch.indices or ()) - self._trained.pop(batch), 0)
+        self._chosen_from -= done
+        self._trained += trained
+        return [(KIND[name], count) for name, count in left.items() if count]
 
 
 def first_columns(

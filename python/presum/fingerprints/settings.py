@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ class OptimizerSettings:
         self, optimizers: Sequence[Optimizer], parameters: Sequence[weakref.ref[nn.Parameter]]
     ) -> None:
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
-        self._watched = {id(held()) for held in parameters}
+        self._watched = {id(p) for held in parameters if (p := held()) is not None}
         self._held: list[tuple[int, int]] = []  # by each group: parameters, and watched ones
         kinds = map(type, optimizers)
         self._class = hash_text(" ".join(f"{k.__module__}.{k.__qualname__}" for k in kinds))
@@ -93,19 +94,28 @@ class FrozenLayers:
         self._parameters = parameters
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._layer_of = layer_of
-        self._steps: dict[int, int] = {}  # by the optimizer's id
-        self._taken: dict[int, set[int]] = {}
+        # By optimizer: its steps, and whose gradients were gone in the last two looked at.
+        self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._gone: weakref.WeakKeyDictionary[Optimizer, deque[set[int]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def optimizer_begins(self, optimizer: Optimizer) -> None:
-        """Look, in some of its steps, whose gradients are gone."""
-        steps = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
-        if steps % REFRESHED_EVERY == 2:
-            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            self._taken[id(optimizer)] = {
-                index
-                for index, of in enumerate(self._parameters)
-                if (p := of()) is not None and id(p) in held and p.grad is None
-            }
+        """Look, in two of so many of its steps, whose gradients are gone. Where all are, it was
+        hardly meant."""
+        steps = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+        if steps % REFRESHED_EVERY not in (2, 3):
+            return
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        own = {i: p for i, of in enumerate(self._parameters) if (p := of()) is not None}
+        own = {i: p for i, p in own.items() if id(p) in held}
+        gone = {i for i, p in own.items() if p.grad is None}
+        seen = self._gone.setdefault(optimizer, deque(maxlen=2))
+        seen.append(gone if len(gone) < len(own) else set())
+
+    def _taken(self) -> set[int]:
+        """Of which parameters the gradient was gone each time."""
+        return {i for seen in self._gone.values() if len(seen) == 2 for i in seen[0] & seen[1]}
 
     def __call__(self) -> dict[str, str]:
         alive = [optimizer for one in self._optimizers if (optimizer := one()) is not None]
@@ -114,7 +124,7 @@ class FrozenLayers:
             for group in _together(alive)
             for p in group["params"]
         }
-        taken = {index for some in self._taken.values() for index in some}
+        taken = self._taken()
         layers: dict[str, list[tuple[bool | None, int, bool]]] = {}
         for index, held in enumerate(self._parameters):
             if (parameter := held()) is not None:

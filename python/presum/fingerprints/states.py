@@ -137,7 +137,6 @@ class StateSchedule:
             [held.tensor if held.where == "_buffers" else _none for held in buffers]
         )
         self._as_stepped: list[tuple[int, int, int]] | None = None
-        self._writes_after_steps = True  # the program; of its first step it is not known yet
         self._values: list[torch.Tensor | int | None] = []
         self._places: list[tuple[int, int]] = []  # addresses and elements
         self._spans: list[int] = []  # bytes hashed there; 0 where it is not host memory

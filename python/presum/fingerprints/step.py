@@ -30,6 +30,7 @@ from presum.fingerprints.samples import (
     BatchGuess,
     ForwardState,
     SampleOrigin,
+    UntrainedRows,
     describe,
     first_columns,
 )
@@ -184,6 +185,7 @@ class StepFingerprints:
         self._inputs = InputForms(device, self._say_facts)
         self._loss_graph = LossGraph()
         self._last: Batch | None = None  # of the step before
+        self._untrained = UntrainedRows()
 
     def note_once(self, text: str) -> None:
         """A line for the run log, the first time that it is true."""
@@ -208,6 +210,10 @@ class StepFingerprints:
         rows = MicroBatchSamples((), 0, guess, self._samples.now())
         self._families.call("data", self._hash, rows, args, kwargs)
         return rows
+
+    def evaluates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward through the wrapper without gradients begins."""
+        self._families.call("data", self._samples.looks_at, args, kwargs)
 
     def _hash(self, rows: MicroBatchSamples, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = [*self._names, *[""] * len(args)]
@@ -373,6 +379,8 @@ class StepFingerprints:
         if unread and "data" in self._families:
             step.fingerprint(KIND["unread_inputs"], unread)
         self._families.call("data", self._report_rows, [*compress(rows, drawn)], step)
+        looked_at = [micro.state.looked_at for micro in rows]
+        self._families.call("sampler", self._report_untrained, sources, looked_at, step)
         self._families.call("sampler", self._report_sources, [*compress(sources, drawn)], step)
 
     def report_states(self, states: Sequence[LateStates], to: EndedStep | Observer) -> None:
@@ -390,7 +398,9 @@ class StepFingerprints:
         return [self._samples.find(list(r.hashes), r.guess, r.state) for r in rows]
 
     def _report_sources(self, sources: list[SampleOrigin | None], step: EndedStep) -> None:
-        known = [source for source in sources if source is not None]
+        if any(source is not None and source.again for source in sources):
+            step.fingerprint(KIND["batch_again"], 1)
+        known = [source for source in sources if source is not None and not source.again]
         for batch in (source.batch for source in known):
             if batch is not None:
                 batch.of.trains(batch.number)
@@ -408,6 +418,13 @@ class StepFingerprints:
             step.indices([i for source in known for i in source.indices])
         self._say_facts({family: told.text for family, told in about.items()})
 
+    def _report_untrained(
+        self, sources: list[SampleOrigin | None], looked_at: list[int], step: EndedStep
+    ) -> None:
+        known = [(s, rows) for s, rows in zip(sources, looked_at, strict=True) if s is not None]
+        for kind, value in self._untrained.step(known):
+            step.fingerprint(kind, value)
+
     # ---- around the optimizer's step
 
     def optimizer_begins(self, optimizer: Optimizer) -> None:
@@ -415,7 +432,10 @@ class StepFingerprints:
 
     def stepped(self) -> None:
         self._families.call("parameters", self._states.stepped)
-        self._families.call("parameters", self._rest.stepped, self._observer.turn)
+        recorded = self._observer.next_is_recorded
+        self._families.call(
+            "parameters", self._rest.stepped, self._observer.turn, recorded=recorded
+        )
 
     def as_stepped(self) -> bool:
         """Whether the parameters are what the last optimizer step left."""

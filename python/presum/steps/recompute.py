@@ -31,6 +31,7 @@ from presum.fingerprints.states import elements
 from presum.steps.arrivals import Arrivals
 from presum.steps.held_state import PLAIN, Held, held_state, written
 from presum.steps.setup import RecorderSetup
+from presum.text import printable
 from presum.torch_events.hooks import Hook
 
 EQUAL, NOT_DETERMINISTIC, CORRUPTED, CHANGED, TRANSIENT = range(5)
@@ -102,6 +103,7 @@ class Recomputation:
         self._kept: KeptForward | None = None
         self._passes = 0
         self._forwards = 0
+        self._refused = False
 
     def drop(self) -> None:
         """What was kept, if anything was."""
@@ -118,7 +120,14 @@ class Recomputation:
 
     def _refuse(self, reason: object) -> None:
         self._setup.fingerprints.note_once(f"no micro-batch is computed once more: {reason}")
+        self._say_refused(str(reason))
         self.drop()
+
+    def _say_refused(self, reason: str) -> None:
+        if not self._refused:
+            self._refused = True
+            self._setup.observer.fact("recompute_refused", printable(reason))
+            self._setup.hello()
 
     # ---- the first time
 

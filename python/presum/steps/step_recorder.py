@@ -243,6 +243,7 @@ class StepRecorder(PassFlags):
             return
         if not torch.is_grad_enabled():
             self.observer.evaluates()
+            self._fingerprints.evaluates(args, kwargs)
             self._mark(Mark.EVALUATES)
             return
         self._look_for_zeros()

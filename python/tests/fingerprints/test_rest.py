@@ -55,7 +55,7 @@ class Rank:
             for p, before in zip(self.model.parameters(), kept, strict=True):
                 p.copy_(before - 0.1)  # noise back, a step of the optimizer
         self.states.stepped()
-        self.rest.stepped(turn + 1)
+        self.rest.stepped(turn + 1, recorded=True)
         return found[0] if found else None
 
 
@@ -72,6 +72,22 @@ def test_what_the_optimizer_left_is_told_where_parameters_were_moved(move: Move)
 def test_nothing_is_told_of_parameters_at_rest() -> None:
     rank = Rank()
     assert [rank.step(turn, None) for turn in range(30)] == [None] * 30
+
+
+@pytest.mark.parametrize("move", [None, add_noise])
+def test_only_steps_before_a_recorded_one_are_hashed(move: Move | None) -> None:
+    """Every tenth is recorded; of a program that moves nothing none is hashed after the second."""
+    rank, hashed = Rank(), []
+    for turn in range(0, 100, 10):
+        if move is not None:
+            move(rank.model)
+        assert not rank.rest.stands(turn)
+        rank.rest.values()
+        for after in range(turn + 1, turn + 11):
+            recorded = after % 10 == 0
+            rank.rest.stepped(after, recorded=recorded)
+            hashed += [after] if rank.rest._hash is not None else []
+    assert hashed == ([10] if move is None else [*range(10, 101, 10)])
 
 
 def test_ranks_that_differ_where_the_optimizer_left_them_are_told_apart() -> None:
@@ -105,4 +121,4 @@ def test_what_was_hashed_before_a_second_forward_of_a_step_stands(move: Move) ->
         move(rank.model)
         assert rank.rest.stands(turn)
         rank.states.stepped()
-        rank.rest.stepped(turn + 1)
+        rank.rest.stepped(turn + 1, recorded=True)

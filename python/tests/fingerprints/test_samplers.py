@@ -12,6 +12,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -148,3 +149,39 @@ def test_samplers_that_refuse_to_answer_are_no_failure() -> None:
     loop = Odd()
     loop.sampler = loop  # type: ignore[attr-defined]
     assert describe_sampler(loop) is not None
+
+
+def test_shards_that_are_drawn_with_replacement_say_so() -> None:
+    """As WebDataset keeps them: a list of stages, the first of which draws."""
+
+    class ResampledShards(IterableDataset[int]):
+        def __init__(self) -> None:
+            self.seed = 3
+
+    class Stages(IterableDataset[int]):
+        def __init__(self) -> None:
+            self.pipeline = [ResampledShards(), len]
+
+    _, text = sampler_of(DataLoader(Stages()))
+    assert text.startswith("Stages(ResampledShards)")
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_length_is_asked_for_where_it_is_computed_from_what_is_kept(draws: bool) -> None:
+    class Own(Sampler[int]):
+        def __init__(self) -> None:
+            self.share = [*range(9)]
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(self.share)
+
+    class Half(Own):
+        def __len__(self) -> int:
+            return len(self.share) // 2
+
+    class Drawing(Own):
+        def __len__(self) -> int:
+            return len([*iter(self)])
+
+    found, _ = sampler_of(DataLoader(Sized(9), sampler=Drawing() if draws else Half()))
+    assert found.get("length") == (None if draws else 4)

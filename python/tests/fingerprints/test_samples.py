@@ -186,6 +186,27 @@ def test_a_batch_that_changes_on_the_way_is_the_only_one_handed_out(training: Tr
     assert training.values("data_batch") == list(range(6))
 
 
+@pytest.mark.parametrize("kind", ["rows_passed_over", "rows_cut"])
+def test_rows_of_a_batch_that_are_not_trained_on_are_counted(training: Training, kind: str) -> None:
+    with training.watched():
+        for (x,) in loader_of(dataset(8)):
+            if kind == "rows_passed_over":
+                with torch.no_grad():
+                    training.model(x)
+            training.model(x[::4])["loss"].backward()
+        train(training.model, loader_of(dataset(8)))
+    assert training.values(kind) == [None, 3, 3, None]
+    assert indices(training)[:2] == [[0], [4]]
+
+
+def test_a_batch_that_several_steps_share_is_trained_on(training: Training) -> None:
+    with training.watched():
+        for (x,) in loader_of(dataset(16)):
+            for part in x.split(2):
+                training.model(part)["loss"].backward()
+    assert training.values("rows_cut") == [None] * 8
+
+
 def test_a_batch_that_is_perturbed_and_used_again_keeps_its_place(training: Training) -> None:
     with training.watched():
         for (x,) in loader_of(dataset()):
@@ -193,7 +214,8 @@ def test_a_batch_that_is_perturbed_and_used_again_keeps_its_place(training: Trai
                 training.model(x + 0.01 * times)["loss"].backward()
             if len(training.steps) > 6:
                 break
-    assert training.values("data_batch")[:6] == [0, 0, 0, 1, 1, 1]
+    assert training.values("data_batch")[:6] == [0, None, None, 1, None, None]
+    assert training.values("batch_again")[:6] == [None, 1, 1, None, 1, 1]
     assert indices(training)[:4] == [[0, 1, 2, 3], [], [], [4, 5, 6, 7]]
 
 

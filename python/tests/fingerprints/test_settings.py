@@ -187,3 +187,17 @@ def test_layers_whose_gradients_are_gone_when_the_optimizer_steps() -> None:
                 p.grad = None if gone else p.grad
             layers.optimizer_begins(optimizer)
         assert layers()["layers_without_gradient"] == ("layer1" if gone else "")
+
+
+def test_gradients_that_are_all_gone_were_hardly_taken_away() -> None:
+    """`zero_grad` before the step of one of two optimizers."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    body, head = (torch.optim.SGD(part.parameters()) for part in model)
+    references = [weakref.ref(p) for p in model.parameters()]
+    layers = FrozenLayers(references, [body, head], lambda index: f"layer{index // 2}")
+    for _ in range(5):
+        model(torch.ones(1, 2)).sum().backward()
+        head.zero_grad()
+        layers.optimizer_begins(body)
+        layers.optimizer_begins(head)
+    assert layers()["layers_without_gradient"] == ""

@@ -11,7 +11,9 @@
 // held against its own length, else all together against one. Dropped, filled-up and untrained
 // batches are quiet: up to the most rows that a rank read in a step, and one, for each rank.
 // Named apart: a pass that draws 1/W (the data is divided twice), samples of the end that are never
-// drawn, and what none of the passes so drew. Samplers of torch and Accelerate are believed to deal
+// drawn, what none of the passes so drew, and rows that loaders dealt and nobody trained on: where
+// the model was given all of such a batch before, without gradients, the program chose among them,
+// which is information. Samplers of torch and Accelerate are believed to deal
 // every sample, and judged by one pass; one of the program's own by two in a row, for after a
 // restart it may begin in the middle, and what it leaves out is information, but for 1/W. A
 // `RandomSampler` that is asked for fewer samples is about as many. A `SubsetRandomSampler`'s
@@ -49,6 +51,9 @@ constexpr const char* kNoLength =
 constexpr const char* kNotWhole =
     "No pass was seen as a whole: batches were skipped, not recorded or not known.";
 constexpr const char* kNoEnd = "No loader has ended a pass over its data yet.";
+constexpr const char* kMeant = "Nothing, where the program is meant to leave samples out.";
+constexpr const char* kCut =
+    "Give the model every row of a batch, or let the loader deal smaller ones.";
 constexpr const char* kDesign =
     "The sampler draws with replacement, or repeats samples: a pass need not have all of them.";
 
@@ -59,16 +64,29 @@ struct LeftOut {
   std::optional<std::uint64_t> drawn_one_in;         // all that was drawn, where it is 1/ranks
   std::optional<std::uint64_t> from_index;           // where all of the end was left out
   std::optional<std::uint64_t> samples_never_drawn;  // in any of several passes
+  // Of batches that loaders dealt, where these account for it: the model was not given them, or it
+  // was without gradients and the program trained on others of the batch.
+  std::optional<std::uint64_t> rows_cut;
+  std::optional<std::uint64_t> rows_passed_over;
 
   static constexpr std::tuple kFields{field("samples_left_out", &LeftOut::samples_left_out),
                                       field("of_samples", &LeftOut::of_samples),
                                       field("passes", &LeftOut::passes),
                                       field("drawn_one_in", &LeftOut::drawn_one_in),
                                       field("from_index", &LeftOut::from_index),
-                                      field("samples_never_drawn", &LeftOut::samples_never_drawn)};
+                                      field("samples_never_drawn", &LeftOut::samples_never_drawn),
+                                      field("rows_cut", &LeftOut::rows_cut),
+                                      field("rows_passed_over", &LeftOut::rows_passed_over)};
 };
 
 std::string sentence(const LeftOut& seen, const Who& who) {
+  if (seen.rows_passed_over) {
+    return who.words() +
+           " gave the model whole batches without gradients, and trained on a part of each";
+  }
+  if (seen.rows_cut) {
+    return who.words() + " gave the model a part of the batches that the loaders dealt";
+  }
   if (seen.drawn_one_in) {
     return fmt::format(
         "{} together drew 1/{} of the data in a whole pass over it: the data is divided twice",
@@ -134,14 +152,20 @@ class DataCoverage final : public Rule {
     std::uint64_t samples = 0;  // left out
     std::uint64_t length = 0;   // of those that the sampler is about
     std::uint64_t slack = 0;    // what dropped and filled-up batches account for
+
+    bool within(std::uint64_t rows) const { return samples <= slack + rows; }
   };
 
   void judge(const Pass& pass, const Roster& roster, SignalLog& log) {
     log.checked(&kDataCoverage);
     const std::string sampler = roster.fact("sampler");
     const Missing missing = missing_of(pass, sampler);
-    if (missing.samples <= missing.slack) {
+    if (missing.within(0)) {
       histories_.erase(pass.data);
+      return;
+    }
+    if (missing.within(pass.passed_over + pass.cut)) {
+      log.add(untrained(pass, missing), kAllSteps);
       return;
     }
     if (histories_.size() >= kDataSets && !histories_.contains(pass.data)) histories_.clear();
@@ -201,16 +225,29 @@ class DataCoverage final : public Rule {
     return out;
   }
 
+  // What loaders dealt, and nobody trained on.
+  static Signal untrained(const Pass& pass, const Missing& missing) {
+    LeftOut seen{.samples_left_out = missing.samples, .of_samples = missing.length, .passes = 1};
+    const bool chosen = missing.within(pass.passed_over);
+    (chosen ? seen.rows_passed_over : seen.rows_cut) = chosen ? pass.passed_over : pass.cut;
+    Signal signal = sighting(&kDataCoverage, pass.last_step, all_of(pass), 0.95, std::move(seen));
+    signal.first_step = pass.first_step;
+    if (chosen) signal.severity = Severity::kInfo;
+    signal.remedy = chosen ? kMeant : kCut;
+    return signal;
+  }
+
+  static Blame all_of(const Pass& pass) { return {pass.ranks, pass.ranks.size() == pass.workers}; }
+
   static Signal signal_of(const Pass& pass, const History& history, const Missing& missing,
                           bool told) {
     const LeftOut seen = left_out(pass, history, missing, !told && as_announced(pass, missing));
     Signal signal =
-        sighting(&kDataCoverage, pass.last_step, {pass.ranks, pass.ranks.size() == pass.workers},
-                 pass.indexed ? 0.95 : 0.9, seen);
+        sighting(&kDataCoverage, pass.last_step, all_of(pass), pass.indexed ? 0.95 : 0.9, seen);
     signal.first_step = history.first_step;
     if (!told && !seen.drawn_one_in) {
       signal.severity = Severity::kInfo;
-      signal.remedy = "Nothing, where the sampler is meant to leave samples out.";
+      signal.remedy = kMeant;
     }
     return signal;
   }

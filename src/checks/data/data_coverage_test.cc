@@ -214,6 +214,24 @@ TEST(DataCoverage, APartOfTheDataIsAllThatSomeSamplersAreAbout) {
   EXPECT_TRUE(closed(whole, 13, 1, goes_on).found().empty());
 }
 
+TEST(DataCoverage, RowsThatLoadersDealtAndNobodyTrainedOnAreNamed) {
+  const auto half = [](std::uint64_t place, std::uint32_t rank) {
+    return dealt(place, rank, 800, 8);  // every other sample, as if 8 shared them
+  };
+  const auto of = [&](Kind kind) {
+    const Break change = [kind](WorkerRecord& w) { set(w, kind, 4); };
+    return closed(half, 25, 1, kTorch, 800, change).only();
+  };
+  const Finding chosen = of(Kind::kRowsPassedOver);
+  EXPECT_EQ(chosen.severity, Severity::kInfo);
+  EXPECT_EQ(number_of(chosen, "rows_passed_over"), 400);
+  EXPECT_EQ(number_of(chosen, "samples_left_out"), 400);
+  const Finding cut = of(Kind::kRowsCut);
+  EXPECT_EQ(cut.severity, Severity::kWarning);
+  EXPECT_EQ(number_of(cut, "rows_cut"), 400);
+  EXPECT_EQ(cut.title.find("divided twice"), std::string::npos) << cut.title;
+}
+
 TEST(DataCoverage, IsNotJudgedWhereTheProgramReducesByOtherMeans) {
   const auto by_hand = [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {

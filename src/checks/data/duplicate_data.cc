@@ -90,6 +90,16 @@ std::string sentence(const SameInputAtTimes& /*seen*/, const Who& who) {
   return who.words() + " were given the same input in some steps, and different input in others";
 }
 
+struct SameRows {
+  std::string rows = "equal, with other losses or gradients";
+
+  static constexpr std::tuple kFields{field("rows", &SameRows::rows)};
+};
+
+std::string sentence(const SameRows& /*seen*/, const Who& who) {
+  return who.words() + " read the same rows and had other losses or gradients from them";
+}
+
 struct SameGradient {
   std::string statistic = "gradient fingerprint";
 
@@ -185,8 +195,14 @@ class Contradictions {
     states_[w.rank] = now;
   }
 
+  enum class Rows : std::uint8_t {
+    kAllOfTheData,
+    kNotAll,       // as far as known: with equal rows and draws they had other gradients
+    kSurelyNotAll  // likewise, and their forward passes draw nothing
+  };
+
   // Members with equal rows. One step that is alike by chance does not count where others are not.
-  bool see(const StepContext& context, const Members& members) {
+  Rows see(const StepContext& context, const Members& members) {
     const Ranks ranks = ranks_of(context, members);
     if (groups_.size() >= kGroupsMax && !groups_.contains(ranks)) groups_.clear();
     Seen& seen = groups_[ranks];
@@ -194,7 +210,10 @@ class Contradictions {
     seen.contradicted += std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
       return contradicts(context.record, members.front(), i);
     });
-    return kOneIn * seen.contradicted > seen.equal;
+    if (kOneIn * seen.contradicted <= seen.equal) return Rows::kAllOfTheData;
+    const bool sure = std::ranges::all_of(
+        members, [&](std::size_t i) { return draws_nothing(context.record.workers[i]); });
+    return sure ? Rows::kSurelyNotAll : Rows::kNotAll;
   }
 
  private:
@@ -206,12 +225,15 @@ class Contradictions {
   bool contradicts(const StepRecord& record, std::size_t first, std::size_t i) const {
     const WorkerRecord& a = record.workers[first];
     const WorkerRecord& b = record.workers[i];
-    const std::uint64_t* draws = draws_.find(b.rank);
-    const bool draws_nothing = draws != nullptr && *draws == 0 &&
-                               real_of(b, FingerprintKind::kDropout) == 0;  // NaN: unknown
-    if (!draws_nothing && !draws_alike(a, b)) return false;
+    if (!draws_nothing(b) && !draws_alike(a, b)) return false;
     return apart(a.loss, b.loss) || apart(a.grad_norm, b.grad_norm) ||
            cosine_of(record, first, i) < kAlike;
+  }
+
+  bool draws_nothing(const WorkerRecord& w) const {
+    const std::uint64_t* draws = draws_.find(w.rank);
+    return draws != nullptr && *draws == 0 &&
+           real_of(w, FingerprintKind::kDropout) == 0;  // NaN: unknown
   }
 
   // Generators that are in use were in one state.
@@ -285,6 +307,7 @@ class Duplicates final : public Rule {
     if (!found.rows.empty() || !found.gradients.empty()) report(context, found, log);
     for (const Members& members : found.at_times) report_at_times(context, members, log);
     for (const Members& members : found.unlike) report_unlike(context, members, log);
+    for (const Members& members : found.same_rows) report_same_rows(context, members, log);
   }
 
  private:
@@ -294,6 +317,7 @@ class Duplicates final : public Rule {
     std::vector<Members> at_times;   // groups with the same input in some steps, of no loader
     std::vector<Members> gradients;  // groups with the same gradient, whose samples are not known
     std::vector<Members> unlike;     // groups with the same gradient from different samples
+    std::vector<Members> same_rows;  // groups with the same rows, and other gradients
     bool drawn_only = true;          // rows: none of them came from a loader
     std::uint64_t undecided = 0;     // records until equal rows that may be chance are a finding
     std::uint64_t first_step = ~std::uint64_t{0};  // at which what is drawn was equal first
@@ -354,7 +378,9 @@ class Duplicates final : public Rule {
 
   void add_rows(const StepContext& context, Members members, Found& found) {
     const NonLoaderInput::Group* drawn = drawn_input_.equal(context, members);
-    const bool contradicted = contradictions_.see(context, members);
+    const Contradictions::Rows rows = contradictions_.see(context, members);
+    const bool contradicted = rows != Contradictions::Rows::kAllOfTheData;
+    if (rows == Contradictions::Rows::kNotAll) found.same_rows.push_back(members);
     if (drawn == nullptr) {
       if (!contradicted && certain(context, members, found)) {
         found.rows.push_back(std::move(members));
@@ -424,6 +450,16 @@ class Duplicates final : public Rule {
     signal.severity = Severity::kWarning;
     signal.remedy = kNoise;
     log.add(std::move(signal), 1);
+  }
+
+  static void report_same_rows(const StepContext& context, const Members& members, SignalLog& log) {
+    Blame blame{ranks_of(context, members), members.size() == context.workers()};
+    Signal signal = sighting(&kDuplicateData, context, std::move(blame), 0.5, SameRows{});
+    signal.severity = Severity::kInfo;
+    signal.remedy =
+        "Nothing, where these rows are not all that a rank trains on (a graph, contexts). Else let "
+        "a sampler divide the data.";
+    log.add(std::move(signal), kAllSteps);
   }
 
   static void report_unlike(const StepContext& context, const Members& members, SignalLog& log) {

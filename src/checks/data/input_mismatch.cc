@@ -21,10 +21,12 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kSteps = 4;  // of each rank: an error of its mean is known
-constexpr double kErrors = 7;        // steps of one rank may be of one class
-constexpr double kShare = 0.5;       // of the spread: less is a matter of what was drawn
-constexpr std::uint64_t kUntil = 8;  // steps, the last of which are these
+constexpr std::uint64_t kSteps = 4;      // of each rank: an error of its mean is known
+constexpr double kErrors = 7;            // steps of one rank may be of one class
+constexpr double kShare = 0.5;           // of the spread: less is a matter of what was drawn
+constexpr std::uint64_t kUntil = 8;      // steps, the last of which are these
+constexpr std::uint64_t kPatience = 16;  // records after the first: then so few are enough
+constexpr std::uint64_t kFewest = 2;
 constexpr const char* kFewSteps = "Sizes, mean and spread are compared after eight steps.";
 constexpr const char* kNotTold = "The form of inputs was not told: it is at the first step.";
 
@@ -46,6 +48,7 @@ class InputMismatch final : public Rule {
     if (!found.looked) return log.waits(&kInputMismatch, kNotTold);
     log.checked(&kInputMismatch);
     log.needs_records(&kInputMismatch, kUntil, kFewSteps);
+    if (some_not_told_) log.needs(&kInputMismatch, 1, kFewSteps);
     if (found.seen.differ.empty()) return;
     log.add(sighting(&kInputMismatch, context, found.blame, 0.8, OtherInputs{found.seen}));
   }
@@ -57,26 +60,30 @@ class InputMismatch final : public Rule {
   };
 
   void follow(const StepRecord& record) {
+    seen_ += told_ ? 1 : 0;
     for (const WorkerRecord& w : record.workers) {
       const double spread = real_of(w, FingerprintKind::kInputSpread);
       if (!std::isfinite(spread)) continue;
+      told_ = true;
       numbers_[w.rank].mean.add(real_of(w, FingerprintKind::kInputMean));
       numbers_[w.rank].spread.add(spread);
     }
   }
 
-  void compare(const StepRecord& record, Mean Numbers::*which, const char* name,
-               Mismatch& found) const {
+  void compare(const StepRecord& record, Mean Numbers::*which, const char* name, Mismatch& found) {
+    // A packet may be lost, and nothing is told after these steps.
+    const std::uint64_t least = seen_ >= kPatience ? kFewest : kSteps;
     std::vector<RankNumber> held;
     std::vector<double> spreads;
     double error = 0;
     for (const WorkerRecord& w : record.workers) {
       const Numbers* known = numbers_.find(w.rank);
-      if (known == nullptr || (known->*which).count() < kSteps) continue;
+      if (known == nullptr || (known->*which).count() < least) continue;
       held.push_back({(known->*which).value(), w.rank});
       spreads.push_back(known->spread.value());
       error = std::fmax(error, (known->*which).error());
     }
+    some_not_told_ = held.size() < record.workers.size() && seen_ > 0;
     if (held.size() < 2) return;
     std::ranges::sort(spreads);
     const double spread = spreads[(spreads.size() - 1) / 2];
@@ -98,6 +105,9 @@ class InputMismatch final : public Rule {
 
   PrefixedFacts facts_{"input."};
   PerWorker<Numbers> numbers_;
+  bool told_ = false;           // some numbers
+  std::uint64_t seen_ = 0;      // records since then
+  bool some_not_told_ = false;  // by some ranks
 };
 
 }  // namespace

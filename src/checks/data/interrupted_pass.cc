@@ -13,6 +13,9 @@
 namespace presum::checks {
 namespace {
 
+constexpr std::uint64_t kEnough = 24;  // draws
+constexpr std::uint64_t kChance = 2;   // of them: batches are filled up
+constexpr double kHalf = 0.5;          // as many again as a pass in another order would have
 constexpr const char* kNoPass = "The samples of the pass that was interrupted are not known.";
 
 struct OtherData {
@@ -36,6 +39,22 @@ struct SamplesAgain {
                                       field("of_samples", &SamplesAgain::of_samples),
                                       field("samples_never", &SamplesAgain::samples_never)};
 };
+
+struct SomeBeganAnew {
+  Ranks went_on;
+  std::uint64_t samples_again = 0;  // of those that did not
+  std::uint64_t of_draws = 0;
+
+  static constexpr std::tuple kFields{field("went_on", &SomeBeganAnew::went_on),
+                                      field("samples_again", &SomeBeganAnew::samples_again),
+                                      field("of_draws", &SomeBeganAnew::of_draws)};
+};
+
+std::string sentence(const SomeBeganAnew& seen, const Who& who) {
+  return fmt::format(
+      "{} began the interrupted pass over the data anew, {} went on where it was left", who.words(),
+      Who{seen.went_on, false}.within());
+}
 
 std::string sentence(const SamplesAgain& seen, const Who& who) {
   if (seen.pass_begun_anew) {
@@ -72,6 +91,66 @@ void InterruptedPass::forget() {
   pass_.reset();
 }
 
+bool InterruptedPass::began_anew(const Draws& draws) const {
+  const double share = static_cast<double>(first_) / static_cast<double>(before_.length());
+  return static_cast<double>(draws.again) >
+         static_cast<double>(kChance) + kHalf * share * static_cast<double>(draws.all);
+}
+
+bool InterruptedPass::went_on(const Draws& draws) const {
+  return draws.all >= kEnough && draws.again <= kChance;
+}
+
+// False where nothing can be said of it, or of its steps from here on.
+bool InterruptedPass::count(const StepRecord& record) {
+  using enum FingerprintKind;
+  if (judged_ || ranks_.empty() || !before_.known()) return false;
+  if (first_ == 0) {
+    drawn_ = before_.before(step_);
+    first_ = drawn_.count();
+  }
+  if (first_ < kEnough) return false;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t number = value_of(w, kDataPass);
+    const bool same = !w.indices.empty() && value_of(w, kDataLength) == before_.length() &&
+                      value_of(w, kDataContents) == before_.contents() &&
+                      number == number_.value_or(number) &&
+                      std::ranges::max(w.indices) < before_.length();
+    if (!same) return false;
+    number_ = number;
+    Draws& draws = draws_[w.rank];
+    draws.all += w.indices.size();
+    draws.again += static_cast<std::uint64_t>(
+        std::ranges::count_if(w.indices, [&](auto index) { return drawn_.contains(index); }));
+  }
+  return draws_.size() == ranks_.size();
+}
+
+void InterruptedPass::see(const StepRecord& record, SignalLog& log) {
+  if (!count(record)) return;
+  Blame anew;
+  SomeBeganAnew seen;
+  for (const auto& [rank, draws] : draws_) {
+    if (went_on(draws)) {
+      insert(seen.went_on, rank);
+    } else if (began_anew(draws)) {
+      insert(anew.ranks, rank);
+      seen.samples_again += draws.again;
+      seen.of_draws += draws.all;
+    }
+  }
+  if (seen.went_on.empty() || seen.went_on.size() + anew.ranks.size() < draws_.size()) return;
+  if (anew.ranks.empty()) return;
+  parted_ = true;
+  Signal signal = resume_signal(std::move(anew), ranks_.size(), std::move(seen));
+  signal.last_step = record.step;
+  signal.severity = Severity::kWarning;
+  signal.remedy =
+      "Save where every rank stands in the data (its sampler, its list of files), and restore each "
+      "rank's own.";
+  log.add(std::move(signal));
+}
+
 void InterruptedPass::over(const Pass& pass, const Roster& roster, SignalLog& log) {
   if (judged_ || pass_ || !pass.is_first) return;
   pass_ = pass;
@@ -80,7 +159,7 @@ void InterruptedPass::over(const Pass& pass, const Roster& roster, SignalLog& lo
 
 void InterruptedPass::judge(const Roster& roster, SignalLog& log) {
   if (judged_ || ranks_.empty() || !pass_) return;
-  if (pass_->ended) compare(roster, log);
+  if (pass_->ended && !parted_) compare(roster, log);
   forget();
 }
 

@@ -115,12 +115,10 @@ void compare_replicas(const StepRecord& record, Mismatch& found) {
   if (!blame.ranks.empty()) add(found, held, blame, "replicas");
 }
 
+// By their form: contents that differ are dataset-mismatch's.
 bool several_data_sets(const StepRecord& record) {
-  std::vector<RankValue> sets;
-  for (const WorkerRecord& w : record.workers) {
-    if (w.fingerprint_of(FingerprintKind::kDataClass)) sets.push_back({data_of(w), w.rank});
-  }
-  return split(std::move(sets)).differs();
+  return split(record, FingerprintKind::kDataClass).differs() ||
+         split(record, FingerprintKind::kDataLength).differs();
 }
 
 bool must_be_equal(FingerprintKind kind) {

@@ -27,7 +27,7 @@ bool worse(const Diagnoser::Numbered& a, const Diagnoser::Numbered& b) {
 // A practice that the program says is right is information, with its reason.
 std::vector<Signal> allowed(std::vector<Signal> signals, const Roster& roster) {
   for (Signal& s : signals) {
-    const std::string reason = roster.fact("allow." + std::string(s.check->id));
+    const std::string reason = roster.fact_of_all("allow." + std::string(s.check->id));
     if (reason.empty()) continue;
     s.severity = Severity::kInfo;
     s.remedy = "Nothing: the program allows it (" + reason + ").";

@@ -16,6 +16,11 @@ constexpr std::size_t kSamples = std::size_t{1} << 18;
 constexpr std::uint32_t kMaxBits = 60;
 constexpr double kNearlyWhole = 0.9;  // of the data: then a pass may begin anew
 
+// Whether data sets hold positions of their own: an index is another sample on each rank.
+bool shares_differ(const StepRecord& record) {
+  return split(record, FingerprintKind::kDataShare).differs();
+}
+
 // A step whose micro-batches belong to two passes over the data.
 bool straddles(const WorkerRecord& worker) {
   if (worker.micro_batches < 2) return false;
@@ -93,12 +98,14 @@ void Draws::begin_anew(const StepRecord& record) {
 
 void Draws::begin_anew(Following& pass) {
   pass.pass = {.id = ++ids_, .number = pass.pass.number, .identity = pass.pass.identity};
+  pass.doubled = false;
   Samples drawn = std::exchange(pass.first, {});
   if (pass.pass.identity == Identity::kIndex) pass.before = std::move(drawn);
 }
 
-// An endless sampler begins the data anew within what its loader takes for one pass. Of the step
-// in which it does, nobody knows which draws are of which.
+// An endless sampler begins the data anew within what its loader takes for one pass: where all of
+// it was drawn or, if nothing is known to divide it and samples came twice, by every worker. Of the
+// step in which it does, nobody knows which draws are of which.
 bool Draws::ends_within(const StepRecord& record, const std::vector<bool>& leads, Following& pass) {
   const WorkerRecord& any = record.workers.front();
   const std::uint64_t number = pass.pass.number;
@@ -114,7 +121,8 @@ bool Draws::ends_within(const StepRecord& record, const std::vector<bool>& leads
     const WorkerRecord& w = record.workers[i];
     if (leads[i] && value_of(w, FingerprintKind::kDataPass, ~number) == number) rows += rows_of(w);
   }
-  const std::uint64_t whole = std::max(undivided ? length * workers : length, own * replicas);
+  const std::uint64_t times = undivided && pass.doubled ? workers : 1;
+  const std::uint64_t whole = std::max(length * times, own * replicas);
   if (rows > 0 && pass.pass.drawn >= whole) {
     begin_anew(pass);
     return false;
@@ -138,7 +146,7 @@ Draws::Following* Draws::pass_of(const StepRecord& record, const WorkerRecord& w
   if (!passes_.empty() && *number < passes_.back().pass.number) return nullptr;
   if (passes_.size() == 2) passes_.erase(passes_.begin());
   const bool shared =
-      distributed_sampling(record) &&
+      distributed_sampling(record) && !shares_differ(record) &&
       std::ranges::none_of(record.workers, [](const auto& w) { return w.indices.empty(); });
   passes_.push_back({.pass = {.id = ++ids_,
                               .number = *number,
@@ -164,7 +172,7 @@ Draws::Followed Draws::draw(const StepRecord& record, const WorkerRecord& w, boo
     pass->pass.drawn += std::max<std::uint64_t>(
         w.samples.rows, by_index ? w.indices.size() : w.samples.hashes.size());
   }
-  const bool indexed = aligned(w);
+  const bool indexed = aligned(w) && !shares_differ(record);
   if (by_index) {
     const std::uint64_t data = share_of_data(w);
     for (std::size_t i = 0; i < w.indices.size(); ++i) {
@@ -201,7 +209,9 @@ void Draws::draw(Following& pass, std::uint64_t sample, const First& mine, bool 
                       .first_step = first->step,
                       .first_rank = first->rank});
   }
-  if (in_pass || !leads) return;
+  if (!leads) return;
+  pass.doubled = pass.doubled || in_pass;
+  if (in_pass) return;
   pass.first.emplace(sample, mine);
   if (pass.first.size() > kSamples) thin_to(pass.pass.bits + 1, pass);
 }

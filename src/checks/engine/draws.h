@@ -86,7 +86,8 @@ class Draws {
   struct Following {
     DrawnPass pass;
     Samples first;
-    Samples before;  // of the pass of the same number that it took the place of
+    bool doubled = false;  // some sample was drawn twice
+    Samples before;        // of the pass of the same number that it took the place of
   };
   struct Place {
     std::uint64_t pass = 0;

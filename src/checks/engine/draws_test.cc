@@ -84,6 +84,30 @@ TEST(Draws, TheNextPassComesAfterTheOneBefore) {
   EXPECT_EQ(feed.draws.passes().size(), 2U);
 }
 
+// Each rank goes through its own part again and again, within what its loader takes for one pass.
+TEST(Draws, APassThatNothingDividesEndsOnceAllOfTheDataWereDrawn) {
+  const auto played = [](std::uint32_t shares) {
+    Feed feed({.workers = 2, .rows = 4, .data = 64});
+    std::size_t again = 0;
+    for (std::uint64_t s = 0; s < 40; ++s) {
+      feed.step(s, [&](WorkerRecord& w) {
+        std::vector<std::uint64_t> indices(4);
+        for (std::uint64_t i = 0; i < 4; ++i) {
+          indices[i] = (4 * s + i) % 32 + 32 * (w.rank % shares);
+        }
+        HealthyRun::read(w, indices);
+        set(w, Kind::kDataPass, 0);
+        set(w, Kind::kDataBatch, s);
+        for (const Kind kind : {Kind::kSamplerReplicas, Kind::kSamplerLength}) unset(w, kind);
+      });
+      again += feed.draws.again().size();
+    }
+    return again;
+  };
+  EXPECT_EQ(played(2), 0U);
+  EXPECT_GT(played(1), 100U) << "all ranks draw the first part";
+}
+
 TEST(Draws, OfManySamplesSomeAreFollowedByTheirHash) {
   Feed feed({.workers = 1, .rows = 4000, .data = std::uint64_t{1} << 20});
   for (std::uint64_t s = 0; s < 100; ++s) {

@@ -20,6 +20,9 @@ class SampleSet {
   explicit SampleSet(std::uint64_t length) : words_((length + 63) / 64) {}
 
   void insert(std::uint64_t index) { words_[index / 64] |= std::uint64_t{1} << (index % 64); }
+  bool contains(std::uint64_t index) const {  // REQUIRES: below the length
+    return ((words_[index / 64] >> (index % 64)) & 1) != 0;
+  }
   void unite(const SampleSet& other);  // REQUIRES: of the same length
   std::uint64_t count() const;
   std::uint64_t end() const;  // the largest index plus one; 0 where it is empty
@@ -39,15 +42,19 @@ struct Pass {
   std::uint64_t last_step = 0;
   std::uint64_t rows = 0;          // at least as many as samples
   std::uint64_t rows_at_once = 0;  // the most that a worker read in a step
-  std::uint32_t workers = 0;       // of the run
-  Ranks ranks;                     // its readers
-  SampleSet drawn{0};              // where `indexed`
-  bool indexed = false;            // the index of every row is known
-  bool is_first = true;            // of each of its readers over this data set
-  bool from_start = true;          // with its first batch, on each
-  bool gapless = true;             // every batch since then was seen, in its order
-  bool ended = true;               // a loader came to its end, on each
-  bool all_workers = true;         // no step lacked a worker
+  // Rows that loaders dealt and nobody trained on: of batches that models were given all of before,
+  // without gradients, and of others.
+  std::uint64_t passed_over = 0;
+  std::uint64_t cut = 0;
+  std::uint32_t workers = 0;  // of the run
+  Ranks ranks;                // its readers
+  SampleSet drawn{0};         // where `indexed`
+  bool indexed = false;       // the index of every row is known
+  bool is_first = true;       // of each of its readers over this data set
+  bool from_start = true;     // with its first batch, on each
+  bool gapless = true;        // every batch since then was seen, in its order
+  bool ended = true;          // a loader came to its end, on each
+  bool all_workers = true;    // no step lacked a worker
 
   bool whole() const { return from_start && gapless && ended; }
 };

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 
@@ -78,6 +79,13 @@ std::string Roster::fact_of(std::uint32_t rank, const std::string& key) const {
   if (facts == facts_.end()) return {};
   const auto found = facts->second.find(key);
   return found == facts->second.end() ? std::string() : found->second;
+}
+
+std::string Roster::fact_of_all(const std::string& key) const {
+  const std::string value = fact(key);
+  const bool equal = std::ranges::all_of(
+      facts_, [&](const auto& entry) { return fact_of(entry.first, key) == value; });
+  return equal ? value : std::string();
 }
 
 std::string Roster::fact(const std::string& key) const {

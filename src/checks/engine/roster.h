@@ -34,6 +34,8 @@ class Roster {
   const std::map<std::uint32_t, Facts>& facts() const { return facts_; }
   // The value of a fact, of the lowest rank that told it; empty where nobody did.
   std::string fact(const std::string& key) const;
+  // The same on all ranks that told anything; else empty.
+  std::string fact_of_all(const std::string& key) const;
   // Ranks of the job; 0 where nobody told.
   std::size_t world_size() const;
   // Of this rank; empty where it did not tell.

@@ -91,7 +91,8 @@ std::uint64_t rows_of(const WorkerRecord& worker) {
 bool draws_with_replacement(const Roster& roster) {
   const std::string sampler = roster.fact("sampler");
   const auto says = [&](const char* words) { return sampler.find(words) != std::string::npos; };
-  return says("replacement=True") || (says("WeightedRandomSampler") && !says("replacement=False"));
+  return says("replacement=True") || says("ResampledShards") ||
+         (says("WeightedRandomSampler") && !says("replacement=False"));
 }
 
 bool repeats_by_design(const StepRecord& record, const Roster& roster) {

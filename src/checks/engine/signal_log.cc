@@ -84,6 +84,15 @@ void SignalLog::replace(Check check, std::optional<Signal> now) {
   if (now) add(std::move(*now));
 }
 
+void SignalLog::settle(Signal now) {
+  const auto same = [&](const Signal& s) { return s.check == now.check && s.key == now.key; };
+  const auto old = std::ranges::find_if(signals_, same);
+  if (old == signals_.end()) return add(std::move(now));
+  now.id = old->id;
+  signals_.erase(std::remove_if(old + 1, signals_.end(), same), signals_.end());
+  *old = std::move(now);
+}
+
 void SignalLog::forget(Check check, std::uint64_t key) {
   std::erase_if(signals_, [&](const Signal& s) { return s.check == check && s.key == key; });
 }

@@ -55,6 +55,9 @@ class SignalLog {
   // The one signal of the check, or none, in the place of those there are. It keeps its id while
   // its key stays.
   void replace(Check check, std::optional<Signal> now);
+  // The one signal of its check and key, in the place of those there are. It keeps the first one's
+  // id: what is only graded otherwise is not new.
+  void settle(Signal now);
   // Nothing of the check and key was seen after all.
   void forget(Check check, std::uint64_t key);
   // The check never could look, as shows only now: it has neither passed nor found anything.
@@ -76,14 +79,14 @@ class SignalLog {
     c.more = 0;
   }
   // After `checked`, as of this record: so many more are needed before a broken expectation would
-  // be a finding. Until then the check has not passed. `why` is a string literal.
+  // be a finding. Until then the check has not passed. `why` outlives the log.
   void needs(Check check, std::uint64_t more, std::string_view why);
   // Likewise, until it was looked at in so many records.
   void needs_records(Check check, std::uint64_t records, std::string_view why) {
     const std::uint64_t looked = coverage_[place_of(check)].looked;
     if (looked < records) needs(check, records - looked, why);
   }
-  // What the check waits for, or why it cannot be made; both are string literals.
+  // What the check waits for, or why it cannot be made; both outlive the log.
   void waits(Check check, std::string_view why) { coverage_[place_of(check)].armed = why; }
   // Of several reasons the one that was given most often is told.
   void cannot(Check check, std::string_view why);

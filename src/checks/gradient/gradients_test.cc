@@ -90,6 +90,38 @@ TEST(Nonfinite, StepsThatLeftTheParametersAloneAreInformationOnceTheNextIsFinite
   EXPECT_EQ(by_hand(79, false, true), Severity::kWarning) << "always one rank";
 }
 
+TEST(Nonfinite, OneThatAllRanksHadDoesNotHideTheRankThatAlwaysHas) {
+  Watched w = maybe_scaled(true);
+  std::uint64_t left_out = 0;
+  w.play(0, 99, [&](StepRecord& r) {
+    const bool once = r.step == 4;
+    const bool often = r.step > 10 && r.step % 10 == 4;
+    left_out += once || often ? 1 : 0;
+    for (WorkerRecord& x : r.workers) x.optimizer_step = r.step + 1 - left_out;
+    for (WorkerRecord& x : r.workers) {
+      if (once || (often && x.rank == 3)) spoil(x);
+    }
+  });
+  const std::vector<Finding> found = w.findings();
+  const auto third = std::ranges::find(found, RankList{3}, &Finding::ranks);
+  ASSERT_NE(third, found.end());
+  EXPECT_EQ(third->severity, Severity::kWarning);
+}
+
+// A parameter that lies at a bound tells nothing.
+TEST(Nonfinite, WhatNeverMovedDoesNotTellThatAStepWasLeftOut) {
+  Watched w;
+  w.diagnoser.hello(who(0, 0), {"host", {{"optimizer", "unknown"}}, {}});
+  w.play(0, 30, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.optimizer_step = 0;
+      x.states = {{1, StateHash::Kind::kParameters, 7}};
+    }
+    if (r.step == 24) spoil(r.workers[2]);
+  });
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+}
+
 TEST(Nonfinite, ALossThatAScaleMadeInfiniteOnAllRanksIsInformationOnceTheNextIsFinite) {
   const auto infinite = [](bool all) {
     Watched w = maybe_scaled(true);

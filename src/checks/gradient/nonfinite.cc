@@ -4,12 +4,12 @@
 // a step in which all were finite, means that parameters or the reduction brought it. Where the
 // optimizer took no step, all ranks skipped it together: a warning; of a gradient, information with
 // the count once the next step was finite, and at once where a loss scaler is known (fact
-// `grad_scaler`), for looking for its factor is its business. Not where it was one rank alone, six
-// times; of a loss only where it was all ranks'. A count of steps that was never above 0 says so
-// only in the first 16 records. Where no optimizer is known (fact `optimizer`) and none was ever
-// counted, the hashes of the parameters tell: until then a gradient is a warning, for it may have
-// been skipped. More than 16 such steps in a row are critical again. A norm that was not read is
-// not a non-finite one.
+// `grad_scaler`), for looking for its factor is its business. Not where four in five of such steps,
+// and six or more, were one rank's alone; of a loss only where it was all ranks'. A count of steps
+// that was never above 0 says so only in the first 16 records. Where no optimizer is known (fact
+// `optimizer`) and none was ever counted, the hashes of parameters that moved before tell: until
+// then a gradient is a warning, for it may have been skipped. More than 16 such steps in a row are
+// critical again. A norm that was not read is not a non-finite one.
 
 #include <fmt/format.h>
 
@@ -17,6 +17,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -28,7 +29,8 @@ namespace {
 
 // Records in which a loss scaler looks for its first factor.
 constexpr std::uint64_t kScalerSearch = 16;
-constexpr std::uint64_t kAlone = 6;  // times that one rank was: then it is that rank
+constexpr std::uint64_t kAlone = 6;  // times that one rank was, and
+constexpr double kMostAlone = 0.8;   // of all times: then it is that rank
 constexpr std::size_t kKeysMax = 64;
 constexpr const char* kByDesign =
     "Nothing, where steps are left out by design (a loss scaler that looks for its factor, a guard "
@@ -114,6 +116,7 @@ class Nonfinite : public Rule {
       skipped_ = skipped_ && ++length_ <= kScalerSearch && maybe_skipped(context);
       report(context, now, log);
     }
+    if (now.empty()) follow_parameters(context.record);
     healthy_before_ = now.empty();
     for (const WorkerRecord& w : context.record.workers)
       optimizer_steps_[w.replica] = w.optimizer_step;
@@ -156,15 +159,33 @@ class Nonfinite : public Rule {
     return out;
   }
 
-  // Whether each rank has some parameters that are what they were when the episode began. A layer
-  // whose hash is another one may have been hashed in another part.
+  // Whether each rank has some parameters that are what they were when the episode began, and that
+  // steps moved before. A layer whose hash is another one may have been hashed in another part.
   bool stood_still(const StepRecord& record) const {
     Ranks still;
     for (const auto& [of, value] : parameters_of(record)) {
       const auto before = began_with_.find(of);
-      if (before != began_with_.end() && before->second == value) insert(still, of.first);
+      const bool same = before != began_with_.end() && before->second == value;
+      if (same && moved_.contains(of)) insert(still, of.first);
     }
     return still.size() == record.workers.size();
+  }
+
+  void follow_parameters(const StepRecord& record) {
+    Parameters now = parameters_of(record);
+    for (const auto& [of, value] : now) {
+      const auto before = last_parameters_.find(of);
+      if (before != last_parameters_.end() && before->second != value) moved_.insert(of);
+    }
+    last_parameters_ = std::move(now);
+  }
+
+  // Whether steps with what is not finite were nearly all one rank's.
+  bool is_one_rank(const StepContext& context, const Ranks& ranks, const Episodes& of) const {
+    double all = 0;
+    for (const auto& [key, each] : episodes_) all += static_cast<double>(each.left_out);
+    return ranks.size() == 1 && context.workers() > 1 && of.left_out >= kAlone &&
+           static_cast<double>(of.left_out) >= kMostAlone * all;
   }
 
   void ends(const StepContext& context, SignalLog& log) {
@@ -176,17 +197,15 @@ class Nonfinite : public Rule {
     if (may_be_data || all.taken || (!known && all.left_out == 0)) return;
     all.left_out += known ? 1 : 0;
     all.steps += known ? length_ : 0;
-    const bool alone = episodes_.size() == 1 && last_.first_ranks.size() == 1 &&
-                       context.workers() > 1 && all.left_out >= kAlone;
+    const bool alone = is_one_rank(context, last_.first_ranks, all);
     NotFinite seen = last_;
     seen.step = NotFinite::Step::kLeftOut;
     seen.steps_left_out = all.steps;
-    log.forget(check_, key_of(seen));
     Signal signal = sighting(check_, last_step_, blame_, 1, std::move(seen));
     signal.first_step = all.first_step;
     signal.severity = alone ? Severity::kWarning : Severity::kInfo;
     if (!alone) signal.remedy = kByDesign;
-    log.add(std::move(signal));
+    log.settle(std::move(signal));
   }
 
   void report(const StepContext& context, const Ranks& now, SignalLog& log) {
@@ -196,7 +215,10 @@ class Nonfinite : public Rule {
                    .all_at_once = sudden_,
                    .step = step_of(context)};
     if (check_ == &kNonfiniteGradient) seen.nonfinite_elements = nonfinite_elements(context.record);
-    if (episodes_.size() >= kKeysMax) episodes_.clear();
+    if (episodes_.size() >= kKeysMax && !episodes_.contains(seen.key())) {
+      episodes_.erase(std::ranges::min_element(
+          episodes_, {}, [](const auto& entry) { return entry.second.left_out; }));
+    }
     const Episodes& before =
         episodes_.try_emplace(seen.key(), Episodes{.first_step = context.record.step})
             .first->second;
@@ -204,8 +226,9 @@ class Nonfinite : public Rule {
     last_step_ = context.record.step;
     Signal signal = sighting(check_, context, blame_, sudden_ ? 0.8 : 1, std::move(seen));
     const bool scaler = !context.roster.fact("grad_scaler").empty();
-    const bool went_well = before.left_out > 0 && before.left_out + 1 < kAlone;
-    const bool overflow = check_ == &kNonfiniteGradient && (scaler || went_well);
+    const bool alone = is_one_rank(context, blame_.ranks, before);
+    const bool overflow =
+        check_ == &kNonfiniteGradient && !alone && (scaler || before.left_out > 0);
     if (skipped_) signal.severity = overflow ? Severity::kInfo : Severity::kWarning;
     log.add(std::move(signal));
   }
@@ -241,10 +264,12 @@ class Nonfinite : public Rule {
   bool skipped_ = false;  // the optimizer took no step in this episode so far, as far as known
   bool counted_ = false;  // some worker's optimizer took a step
   Blame blame_;
-  NotFinite last_;                              // of this episode
-  std::uint64_t last_step_ = 0;                 // of it
-  Parameters began_with_;                       // that episode
-  std::map<std::uint64_t, Episodes> episodes_;  // by the key of the evidence
+  NotFinite last_;                                           // of this episode
+  std::uint64_t last_step_ = 0;                              // of it
+  Parameters began_with_;                                    // that episode
+  Parameters last_parameters_;                               // of the last finite step
+  std::set<std::pair<std::uint32_t, std::uint64_t>> moved_;  // from one finite step to the next
+  std::map<std::uint64_t, Episodes> episodes_;               // by the key of the evidence
   PerWorker<std::uint64_t> optimizer_steps_;
 };
 

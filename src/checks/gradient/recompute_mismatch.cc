@@ -24,6 +24,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "checks/engine/rules.h"
@@ -32,6 +33,8 @@
 namespace presum::checks {
 namespace {
 
+constexpr std::string_view kNotAsked =
+    "No micro-batch was computed once more: attach(record=Record(verify_every=)) asks for it.";
 constexpr std::uint64_t kUnsteady = 1;
 constexpr std::uint64_t kTwice = 2;
 constexpr std::uint64_t kTurnedOver = 3;
@@ -94,11 +97,7 @@ class Recomputed final : public Rule {
     };
     const auto told = [&](const WorkerRecord& w) { return answer(w) <= kAnswers.size(); };
     once_ = once_ || std::ranges::any_of(context.record.workers, told);
-    if (!once_) {
-      return log.cannot(&kRecomputeMismatch,
-                        "No micro-batch was computed once more: "
-                        "attach(record=Record(verify_every=)) asks for it.");
-    }
+    if (!once_) return log.cannot(&kRecomputeMismatch, why_not(context.roster));
     log.checked(&kRecomputeMismatch);
     // What now and then gives another gradient is a program's way.
     std::map<std::uint32_t, std::uint64_t> answers;  // by rank
@@ -131,12 +130,22 @@ class Recomputed final : public Rule {
   }
 
  private:
+  // Held here: the log keeps no copy of it.
+  std::string_view why_not(const Roster& roster) {
+    const std::string reason = roster.fact("recompute_refused");
+    if (refused_.empty() && !reason.empty()) {
+      refused_ = "No micro-batch could be computed once more: " + reason + ".";
+    }
+    return refused_.empty() ? kNotAsked : refused_;
+  }
+
   struct Steadiness {
     std::uint64_t equal = 0;  // micro-batches that gave the same again
     std::uint64_t others = 0;
   };
   std::map<std::uint32_t, Steadiness> steadiness_;  // by replica
   bool once_ = false;                               // some worker did
+  std::string refused_;
 };
 
 }  // namespace

@@ -5,17 +5,20 @@
 // the last step at which it still deviated, of all others that of the last alarm. Where every
 // rank reads again and again samples of its own that it has read before (one batch that is
 // overfitted, shards that are never dealt anew), lasting differences are no fault: they are one
-// finding, information; so are they where batches are used several times in a row, and a largest
-// element that is less than 1.5 standard deviations off by itself. Not so an outlier of 6
-// deviations or more, single events, and other token counts. Samples are known by their rows, up to
-// 65,536 of them; beyond that the rule is off.
+// finding, information; so are they where batches are used several times in a row, until they were
+// raised twice as often as each batch is used, and a largest element that by itself is less
+// than 1.5 standard deviations above the others'. Not so an outlier of 6 deviations or more, single
+// events, and other token counts. Samples are known by their rows, up to 65,536 of them; beyond
+// that the rule is off.
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/hash.h"
@@ -47,6 +50,9 @@ constexpr const char* kOtherPeaks =
     "not tell them apart.";
 constexpr double kReplays = 0.25;  // of so many recent records: a batch counts several times
 constexpr double kRecent = 16;
+constexpr double kBesideUse =
+    2;  // as many alarms as a batch is used, until they are more than that
+constexpr std::size_t kAlarms = 4096;
 constexpr std::uint64_t kOwnAgain = 5;  // records of nothing but a rank's own samples of before
 
 Check check_of(const Alarm& alarm) {
@@ -135,9 +141,9 @@ class StaticData {
     if (lost_) reader_.clear();
   }
 
-  bool is_static() const {
-    return replays_ >= kReplays || (!lost_ && own_again_.length >= kOwnAgain);
-  }
+  bool is_static() const { return !lost_ && own_again_.length >= kOwnAgain; }
+  // How often a batch is used, on average; 1 where hardly any comes again.
+  double times_used() const { return replays_ < kReplays ? 1 : 1 / (1 - replays_); }
 
  private:
   // Where the loader dealt it, or what it holds: a program may perturb what it uses again.
@@ -155,8 +161,9 @@ class StaticData {
     for (std::size_t i = 0; i < context.batches.size(); ++i) {
       const std::uint64_t now = place_of_batch(context.record.workers[i], context.batches[i]);
       std::uint64_t& last = last_[context.record.workers[i].replica];
-      replays = replays && now != 0 && now == last;
-      last = now;
+      const bool told = context.record.workers[i].fingerprint_of(FingerprintKind::kBatchAgain);
+      replays = replays && (told || (now != 0 && now == last));
+      if (!told) last = now;
     }
     replays_ += ((replays ? 1 : 0) - replays_) / kRecent;
   }
@@ -206,7 +213,7 @@ class Statistics final : public Rule {
     note(&kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
   }
 
-  void report(const StepContext& context, const Alarm& alarm, SignalLog& log) const {
+  void report(const StepContext& context, const Alarm& alarm, SignalLog& log) {
     Deviation seen = deviation(context, alarm);
     if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
       static_cast<Compared&>(seen) = gradients_.compare(alarm.replicas.front(), alarm.first_step);
@@ -215,7 +222,7 @@ class Statistics final : public Rule {
         seen.scales_beside = gradients_.compare(alarm.replicas.back(), alarm.first_step).scales;
       }
     }
-    seen.of_static_data = expected(alarm);
+    seen.of_static_data = expected(alarm, times_raised(context, alarm));
     Signal signal = sighting(check_of(alarm), alarm.step, blame_of(context, alarm), kAtAlarm, seen);
     if (signal.ranks.empty()) return;
     signal.first_step = std::min(alarm.first_step, alarm.step);
@@ -225,7 +232,8 @@ class Statistics final : public Rule {
                          alarm.statistic == Statistic::kDirection && !seen.of_static_data &&
                          !signal.everyone && !alarm.high;
     signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
-    if (alarm.statistic == Statistic::kPeak && std::abs(alarm.effect) < kPeakOfData) {
+    const bool little = alarm.high && std::abs(alarm.effect) < kPeakOfData;
+    if (alarm.statistic == Statistic::kPeak && little) {
       signal.severity = Severity::kInfo;
       signal.remedy = kOtherPeaks;
     }
@@ -264,14 +272,23 @@ class Statistics final : public Rule {
     log.add(std::move(signal));
   }
 
-  // Of data that never change differences are lasting. Not far ones, nor single events.
-  bool expected(const Alarm& alarm) const {
+  // Of data that never change differences are lasting. A batch that is used m times counts as m,
+  // and is one: of it an alarm is worth an m-th. Not far ones, nor single events.
+  bool expected(const Alarm& alarm, double raised) const {
     const bool near = alarm.kind != Alarm::Kind::kOutlier || std::abs(alarm.effect) < kFar;
-    return data_.is_static() && near && alarm.kind != Alarm::Kind::kEvent &&
-           alarm.statistic != Statistic::kTokens;
+    const double used = data_.times_used();
+    return (data_.is_static() || (used > 1 && raised <= kBesideUse * used)) && near &&
+           alarm.kind != Alarm::Kind::kEvent && alarm.statistic != Statistic::kTokens;
+  }
+
+  double times_raised(const StepContext& context, const Alarm& alarm) {
+    if (raised_.size() >= kAlarms) raised_.clear();
+    return ++raised_[{check_of(alarm), blame_of(context, alarm).ranks, alarm.statistic,
+                      alarm.high}];
   }
 
   StaticData data_;
+  std::map<std::tuple<Check, Ranks, Statistic, bool>, double> raised_;
   TokenShares tokens_;
   RecentGradients gradients_;
   std::uint64_t losses_ = 0;    // steps in which losses were watched

@@ -87,7 +87,7 @@ TEST(Statistics, OfDataThatNeverChangeLastingDifferencesAreOneInformation) {
 
 // Adversarial training that uses each batch four times.
 TEST(Statistics, OfBatchesThatAreReplayedLastingDifferencesAreInformation) {
-  const auto replayed = [](std::uint64_t times) {
+  const auto replayed = [](std::uint64_t times, std::uint64_t alarms = 1) {
     Watched w;
     const auto again = [&](StepRecord& r) {
       for (WorkerRecord& x : r.workers) {
@@ -96,13 +96,17 @@ TEST(Statistics, OfBatchesThatAreReplayedLastingDifferencesAreInformation) {
       }
     };
     w.play(0, 39, again);
-    StepRecord record = w.run.step(40);
-    again(record);
-    w.feed(record, {alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3})});
+    for (std::uint64_t i = 0; i < alarms; ++i) {
+      StepRecord record = w.run.step(40 + i);
+      again(record);
+      w.feed(record, {alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3})});
+    }
     return w.first().severity;
   };
   EXPECT_EQ(replayed(4), Severity::kInfo);
   EXPECT_EQ(replayed(1), Severity::kWarning);
+  EXPECT_EQ(replayed(4, 7), Severity::kInfo);
+  EXPECT_EQ(replayed(4, 9), Severity::kWarning) << "more than four uses of a batch account for";
 }
 
 TEST(Statistics, APeakThatIsALittleHigherAloneIsInformation) {

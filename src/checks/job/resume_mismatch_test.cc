@@ -451,6 +451,26 @@ TEST(Resume, APassThatBeginsAnewIsInformation) {
             "drawn again");
 }
 
+// Only rank 0 restores its list of files.
+TEST(Resume, RanksThatBeginAnewBesideOthersThatGoOnAreNamed) {
+  Continued run;
+  PriorRun& left = run.prior();
+  left.saved = saved(50, 100);
+  for (std::uint64_t s = 80; s < 120; ++s) left.draws.see(step_of(s, 1, s - 80, 8 * (s - 80)));
+  run.begins(kNothing);
+  for (std::uint64_t s = 0; s < 15; ++s) {
+    StepRecord record = step_of(s, 0, s, 8 * s);
+    record.workers[0].indices = step_of(s, 0, s, 8 * (s + 20)).workers[0].indices;
+    run.update(record);
+  }
+  const Signal found = run.only();
+  EXPECT_EQ(found.severity, Severity::kWarning);
+  EXPECT_EQ(found.ranks, (Ranks{1, 2, 3}));
+  EXPECT_EQ(sentence_of(found),
+            "Ranks 1-3 began the interrupted pass over the data anew, rank 0 went on where it was "
+            "left");
+}
+
 // A run whose rate was `before` and is 0.1, then `after`.
 Continued scheduled(std::vector<double> before, double after) {
   Continued run;

@@ -43,6 +43,9 @@ constexpr const char* kNotRead =
     "No rank read a reduced gradient (it is read at the first step and every 25th).";
 constexpr double kScaleOff = 0.1;
 constexpr double kNamedWithin = 0.02;  // of a factor, beside three errors of the ratio
+constexpr double kLossy = 1.05;  // what a hook that compresses takes from a norm: up to twice that,
+constexpr double kLost = 0.05;   // which leaves the factor between 1 and 1.1 times the ratio
+constexpr std::uint64_t kSteady = 3;
 constexpr double kSigmas = 6;
 constexpr double kSameNorm = 1e-6;  // relative: of one sum, over one loss scale
 
@@ -362,19 +365,18 @@ class Reduction final : public Rule {
     const bool again = off && last_ratio_ > 0 && is_multiple(ratio, last_ratio_);
     // Compression loses norm on purpose, and a hook of the program's may make anything of it, at
     // times a number that looks like a mistake.
-    const std::string hook = context.roster.fact("communication_hook");
+    const std::string hook = context.roster.fact_of_all("communication_hook");
     const double within = std::min(kScaleTolerance, kNamedWithin + 3 * error);
-    const std::string name = factor_name(ratio, workers, within);
-    const bool varies = off && last_ratio_ > 0 && (!again || name.empty());
-    if (varies && !hook.empty() && !std::exchange(varies_, true)) {
-      log.forget(&kReductionScale, key_of(Scaled{}));
-    }
+    const std::string near = factor_name(ratio, workers, kScaleTolerance);
+    std::string name = factor_name(ratio, workers, within);
+    if (name.empty() && !hook.empty() && again) name = factor_name(ratio * kLossy, workers, kLost);
+    if (!hook.empty()) follow_hook(off, last_ratio_ > 0 && (!again || near.empty()), log);
     last_ratio_ = off ? ratio : 0;
     if (off && name.empty() && !again) {
       log.needs(&kReductionScale, 1, "The norm was off once, as by chance.");
     }
     if (!off || (name.empty() && !again)) return;
-    const bool named = !name.empty() && !varies_;
+    const bool named = !name.empty() && (hook.empty() || !varies_);
     Scaled seen{.factor = ratio,
                 .factor_error = ratio * error,
                 .factor_is = named ? name : "",
@@ -389,6 +391,16 @@ class Reduction final : public Rule {
     log.add(std::move(signal));
   }
 
+  // What a hook of the program's makes varies from look to look, or stays.
+  void follow_hook(bool off, bool varies, SignalLog& log) {
+    if (off && varies) {
+      steady_ = 0;
+      if (!std::exchange(varies_, true)) log.forget(&kReductionScale, key_of(Scaled{}));
+    } else if (off && ++steady_ >= kSteady) {
+      varies_ = false;
+    }
+  }
+
   std::unique_ptr<Rule> layers_ = make_layers_reduced();
   struct Reduced {
     bool kept = false;  // the record before: passes may add to what was reduced
@@ -399,8 +411,9 @@ class Reduction final : public Rule {
   PerWorker<std::uint64_t> unreduced_;  // steps so far
   bool by_other_means_ = false;         // is what was said
   std::uint64_t unreduced_since_ = ~std::uint64_t{0};
-  bool varies_ = false;    // from one look at it to the next
-  double last_ratio_ = 0;  // of a reduced norm that was off; 0: it was not
+  bool varies_ = false;       // from one look at it to the next
+  std::uint64_t steady_ = 0;  // looks since then at which it did not
+  double last_ratio_ = 0;     // of a reduced norm that was off; 0: it was not
 };
 
 }  // namespace

@@ -228,6 +228,7 @@ TEST(ReductionScale, WhatAHookOfTheProgramsMakesIsInformation) {
   EXPECT_EQ(by_hook(3).severity, Severity::kInfo);
   EXPECT_NE(by_hook(3).remedy.find("sign_votes"), std::string::npos) << by_hook(3).remedy;
   EXPECT_EQ(by_hook(8).severity, Severity::kCritical) << "it has left out the division";
+  EXPECT_EQ(by_hook(7.4).severity, Severity::kCritical) << "and the hook takes some of the norm";
   Watched w;
   w.diagnoser.hello(who(0, 0), {.facts = {{"communication_hook", "top_k"}}});
   w.play(0, 60, [](StepRecord& r) { scale(r, 5 + static_cast<double>(r.step) / 8); });

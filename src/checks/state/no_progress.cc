@@ -71,7 +71,7 @@ std::string sentence(const NothingChanged& seen, const Who& who) {
 }
 
 struct LayersUnchanged {
-  enum class Why : std::uint8_t { kUnknown, kHeldByNone, kRateIsZero, kGradientTaken };
+  enum class Why : std::uint8_t { kUnknown, kHeldByNone, kRateIsZero, kGradientTaken, kEither };
 
   std::string layers_standing;  // the first names
   std::uint64_t groups_unchanged = 0;
@@ -79,10 +79,11 @@ struct LayersUnchanged {
 
   std::string cause() const {
     constexpr const char* kNames[] = {"unknown", "no optimizer holds them", "learning rate 0",
-                                      "no gradient at the optimizer's step"};
+                                      "no gradient at the optimizer's step",
+                                      "learning rate 0, or no gradient at the optimizer's step"};
     return kNames[static_cast<std::size_t>(why)];
   }
-  bool was_meant() const { return why == Why::kRateIsZero || why == Why::kGradientTaken; }
+  bool was_meant() const { return why != Why::kUnknown && why != Why::kHeldByNone; }
   std::uint64_t key() const { return was_meant() ? 1 : 0; }
   static constexpr std::tuple kFields{field("layers_standing", &LayersUnchanged::layers_standing),
                                       field("groups_unchanged", &LayersUnchanged::groups_unchanged),
@@ -93,7 +94,9 @@ std::string sentence(const LayersUnchanged& seen, const Who& who) {
   constexpr const char* kWhy[] = {", though gradients came there",
                                   ": no optimizer holds their parameters",
                                   ": the learning rate of their parameter group is 0",
-                                  ": the program took their gradients away before the step"};
+                                  ": the program took their gradients away before the step",
+                                  ": the learning rate of their parameter group is 0, or the "
+                                  "program took their gradients away before the step"};
   return fmt::format("{} took optimizer steps that left layer{} {} as before{}", who.words(),
                      seen.groups_unchanged == 1 ? "" : "s", seen.layers_standing,
                      kWhy[static_cast<std::size_t>(seen.why)]);
@@ -278,14 +281,15 @@ class NoProgress final : public Rule {
   void report(const StepContext& context, const Ranks& ranks, bool rests, const Layers& layers,
               SignalLog& log) const {
     using enum LayersUnchanged::Why;
-    const Listed unheld(context.roster.fact_of(ranks.front(), "layers_of_no_optimizer"));
-    const bool held_by_none = std::ranges::all_of(
-        layers.names, [&](const std::string& name) { return unheld.contains(name); });
-    const Listed resting(context.roster.fact_of(ranks.front(), "layers_at_rest"));
-    const bool rate_is_zero = std::ranges::any_of(
-        layers.names, [&](const std::string& name) { return resting.contains(name); });
-    const auto rest = rate_is_zero ? kRateIsZero : kGradientTaken;
-    const auto why = rests ? rest : held_by_none ? kHeldByNone : kUnknown;
+    const auto all_in = [&](const char* fact) {
+      const Listed listed(context.roster.fact_of(ranks.front(), fact));
+      return std::ranges::all_of(layers.names,
+                                 [&](const std::string& name) { return listed.contains(name); });
+    };
+    const auto rest = all_in("layers_at_rest")            ? kRateIsZero
+                      : all_in("layers_without_gradient") ? kGradientTaken
+                                                          : kEither;
+    const auto why = rests ? rest : all_in("layers_of_no_optimizer") ? kHeldByNone : kUnknown;
     Signal signal =
         sighting(&kNoProgress, context, blame_of(context, ranks), 0.9,
                  LayersUnchanged{first_names(layers.names, kNamesShown, std::identity{}),

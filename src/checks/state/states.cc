@@ -20,7 +20,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -53,6 +55,8 @@ constexpr const char* kOutsideRemedy =
 constexpr std::size_t kParts = 25;       // that are hashed in turn
 constexpr std::uint64_t kJoined = 2;     // times: then it is a habit
 constexpr std::uint64_t kEqualFor = 30;  // records: each part was hashed after it
+constexpr const char* kApartAtFirst =
+    "Parameters were apart at the first step: not all of them were compared since.";
 constexpr const char* kOwnState =
     "Nothing, where the optimizer keeps values of each rank's own: parameters stayed equal.";
 constexpr const char* kOwnBuffers =
@@ -179,8 +183,10 @@ class States final : public Rule {
       return;
     }
     compare_clocks(context, log);
-    follow_own_state(context.record, log);
-    follow_buffers(context.record, log);
+    if (const std::optional<std::size_t> part = part_of(context)) {
+      follow_own_state(context.record, *part, log);
+      follow_buffers(context.record, *part, log);
+    }
     for (const StateText& text : kStateTexts) {
       const bool apart = averaged_ && std::ranges::find(kAveraged, text.kind) != kAveraged.end();
       apart ? log.cannot(text.check, kApart) : compare(context, text.kind, log);
@@ -223,9 +229,11 @@ class States final : public Rule {
       return log.cannot(text.check, "No two ranks hold the same shard.");
     }
     log.checked(text.check);
+    if (kind == Kind::kParameters && looks_ < kParts && apart_at_first_) {
+      log.needs(&kParameterDesync, kParts - looks_, kApartAtFirst);
+    }
     if (kind == Kind::kParameters && left_alike(context.record)) {
-      // What the first step moved looked apart: no optimizer had left anything yet.
-      if (looks_ == 1) log.forget(&kParameterDesync, key_of(OtherCopies{kind}));
+      if (looks_ == 1) forget_first(log);
       return;
     }
     if (kind == Kind::kOutside) follow_copies(context.record);
@@ -241,37 +249,78 @@ class States final : public Rule {
     }
   }
 
-  // State that differs and moves no parameter apart is each rank's own by design: what SAM keeps of
-  // the gradients that it climbed by.
-  void follow_own_state(const StepRecord& record, SignalLog& log) {
-    if (!state_differs_ || own_state_) return;
+  static std::size_t place(Kind kind) { return static_cast<std::size_t>(kind); }
+
+  // Which part of the state a record of all workers has hashes of; none where it is all of it, or
+  // some worker is missing.
+  static std::optional<std::size_t> part_of(const StepContext& context) {
+    if (!context.complete() || context.record.step == 0) return std::nullopt;
+    const std::string told = context.roster.fact("every");
+    std::uint64_t every = 1;
+    std::from_chars(told.data(), told.data() + told.size(), every);
+    return context.record.step / std::max<std::uint64_t>(every, 1) % kParts;
+  }
+
+  // What the first step moved looked apart: no optimizer had left anything yet.
+  void forget_first(SignalLog& log) {
+    Groups& apart = differ_[place(Kind::kParameters)];
+    apart_at_first_ = !apart.empty();
+    apart.clear();
+    log.forget(&kParameterDesync, key_of(OtherCopies{Kind::kParameters}));
+  }
+
+  // State that differs of parameters that move, and move apart on no two ranks, is each rank's own
+  // by design: what SAM keeps of the gradients that it climbed by.
+  void follow_own_state(const StepRecord& record, std::size_t part, SignalLog& log) {
+    const Groups& of = differ_[place(Kind::kOptimizer)];
+    if (of.empty()) return;
     const auto shards = shards_of(record, Kind::kParameters);
+    if (shards.empty() || shards.size() == record.workers.size()) return;
     const bool apart = std::ranges::any_of(
         shards, [&](auto shard) { return !differing(record, Kind::kParameters, shard).empty(); });
-    if (apart && !left_alike(record)) state_differs_ = false, parameters_differ_ = true;
-    if (shards.empty() || apart || parameters_differ_) return;
-    if (++equal_since_ < kEqualFor) return;
+    if (apart && !left_alike(record)) parameters_differ_ = true;
+    if (parameters_differ_) own_state_ = false;
+    if (apart || parameters_differ_ || own_state_) return;
+    follow_moves(record, part);
+    const bool moved = std::ranges::all_of(
+        of, [&](std::uint64_t group) { return moved_with_state_.contains(group); });
+    if (++equal_since_ < kEqualFor || !moved) return;
     own_state_ = true;
     log.forget(&kStateDesync, key_of(OtherCopies{Kind::kOptimizer}));
   }
 
-  // Buffers that a program averages now and then, as timm does before it evaluates: the same part
-  // of them differed, and is equal again.
-  void follow_buffers(const StepRecord& record, SignalLog& log) {
-    std::set<std::uint64_t>& apart = buffers_apart_[looks_ % kParts];
-    const Groups differ = differing(record, Kind::kBuffers, 0);
-    bool joined = false;
+  // Layers whose parameters are others than when the same part of them was hashed before.
+  void follow_moves(const StepRecord& record, std::size_t part) {
     for (const StateHash& s : record.workers.front().states) {
-      if (s.kind != Kind::kBuffers) continue;
-      if (!differ.contains(s.group)) {
-        joined = apart.erase(s.group) > 0 || joined;
-      } else if (apart.size() < kGroups) {
-        apart.insert(s.group);
+      if (s.kind != Kind::kParameters) continue;
+      const auto [at, fresh] = parameters_[part].try_emplace(s.group, s.value);
+      if (!fresh && std::exchange(at->second, s.value) != s.value) {
+        moved_with_state_.insert(s.group);
       }
     }
-    if (joined && ++rejoined_ == kJoined) {
-      log.forget(&kBufferDesync, key_of(OtherCopies{Kind::kBuffers}));
+  }
+
+  // Buffers that a program averages now and then, as timm does before it evaluates: the same part
+  // of them differed, and is equal again.
+  void follow_buffers(const StepRecord& record, std::size_t part, SignalLog& log) {
+    Groups& apart = buffers_apart_[part];
+    const Groups differ = differing(record, Kind::kBuffers, 0);
+    for (const StateHash& s : record.workers.front().states) {
+      if (s.kind != Kind::kBuffers) continue;
+      if (differ.contains(s.group)) {
+        if (apart.size() < kGroups) apart.insert(s.group);
+      } else if (apart.erase(s.group) > 0 && ++rejoined_[s.group] == kJoined) {
+        differ_[place(Kind::kBuffers)].erase(s.group);
+        if (differ_[place(Kind::kBuffers)].empty()) {
+          log.forget(&kBufferDesync, key_of(OtherCopies{Kind::kBuffers}));
+        }
+      }
     }
+  }
+
+  bool rejoins(std::uint64_t group) const {
+    const auto times = rejoined_.find(group);
+    return times != rejoined_.end() && times->second >= kJoined;
   }
 
   // A program may move parameters for a forward pass, each rank its own way, and take that back
@@ -356,24 +405,31 @@ class States final : public Rule {
     log.add(std::move(signal), kRound);
   }
 
-  void report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
-              const Roster& roster, SignalLog& log) {
+  void report(Kind kind, std::uint64_t step, const Split& held, Groups differ, const Roster& roster,
+              SignalLog& log) {
     // After other numbers of steps an optimizer's state is another one.
     if (!held.differs() || (kind == Kind::kOptimizer && (lagged_ || lags_))) return;
-    Groups& all = differ_[static_cast<std::size_t>(kind)];
+    Groups& all = differ_[place(kind)];
+    const bool rejoin =
+        kind == Kind::kBuffers &&
+        std::ranges::all_of(differ, [&](std::uint64_t group) { return rejoins(group); });
+    if (rejoin && !all.empty()) return;  // others never do
+    if (kind == Kind::kBuffers && !rejoin) {
+      std::erase_if(differ, [&](std::uint64_t group) { return rejoins(group); });
+    }
     for (const std::uint64_t group : differ) {
-      if (all.size() < kGroups) all.insert(group);
+      if (!rejoin && all.size() < kGroups) all.insert(group);
     }
     Blame blame = held.blame();
+    const Groups& shown = rejoin ? differ : all;
     OtherCopies seen{.kind = kind,
-                     .groups = names(all, roster),
-                     .groups_different = all.size(),
+                     .groups = names(shown, roster),
+                     .groups_different = shown.size(),
                      .distinct_copies = held.groups.size(),
                      .copies_alike = blame.everyone ? shared_text(held) : ""};
     Signal signal = sighting(text_of(kind).check, step, std::move(blame),
                              kind == Kind::kParameters ? 0.99 : 0.95, std::move(seen));
     if (kind == Kind::kFrozen) signal.remedy = kBase;
-    state_differs_ = state_differs_ || (kind == Kind::kOptimizer && !parameters_differ_);
     if (kind == Kind::kOptimizer && own_state_) {
       signal.severity = Severity::kInfo;
       signal.remedy = kOwnState;
@@ -381,14 +437,16 @@ class States final : public Rule {
     if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
     if (kind == Kind::kOutside) signal.remedy = kOutsideRemedy;
     const bool own = roster.fact("wrapper") == "FSDP2";  // nothing broadcasts them there
-    if (kind == Kind::kBuffers && (own || rejoined_ >= kJoined)) {
+    if (kind == Kind::kBuffers && (own || rejoin)) {
       signal.severity = Severity::kInfo;
       signal.remedy = kOwnBuffers;
     }
     // All of it is hashed at step 0, and then within a round; of optimizers' state half of that,
     // and what is watched from some step on.
     const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;
-    if (by_rounds && (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0))) {
+    const bool seen_first =
+        looks_ > 0 && looked_[0] == 0 && !(kind == Kind::kParameters && apart_at_first_);
+    if (by_rounds && (looks_ >= looked_.size() || seen_first)) {
       const std::uint64_t before = looked_[looks_ < looked_.size() ? 0 : looks_ % looked_.size()];
       signal.equal_until = before;
     }
@@ -412,12 +470,16 @@ class States final : public Rule {
   Agreement steps_{2};   // numbers of optimizer steps
   bool lags_ = false;    // they differ now
   bool lagged_ = false;  // or ever did, two records in a row
-  std::array<std::set<std::uint64_t>, kParts> buffers_apart_;
-  std::uint64_t rejoined_ = 0;      // times that some were equal again
-  bool state_differs_ = false;      // of optimizers
-  bool parameters_differ_ = false;  // since then
+  std::array<Groups, kParts> buffers_apart_;
+  std::unordered_map<std::uint64_t, std::uint64_t>
+      rejoined_;                    // times that buffers were equal again
+  bool apart_at_first_ = false;     // parameters, as the first step had moved them
+  bool parameters_differ_ = false;  // since optimizers' state does
   std::uint64_t equal_since_ = 0;   // records since then in which they did not
-  bool own_state_ = false;
+  // Hashes by part and layer, and layers that moved since then.
+  std::array<std::unordered_map<std::uint64_t, std::uint64_t>, kParts> parameters_;
+  Groups moved_with_state_;
+  bool own_state_ = false;  // of optimizers, by design
   std::uint64_t last_step_ = 0;
   std::size_t workers_ = 0;  // in the last record
 };
@@ -479,7 +541,9 @@ constinit const CheckInfo kParameterDesync{
     .fires = "within 25 steps; counts after 2 records",
     .consequence =
         "The ranks' gradients are of different models, and their mean is the gradient of none.",
-    .cannot_see = "A difference is dated by the step of its hash, at most 25 steps late.",
+    .cannot_see =
+        "A difference is dated by the step of its hash, at most 25 steps late. Where all ranks move "
+        "their parameters for the forward pass and back, what they were in it.",
     .mistake =
         "model.apply(init_weights)       # after DDP had broadcast the parameters\n"
         "if loss.item() < 10:            # a decision of each rank alone\n"

@@ -90,8 +90,8 @@ TEST(States, CopiesThatSomeShareAreCounted) {
 
 // Noise of each rank's own for the forward pass, that is taken back before the optimizer's step.
 TEST(States, ParametersThatAreAlikeWhereTheOptimizerLeftThemAreInSync) {
-  const auto noisy = [](std::uint32_t apart, bool all_told) {
-    return played(9, [=](StepRecord& r) {
+  const auto noisy = [](std::uint32_t apart, bool all_told, std::uint64_t last = 9) {
+    return played(last, [=](StepRecord& r) {
       for (WorkerRecord& w : r.workers) {
         for (StateHash& s : w.states) {
           if (s.kind == StateHash::Kind::kParameters) s.value += w.rank;
@@ -102,9 +102,10 @@ TEST(States, ParametersThatAreAlikeWhereTheOptimizerLeftThemAreInSync) {
       }
     });
   };
-  const Watched alike = noisy(99, true);
-  expect_quiet(alike);
-  EXPECT_EQ(alike.check("parameter-desync").state, CheckRecord::State::kPassed);
+  expect_quiet(noisy(99, true));
+  EXPECT_EQ(noisy(99, true).check("parameter-desync").state, CheckRecord::State::kNotTriggered)
+      << "not all of them were compared";
+  EXPECT_EQ(noisy(99, true, 30).check("parameter-desync").state, CheckRecord::State::kPassed);
   EXPECT_EQ(noisy(3, true).ids(), Ids{"parameter-desync"});
   EXPECT_EQ(noisy(99, false).ids(), Ids{"parameter-desync"});
 }
@@ -122,6 +123,41 @@ TEST(States, BuffersThatAProgramAveragesNowAndThenAreInformation) {
   };
   expect(averaged(12), "buffer-desync", {.severity = Severity::kInfo});
   EXPECT_EQ(averaged(1000).first().severity, Severity::kWarning);
+}
+
+// Of a layer of two buffers that are hashed in turn one is equal on all ranks.
+TEST(States, PartsOfALayerThatAreEqualAreNotOthersThatAreEqualAgain) {
+  Watched w;
+  w.play(0, 100, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      const bool differs = r.step % 25 % 2 == 0;
+      for (StateHash& s : x.states) {
+        if (s.kind == StateHash::Kind::kBuffers) s.value = r.step + (differs ? x.rank : 0);
+      }
+    }
+    if (r.step != 30) return;
+    r.workers.pop_back();
+    --r.workers_seen;
+    r.missing_replicas = {7};
+  });
+  const std::vector<Finding> found = w.findings();
+  const auto buffers = std::ranges::find(found, "buffer-desync", &Finding::check);
+  ASSERT_NE(buffers, found.end());
+  EXPECT_EQ(buffers->severity, Severity::kWarning);
+}
+
+// Statistics that are averaged, and a codebook that is not.
+TEST(States, BuffersThatStayApartAreAWarningBesideOthers) {
+  const Watched w = played(80, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.states.push_back({9, StateHash::Kind::kBuffers, r.step + x.rank});
+      for (StateHash& s : x.states) {
+        const bool averaged = s.kind == StateHash::Kind::kBuffers && s.group != 9;
+        if (averaged) s.value = r.step + (r.step % 12 == 0 ? 0 : x.rank);
+      }
+    }
+  });
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
 }
 
 TEST(States, BuffersAreAWarning) {
@@ -166,9 +202,12 @@ TEST(States, OfTheOptimizerAndOfWhatIsWatchedMustMatch) {
 
 // What SAM keeps of the gradients that it climbed by.
 TEST(States, AnOptimizersOwnStateThatMovesNoParameterApartIsInformation) {
-  const auto kept = [](bool moves) {
+  const auto kept = [](bool moves, bool rests = false) {
     return played(60, [=](StepRecord& r) {
       also(r, StateHash::Kind::kOptimizer, 6);
+      for (WorkerRecord& x : r.workers) {
+        x.states.push_back({3, StateHash::Kind::kParameters, rests ? 7 : scramble(r.step)});
+      }
       if (!moves || r.step < 8) return;
       for (StateHash& s : r.workers[6].states) {
         if (s.kind == StateHash::Kind::kParameters && r.step % 5 == 0) s.value += 1;
@@ -177,6 +216,8 @@ TEST(States, AnOptimizersOwnStateThatMovesNoParameterApartIsInformation) {
   };
   expect(kept(false), "state-desync", {.severity = Severity::kInfo});
   EXPECT_EQ(kept(true).first().severity, Severity::kCritical);
+  EXPECT_EQ(kept(false, true).first().severity, Severity::kCritical)
+      << "parameters that rest are equal whatever the state";
 }
 
 TEST(States, AnOptimizersStateAfterOtherNumbersOfStepsIsAnotherOne) {
