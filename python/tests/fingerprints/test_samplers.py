@@ -158,7 +158,10 @@ def test_shards_that_are_drawn_with_replacement_say_so() -> None:
         def __init__(self) -> None:
             self.seed = 3
 
-    class Stages(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter([])
+
+    class Stages(ResampledShards):
         def __init__(self) -> None:
             self.pipeline = [ResampledShards(), len]
 

@@ -542,7 +542,8 @@ constinit const CheckInfo kParameterDesync{
     .consequence =
         "The ranks' gradients are of different models, and their mean is the gradient of none.",
     .cannot_see =
-        "A difference is dated by the step of its hash, at most 25 steps late. Where all ranks move "
+        "A difference is dated by the step of its hash, at most 25 steps late. Where all ranks "
+        "move "
         "their parameters for the forward pass and back, what they were in it.",
     .mistake =
         "model.apply(init_weights)       # after DDP had broadcast the parameters\n"
