@@ -25,6 +25,7 @@ class KnownRow(NamedTuple):
     batch: Batch
     place: int  # of the tensor in the batch
     row: int
+    in_mode: bool  # the model was in the same mode when the batch was handed out
 
 
 class SampleOrigin(NamedTuple):
@@ -68,7 +69,8 @@ class BatchFinder:
         self._module = weakref.ref(module)
         self._given = [LOADER_EVENTS.loader(inner_loader(source)) for source in _sources(data)]
         self._matcher = RowMatcher()
-        self._batches: dict[int, Batch] = {}  # that the matcher knows
+        # That the matcher knows, and whether the model trained then.
+        self._batches: dict[int, tuple[Batch, bool]] = {}
         self._offered = 0  # batches so far
         self._guessed = 0  # batches offered before the last guess
         self._looked_at = 0  # rows, of the last batch
@@ -124,15 +126,18 @@ class BatchFinder:
         ``state`` are those of its forward pass."""
         found = self._matcher.take(hashes, state.offered, state.trains)
         # The training thread may have dropped a batch since.
-        taken = [(self._batches.get(one[0]), *one[1:]) for one in found if one is not None]
-        known = [KnownRow(batch, place, row) for batch, place, row in taken if batch is not None]
+        known = [
+            KnownRow(dealt[0], place, row, dealt[1] == state.trains)
+            for number, place, row in (one for one in found if one is not None)
+            if (dealt := self._batches.get(number)) is not None
+        ]
         if known:
             self._by_hash = True
             self._queue.clear()
             known = _of_one_loader(known)
             batch = known[-1].batch
             batch.of.loader.places |= {row.place for row in known}
-            newest = self._batches.get(state.offered) is batch
+            newest = self._batches.get(state.offered, (None,))[0] is batch
             self._last_used = (state.offered, len(hashes), batch) if newest else None
             return SampleOrigin(batch.of.loader, batch, _indices(known, len(found)), known)
         if self._by_hash:
@@ -161,17 +166,17 @@ class BatchFinder:
         return SampleOrigin(loader, guess.batch, indices)
 
     def _keep(self, batch: Batch) -> None:
-        self._batches[self._offered] = batch
-        oldest = self._matcher.offer(self._offered, batch.rows, self._trains())
+        trains = self._trains()
+        self._batches[self._offered] = batch, trains
+        oldest = self._matcher.offer(self._offered, batch.rows, trains)
         while (first := next(iter(self._batches))) < oldest:
             del self._batches[first]
 
 
 def _of_one_loader(known: list[KnownRow]) -> list[KnownRow]:
-    """Those of the loader that dealt most of them, of two such of the first: some rows may also be
-    in a batch that was evaluated on."""
-    dealt = Counter(one.batch.of.loader for one in known)
-    loader = dealt.most_common(1)[0][0]
+    """Those of the loader that dealt the first in the mode that the model is in: of a batch only
+    the first rows may be known, and some may also be in a batch that was evaluated on."""
+    loader = next((one for one in known if one.in_mode), known[0]).batch.of.loader
     return [one for one in known if one.batch.of.loader is loader]
 
 

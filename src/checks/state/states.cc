@@ -305,22 +305,26 @@ class States final : public Rule {
   void follow_buffers(const StepRecord& record, std::size_t part, SignalLog& log) {
     Groups& apart = buffers_apart_[part];
     const Groups differ = differing(record, Kind::kBuffers, 0);
+    bool joined = false;
     for (const StateHash& s : record.workers.front().states) {
       if (s.kind != Kind::kBuffers) continue;
-      if (differ.contains(s.group)) {
-        if (apart.size() < kGroups) apart.insert(s.group);
-      } else if (apart.erase(s.group) > 0 && ++rejoined_[s.group] == kJoined) {
-        differ_[place(Kind::kBuffers)].erase(s.group);
-        if (differ_[place(Kind::kBuffers)].empty()) {
-          log.forget(&kBufferDesync, key_of(OtherCopies{Kind::kBuffers}));
-        }
+      if (!differ.contains(s.group)) {
+        joined = apart.erase(s.group) > 0 || joined;
+      } else if (apart.size() < kGroups) {
+        apart.insert(s.group);
       }
     }
+    if (!joined) return;
+    if (stay_apart_.size() < kGroups) stay_apart_.insert(differ.begin(), differ.end());
+    if (++rejoined_ < kJoined) return;
+    Groups& all = differ_[place(Kind::kBuffers)];
+    const bool some = !all.empty();
+    std::erase_if(all, [&](std::uint64_t group) { return rejoins(group); });
+    if (some && all.empty()) log.forget(&kBufferDesync, key_of(OtherCopies{Kind::kBuffers}));
   }
 
   bool rejoins(std::uint64_t group) const {
-    const auto times = rejoined_.find(group);
-    return times != rejoined_.end() && times->second >= kJoined;
+    return rejoined_ >= kJoined && !stay_apart_.contains(group);
   }
 
   // A program may move parameters for a forward pass, each rank its own way, and take that back
@@ -471,8 +475,8 @@ class States final : public Rule {
   bool lags_ = false;    // they differ now
   bool lagged_ = false;  // or ever did, two records in a row
   std::array<Groups, kParts> buffers_apart_;
-  std::unordered_map<std::uint64_t, std::uint64_t>
-      rejoined_;                    // times that buffers were equal again
+  std::uint64_t rejoined_ = 0;      // times that some were equal again
+  Groups stay_apart_;               // and these were not
   bool apart_at_first_ = false;     // parameters, as the first step had moved them
   bool parameters_differ_ = false;  // since optimizers' state does
   std::uint64_t equal_since_ = 0;   // records since then in which they did not
