@@ -78,7 +78,7 @@ enum class FingerprintKind : std::uint32_t {
   kDataShare = 89,    // positions that a data set of the program's own holds: perhaps a share
   kRowsCut = 90,      // of its loader's batches, which its model was not given
   kRowsPassedOver = 91,  // likewise, but it was given all of the batch without gradients before
-  kBatchAgain = 92,  // its rows seem to be made of the batch of before: as many, and no new one came
+  kBatchAgain = 92,      // made of the batch before, it seems: as many rows, no new batch
 };
 
 enum class Expectation : std::uint8_t {

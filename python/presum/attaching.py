@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import platform
 import re
@@ -21,7 +20,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
-from presum._core import Observer, __version__, canonical_name, check_ids
+from presum._core import Observer, __version__, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
 from presum.devices.readable import in_host_memory
 from presum.findings import Finding
@@ -31,7 +30,7 @@ from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.snapshots import Snapshots, steps_of
 from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
-from presum.options import PROCESS, Audit, Record, Reduction
+from presum.options import PROCESS, Audit, Record, Reduction, unknown_check
 from presum.parallel.targets import MODES, Target, WatchOptions, target_of
 from presum.steps.gradient_source import in_backward
 from presum.steps.recording import Recording, unhook_ended
@@ -483,13 +482,10 @@ def _check_stalls(seconds: Any, on_stall: object) -> None:
 
 def _check_allowed(allow: object) -> None:
     if not isinstance(allow, Mapping) or not all(isinstance(x, str) for x in allow.values()):
-        raise _wrong(f"allow gives check ids their reasons, as a mapping of texts, not {allow!r}")
-    known = check_ids()
+        raise _wrong(f"allow takes a mapping, {{check: reason}}, not {allow!r}")
     for check, reason in allow.items():
-        if check not in known:
-            near = difflib.get_close_matches(str(check), known, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]}?" if near else "; `presum explain` lists them"
-            raise _wrong(f"allow: there is no check {check!r}{hint}")
+        if unknown := unknown_check(check):
+            raise _wrong(f"allow: {unknown}")
         if not reason.strip():
             raise _wrong(f"allow: give a reason for {check}")
 

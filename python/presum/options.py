@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from presum._core import check_ids
 from presum.errors import UserError
 
 if TYPE_CHECKING:
@@ -141,6 +142,16 @@ OF_RECORD = tuple(
 )
 OF_ATTACH = ("run", "preflight", "reduction", "microbatch_mean", "audit", "audit_elements")
 NAMES = (*OF_ATTACH, *OF_RECORD)
+
+
+def unknown_check(name: object) -> str:
+    """What is wrong with it, where there is no check of this name; else nothing."""
+    known = check_ids()
+    if name in known:
+        return ""
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else "; `presum explain` lists them"
+    return f"there is no check {name!r}{hint}"
 
 
 def check_names(row: Mapping[str, object], where: str) -> None:

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 from presum.errors import UserError, missing
-from presum.options import FAMILIES, NAMES, from_file
+from presum.options import FAMILIES, NAMES, from_file, unknown_check
 
 
 def _parser(*, program: bool) -> argparse.ArgumentParser:
@@ -142,6 +142,8 @@ def _allowed(text: str) -> tuple[str, str]:
     check, _, reason = text.partition("=")
     if not reason.strip():
         raise argparse.ArgumentTypeError(f"{text} has no reason: write {check}=REASON")
+    if unknown := unknown_check(check):
+        raise argparse.ArgumentTypeError(unknown)
     return check, reason
 
 

@@ -111,8 +111,9 @@ def _shuffles(chain: list[Any]) -> bool | None:
     if "SequentialSampler" in names:
         return False
     random = any(word in name for name in names for word in RANDOM)
-    takes_epoch = hasattr(type(chain[-1]), "set_epoch")  # of no use if it did not
-    return True if random or takes_epoch else None
+    # An epoch is of no use to one that does not.
+    keeps_epoch = hasattr(type(chain[-1]), "set_epoch") and kept(chain[-1], "epoch") is not None
+    return True if random or keeps_epoch else None
 
 
 def _drop_last(chain: list[Any]) -> int | None:
@@ -137,14 +138,27 @@ def _sampler_length(chain: list[Any]) -> int | None:
 def _own_length(sampler: Any) -> int | None:
     """What a ``__len__`` of the program's own says, where it computes with what the sampler keeps
     and nothing else: another may draw, or wait for other ranks."""
-    code = getattr(getattr(type(sampler), "__len__", None), "__code__", None)
-    if code is None:
-        return None
-    held = getattr(sampler, "__dict__", {})
-    used = set(code.co_names) - PLAIN_NAMES
-    if any(name not in held or callable(held[name]) for name in used):
+    length = getattr(type(sampler), "__len__", None)
+    of_torch = str(getattr(length, "__module__", "")).startswith("torch.utils.data.")
+    if not of_torch and not _only_computes(length, sampler):
         return None
     try:
         return len(sampler)
     except Exception:
         return None
+
+
+def _only_computes(method: Any, sampler: Any, depth: int = 0) -> bool:
+    """With what is kept by the sampler or the program, and methods of the sampler that do so."""
+    code = getattr(method, "__code__", None)
+    if code is None or depth > 2:
+        return False
+    held, around = getattr(sampler, "__dict__", {}), method.__globals__
+    for name in set(code.co_names) - PLAIN_NAMES:
+        kept_here = held if name in held else around
+        if name in kept_here:
+            if callable(kept_here[name]):
+                return False
+        elif not _only_computes(getattr(type(sampler), name, None), sampler, depth + 1):
+            return False
+    return True

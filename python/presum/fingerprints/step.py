@@ -398,9 +398,9 @@ class StepFingerprints:
         return [self._samples.find(list(r.hashes), r.guess, r.state) for r in rows]
 
     def _report_sources(self, sources: list[SampleOrigin | None], step: EndedStep) -> None:
-        if any(source is not None and source.again for source in sources):
-            step.fingerprint(KIND["batch_again"], 1)
         known = [source for source in sources if source is not None and not source.again]
+        if not known and any(source is not None for source in sources):
+            step.fingerprint(KIND["batch_again"], 1)
         for batch in (source.batch for source in known):
             if batch is not None:
                 batch.of.trains(batch.number)

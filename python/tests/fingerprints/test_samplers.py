@@ -169,6 +169,11 @@ def test_shards_that_are_drawn_with_replacement_say_so() -> None:
     assert text.startswith("Stages(ResampledShards)")
 
 
+def test_torch_samplers_say_their_length() -> None:
+    found, _ = sampler_of(DataLoader(Sized(10), shuffle=True))
+    assert found["length"] == 10
+
+
 @pytest.mark.parametrize("draws", [False, True])
 def test_a_length_is_asked_for_where_it_is_computed_from_what_is_kept(draws: bool) -> None:
     class Own(Sampler[int]):

@@ -164,9 +164,9 @@ class DataCoverage final : public Rule {
       histories_.erase(pass.data);
       return;
     }
-    if (missing.within(pass.passed_over + pass.cut)) {
-      log.add(untrained(pass, missing), kAllSteps);
-      return;
+    const std::uint64_t last_batches = pass.ranks.size() * pass.untrained_at_once;
+    if (missing.within(pass.passed_over + pass.cut + last_batches)) {
+      return log.settle(untrained(pass, missing));
     }
     if (histories_.size() >= kDataSets && !histories_.contains(pass.data)) histories_.clear();
     History& history = histories_[pass.data];
@@ -182,7 +182,9 @@ class DataCoverage final : public Rule {
     }
     const bool known = deals_all(sampler, pass.own, pass.length);
     if (!known && history.passes < kSurePasses) return;
-    log.add(signal_of(pass, history, missing, known), kAllSteps);
+    Signal signal = signal_of(pass, history, missing, known);
+    if (signal.severity == Severity::kInfo) return log.settle(std::move(signal));
+    log.add(std::move(signal), kAllSteps);
   }
 
   // A subset that a sampler was given, or as many as it was asked for, is all that it is about.
@@ -195,7 +197,7 @@ class DataCoverage final : public Rule {
   }
 
   static bool divided_twice(const Pass& pass, const Missing& missing) {
-    const std::uint64_t drawn = missing.length - missing.samples;
+    const std::uint64_t drawn = std::max(pass.rows, missing.length - missing.samples);
     const std::uint64_t off = drawn * pass.workers > missing.length
                                   ? drawn * pass.workers - missing.length
                                   : missing.length - drawn * pass.workers;
@@ -228,7 +230,7 @@ class DataCoverage final : public Rule {
   // What loaders dealt, and nobody trained on.
   static Signal untrained(const Pass& pass, const Missing& missing) {
     LeftOut seen{.samples_left_out = missing.samples, .of_samples = missing.length, .passes = 1};
-    const bool chosen = missing.within(pass.passed_over);
+    const bool chosen = pass.passed_over >= pass.cut;
     (chosen ? seen.rows_passed_over : seen.rows_cut) = chosen ? pass.passed_over : pass.cut;
     Signal signal = sighting(&kDataCoverage, pass.last_step, all_of(pass), 0.95, std::move(seen));
     signal.first_step = pass.first_step;

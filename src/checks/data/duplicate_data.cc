@@ -91,13 +91,13 @@ std::string sentence(const SameInputAtTimes& /*seen*/, const Who& who) {
 }
 
 struct SameRows {
-  std::string rows = "equal, with other losses or gradients";
+  std::string rows = "equal, with different losses or gradients";
 
   static constexpr std::tuple kFields{field("rows", &SameRows::rows)};
 };
 
 std::string sentence(const SameRows& /*seen*/, const Who& who) {
-  return who.words() + " read the same rows and had other losses or gradients from them";
+  return who.words() + " read the same rows but got different losses or gradients from them";
 }
 
 struct SameGradient {

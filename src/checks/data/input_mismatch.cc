@@ -28,6 +28,8 @@ constexpr std::uint64_t kUntil = 8;      // steps, the last of which are these
 constexpr std::uint64_t kPatience = 16;  // records after the first: then so few are enough
 constexpr std::uint64_t kFewest = 2;
 constexpr const char* kFewSteps = "Sizes, mean and spread are compared after eight steps.";
+constexpr const char* kNotAll =
+    "Not all ranks told the mean and spread of their inputs, at four steps or more.";
 constexpr const char* kNotTold = "The form of inputs was not told: it is at the first step.";
 
 struct OtherInputs : Differing {};
@@ -48,7 +50,7 @@ class InputMismatch final : public Rule {
     if (!found.looked) return log.waits(&kInputMismatch, kNotTold);
     log.checked(&kInputMismatch);
     log.needs_records(&kInputMismatch, kUntil, kFewSteps);
-    if (some_not_told_) log.needs(&kInputMismatch, 1, kFewSteps);
+    if (some_not_told_) log.needs(&kInputMismatch, 1, kNotAll);
     if (found.seen.differ.empty()) return;
     log.add(sighting(&kInputMismatch, context, found.blame, 0.8, OtherInputs{found.seen}));
   }

@@ -13,9 +13,9 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kEnough = 24;  // draws
-constexpr std::uint64_t kChance = 2;   // of them: batches are filled up
-constexpr double kHalf = 0.5;          // as many again as a pass in another order would have
+constexpr double kEnough = 12;  // draws that would come again by chance: none is no chance
+constexpr double kChance = 2;   // draws again: batches are filled up
+constexpr double kHalf = 0.5;   // as many again as a pass in another order would have
 constexpr const char* kNoPass = "The samples of the pass that was interrupted are not known.";
 
 struct OtherData {
@@ -91,25 +91,29 @@ void InterruptedPass::forget() {
   pass_.reset();
 }
 
+// Of as many draws of a pass in another order.
+double InterruptedPass::again_by_chance(const Draws& draws) const {
+  return static_cast<double>(draws.all) * static_cast<double>(first_) /
+         static_cast<double>(before_.length());
+}
+
 bool InterruptedPass::began_anew(const Draws& draws) const {
-  const double share = static_cast<double>(first_) / static_cast<double>(before_.length());
-  return static_cast<double>(draws.again) >
-         static_cast<double>(kChance) + kHalf * share * static_cast<double>(draws.all);
+  return static_cast<double>(draws.again) > kChance + kHalf * again_by_chance(draws);
 }
 
 bool InterruptedPass::went_on(const Draws& draws) const {
-  return draws.all >= kEnough && draws.again <= kChance;
+  return again_by_chance(draws) >= kEnough && static_cast<double>(draws.again) <= kChance;
 }
 
 // False where nothing can be said of it, or of its steps from here on.
 bool InterruptedPass::count(const StepRecord& record) {
   using enum FingerprintKind;
   if (judged_ || ranks_.empty() || !before_.known()) return false;
-  if (first_ == 0) {
+  if (!std::exchange(counts_, true)) {
     drawn_ = before_.before(step_);
     first_ = drawn_.count();
   }
-  if (first_ < kEnough) return false;
+  if (first_ == 0) return false;
   for (const WorkerRecord& w : record.workers) {
     const std::uint64_t number = value_of(w, kDataPass);
     const bool same = !w.indices.empty() && value_of(w, kDataLength) == before_.length() &&
@@ -139,9 +143,12 @@ void InterruptedPass::see(const StepRecord& record, SignalLog& log) {
       seen.of_draws += draws.all;
     }
   }
-  if (seen.went_on.empty() || seen.went_on.size() + anew.ranks.size() < draws_.size()) return;
-  if (anew.ranks.empty()) return;
-  parted_ = true;
+  const bool parted = !seen.went_on.empty() && !anew.ranks.empty() &&
+                      seen.went_on.size() + anew.ranks.size() == draws_.size();
+  if (std::exchange(parted_, parted) && !parted) {
+    log.forget(&kResumeMismatch, key_of(SomeBeganAnew{}));
+  }
+  if (!parted) return;
   Signal signal = resume_signal(std::move(anew), ranks_.size(), std::move(seen));
   signal.last_step = record.step;
   signal.severity = Severity::kWarning;

@@ -40,6 +40,7 @@ class InterruptedPass {
   };
 
   bool count(const StepRecord& record);
+  double again_by_chance(const Draws& draws) const;
   bool began_anew(const Draws& draws) const;
   bool went_on(const Draws& draws) const;
 
@@ -52,7 +53,8 @@ class InterruptedPass {
   std::uint64_t first_ = 0;               // how many of them
   std::optional<std::uint64_t> number_;   // of the pass, as the run counts that goes on
   std::map<std::uint32_t, Draws> draws_;  // in it, by rank
-  bool parted_ = false;                   // some ranks went on, others did not
+  bool counts_ = false;
+  bool parted_ = false;  // some ranks went on, others did not
 };
 
 }  // namespace presum::checks

@@ -293,7 +293,8 @@ class Overlap final : public Rule {
     finished_.drawn += static_cast<double>(doubled.pass().drawn);
   }
 
-  void report(const StepContext& context, const Doubled& in_pass, bool by_design, SignalLog& log) {
+  void report(const StepContext& context, const Doubled& in_pass, bool by_design,
+              SignalLog& log) const {
     const DrawnPass& pass = in_pass.pass();
     const double doubled = finished_.doubled + in_pass.all();
     const double drawn = finished_.drawn + static_cast<double>(pass.drawn);
@@ -304,14 +305,10 @@ class Overlap final : public Rule {
     if (!seen.by_the_same_rank) name_generator(context.record, pass.first_step, seen);
     Signal signal = sighting(&kOverlappingData, context, blame_of(in_pass, context.record),
                              in_pass.exact() >= kDoubled ? 0.99 : 0.9, seen);
-    first_ = std::min(first_, context.record.step);
-    if (by_design) {  // whatever a few draws had looked like
-      signal.first_step = first_;
+    if (by_design) {
       signal.severity = Severity::kInfo;
       signal.remedy = kMeant;
-      return log.settle(std::move(signal));
-    }
-    if (seen.by_the_same_rank) {
+    } else if (seen.by_the_same_rank) {
       signal.remedy = kRestarted;
     } else if (pass.identity == DrawnPass::Identity::kRow) {
       signal.remedy = undivided_remedy(context.record);
@@ -335,9 +332,8 @@ class Overlap final : public Rule {
   PartedGenerators generators_;
   Totals finished_;  // of finished passes in which samples were doubled
   std::unique_ptr<Rule> repeats_ = make_repeated_batches();
-  bool could_show_ = false;                  // some pass was long enough
-  std::uint64_t since_ = 0;                  // the step after the last that repeats by design
-  std::uint64_t first_ = ~std::uint64_t{0};  // at which something was reported
+  bool could_show_ = false;  // some pass was long enough
+  std::uint64_t since_ = 0;  // the step after the last that repeats by design
 };
 
 }  // namespace

@@ -18,8 +18,11 @@ void draw(const WorkerRecord& worker, std::uint64_t step, Pass& pass) {
   pass.rows += rows;
   pass.rows_at_once = std::max(pass.rows_at_once, rows);
   pass.last_step = step;
-  pass.passed_over += value_of(worker, FingerprintKind::kRowsPassedOver);
-  pass.cut += value_of(worker, FingerprintKind::kRowsCut);
+  const std::uint64_t passed_over = value_of(worker, FingerprintKind::kRowsPassedOver);
+  const std::uint64_t cut = value_of(worker, FingerprintKind::kRowsCut);
+  pass.passed_over += passed_over;
+  pass.cut += cut;
+  pass.untrained_at_once = std::max(pass.untrained_at_once, passed_over + cut);
   pass.indexed = pass.indexed && !worker.indices.empty() && worker.indices.size() < kIndicesMax &&
                  worker.indices.size() >= rows && std::ranges::max(worker.indices) < pass.length;
   if (!pass.indexed) return;

@@ -46,15 +46,16 @@ struct Pass {
   // without gradients, and of others.
   std::uint64_t passed_over = 0;
   std::uint64_t cut = 0;
-  std::uint32_t workers = 0;  // of the run
-  Ranks ranks;                // its readers
-  SampleSet drawn{0};         // where `indexed`
-  bool indexed = false;       // the index of every row is known
-  bool is_first = true;       // of each of its readers over this data set
-  bool from_start = true;     // with its first batch, on each
-  bool gapless = true;        // every batch since then was seen, in its order
-  bool ended = true;          // a loader came to its end, on each
-  bool all_workers = true;    // no step lacked a worker
+  std::uint64_t untrained_at_once = 0;  // the most of both that a worker told: of a last batch none
+  std::uint32_t workers = 0;            // of the run
+  Ranks ranks;                          // its readers
+  SampleSet drawn{0};                   // where `indexed`
+  bool indexed = false;                 // the index of every row is known
+  bool is_first = true;                 // of each of its readers over this data set
+  bool from_start = true;               // with its first batch, on each
+  bool gapless = true;                  // every batch since then was seen, in its order
+  bool ended = true;                    // a loader came to its end, on each
+  bool all_workers = true;              // no step lacked a worker
 
   bool whole() const { return from_start && gapless && ended; }
 };

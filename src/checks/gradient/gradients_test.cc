@@ -93,7 +93,7 @@ TEST(Nonfinite, StepsThatLeftTheParametersAloneAreInformationOnceTheNextIsFinite
 TEST(Nonfinite, OneThatAllRanksHadDoesNotHideTheRankThatAlwaysHas) {
   Watched w = maybe_scaled(true);
   std::uint64_t left_out = 0;
-  w.play(0, 99, [&](StepRecord& r) {
+  w.play(0, 149, [&](StepRecord& r) {
     const bool once = r.step == 4;
     const bool often = r.step > 10 && r.step % 10 == 4;
     left_out += once || often ? 1 : 0;

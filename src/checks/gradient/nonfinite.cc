@@ -4,12 +4,12 @@
 // a step in which all were finite, means that parameters or the reduction brought it. Where the
 // optimizer took no step, all ranks skipped it together: a warning; of a gradient, information with
 // the count once the next step was finite, and at once where a loss scaler is known (fact
-// `grad_scaler`), for looking for its factor is its business. Not where four in five of such steps,
-// and six or more, were one rank's alone; of a loss only where it was all ranks'. A count of steps
-// that was never above 0 says so only in the first 16 records. Where no optimizer is known (fact
-// `optimizer`) and none was ever counted, the hashes of parameters that moved before tell: until
-// then a gradient is a warning, for it may have been skipped. More than 16 such steps in a row are
-// critical again. A norm that was not read is not a non-finite one.
+// `grad_scaler`), for looking for its factor is its business. Not where ten in eleven of such
+// steps, and six or more, were one rank's alone; of a loss only where it was all ranks'. A count of
+// steps that was never above 0 says so only in the first 16 records. Where no optimizer is known
+// (fact `optimizer`) and none was ever counted, the hashes of parameters that moved before tell:
+// until then a gradient is a warning, for it may have been skipped. More than 16 such steps in a
+// row are critical again. A norm that was not read is not a non-finite one.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,6 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -29,8 +28,10 @@ namespace {
 
 // Records in which a loss scaler looks for its first factor.
 constexpr std::uint64_t kScalerSearch = 16;
-constexpr std::uint64_t kAlone = 6;  // times that one rank was, and
-constexpr double kMostAlone = 0.8;   // of all times: then it is that rank
+constexpr std::uint64_t kAlone = 6;      // times that one rank was, and
+constexpr std::uint64_t kOneInTen = 10;  // of as many another at most: then it is that rank
+constexpr std::uint64_t kPairs = 2;      // of records, between
+constexpr double kMoves = 0.9;           // of which a layer is another: its steps move it
 constexpr std::size_t kKeysMax = 64;
 constexpr const char* kByDesign =
     "Nothing, where steps are left out by design (a loss scaler that looks for its factor, a guard "
@@ -116,7 +117,7 @@ class Nonfinite : public Rule {
       skipped_ = skipped_ && ++length_ <= kScalerSearch && maybe_skipped(context);
       report(context, now, log);
     }
-    if (now.empty()) follow_parameters(context.record);
+    if (now.empty()) follow_parameters(context);
     healthy_before_ = now.empty();
     for (const WorkerRecord& w : context.record.workers)
       optimizer_steps_[w.replica] = w.optimizer_step;
@@ -145,7 +146,18 @@ class Nonfinite : public Rule {
     std::uint64_t steps = 0;     // of so many steps
     bool taken = false;          // it did in another
   };
-  using Parameters = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
+  using Of = std::pair<std::uint32_t, std::uint64_t>;  // a rank, and what
+  using Parameters = std::map<Of, std::uint64_t>;      // hashes
+  struct Moves {
+    std::uint64_t records = 0;
+    std::uint64_t changed = 0;  // the first of them counts
+    std::uint64_t last = 0;
+
+    bool known() const {
+      return records > kPairs &&
+             static_cast<double>(changed) >= kMoves * static_cast<double>(records);
+    }
+  };
 
   // Hashes by rank and what it is of.
   static Parameters parameters_of(const StepRecord& record) {
@@ -166,26 +178,28 @@ class Nonfinite : public Rule {
     for (const auto& [of, value] : parameters_of(record)) {
       const auto before = began_with_.find(of);
       const bool same = before != began_with_.end() && before->second == value;
-      if (same && moved_.contains(of)) insert(still, of.first);
+      const auto moves = moves_.find(of);
+      if (same && moves != moves_.end() && moves->second.known()) insert(still, of.first);
     }
     return still.size() == record.workers.size();
   }
 
-  void follow_parameters(const StepRecord& record) {
-    Parameters now = parameters_of(record);
-    for (const auto& [of, value] : now) {
-      const auto before = last_parameters_.find(of);
-      if (before != last_parameters_.end() && before->second != value) moved_.insert(of);
+  // Of a layer's parameters some are hashed in every record, others now and then.
+  void follow_parameters(const StepContext& context) {
+    if (counted_ || optimizer_known(context) || context.record.step == 0) return;
+    for (const auto& [of, value] : parameters_of(context.record)) {
+      Moves& moves = moves_[of];
+      ++moves.records;
+      moves.changed += std::exchange(moves.last, value) != value ? 1 : 0;
     }
-    last_parameters_ = std::move(now);
   }
 
   // Whether steps with what is not finite were nearly all one rank's.
   bool is_one_rank(const StepContext& context, const Ranks& ranks, const Episodes& of) const {
-    double all = 0;
-    for (const auto& [key, each] : episodes_) all += static_cast<double>(each.left_out);
+    std::uint64_t all = 0;
+    for (const auto& [key, each] : episodes_) all += each.left_out;
     return ranks.size() == 1 && context.workers() > 1 && of.left_out >= kAlone &&
-           static_cast<double>(of.left_out) >= kMostAlone * all;
+           kOneInTen * (all - of.left_out) <= of.left_out;
   }
 
   void ends(const StepContext& context, SignalLog& log) {
@@ -264,12 +278,11 @@ class Nonfinite : public Rule {
   bool skipped_ = false;  // the optimizer took no step in this episode so far, as far as known
   bool counted_ = false;  // some worker's optimizer took a step
   Blame blame_;
-  NotFinite last_;                                           // of this episode
-  std::uint64_t last_step_ = 0;                              // of it
-  Parameters began_with_;                                    // that episode
-  Parameters last_parameters_;                               // of the last finite step
-  std::set<std::pair<std::uint32_t, std::uint64_t>> moved_;  // from one finite step to the next
-  std::map<std::uint64_t, Episodes> episodes_;               // by the key of the evidence
+  NotFinite last_;                              // of this episode
+  std::uint64_t last_step_ = 0;                 // of it
+  Parameters began_with_;                       // that episode
+  std::map<Of, Moves> moves_;                   // from one finite step to the next
+  std::map<std::uint64_t, Episodes> episodes_;  // by the key of the evidence
   PerWorker<std::uint64_t> optimizer_steps_;
 };
 

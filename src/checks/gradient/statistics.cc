@@ -48,7 +48,8 @@ constexpr double kPeakOfData = 1.5;  // standard deviations: how sparse samples 
 constexpr const char* kOtherPeaks =
     "Nothing, where ranks explore or read data of different kinds: losses, norms and directions do "
     "not tell them apart.";
-constexpr double kReplays = 0.25;  // of so many recent records: a batch counts several times
+constexpr double kReplays = 0.25;     // of so many recent records: a batch counts several times
+constexpr double kMostReplays = 0.9;  // that are reckoned with
 constexpr double kRecent = 16;
 constexpr double kBesideUse =
     2;  // as many alarms as a batch is used, until they are more than that
@@ -143,7 +144,9 @@ class StaticData {
 
   bool is_static() const { return !lost_ && own_again_.length >= kOwnAgain; }
   // How often a batch is used, on average; 1 where hardly any comes again.
-  double times_used() const { return replays_ < kReplays ? 1 : 1 / (1 - replays_); }
+  double times_used() const {
+    return replays_ < kReplays ? 1 : 1 / (1 - std::fmin(replays_, kMostReplays));
+  }
 
  private:
   // Where the loader dealt it, or what it holds: a program may perturb what it uses again.

@@ -17,18 +17,18 @@
 // began, which draws from them. *Samples* of the pass that was interrupted, by index, once every
 // loader has come to its end: those drawn again and, of samplers that deal all, those never, a
 // warning; not where a pass was interrupted twice, and not for samplers that repeat or draw with
-// replacement. Where some ranks go on in it and others begin it anew, that is told as soon as 24
-// draws of each rank show it. A pass that begins anew is information, as is another number of
-// ranks, another learning rate or dtype (then parameters are compared as far as the coarser one
-// tells), or a data set of the same length whose contents differ, or a learning rate that jumps
-// within three steps of the restart as it did not before: a schedule that was not restored. One
-// that goes on from the rate that it finds (`CosineAnnealingLR`) is not seen. Not judged is a step
-// at which nothing was kept, nor another model, nor what not all ranks told, nor a step that a
-// later segment has passed again. The last eight checkpoints of a segment are kept, at 1,072 bytes
-// a layer (FSDP2: and rank); of more than 64 MiB the last ones that are whole count. Under FSDP2
-// shards add up, so another number of ranks is no difference (sums of floats in another order: 1e-6
-// of the norm, and 2e-9 by the root of the number of elements); a rank that alone takes its
-// optimizer's state (to log its rate) may leave a later checkpoint untold; where they have no
+// replacement. Where some ranks go on in it and others begin it anew, that is told once 12
+// draws of each would have come again by chance. A pass that begins anew is information, as is
+// another number of ranks, another learning rate or dtype (then parameters are compared as far as
+// the coarser one tells), or a data set of the same length whose contents differ, or a learning
+// rate that jumps within three steps of the restart as it did not before: a schedule that was not
+// restored. One that goes on from the rate that it finds (`CosineAnnealingLR`) is not seen. Not
+// judged is a step at which nothing was kept, nor another model, nor what not all ranks told, nor a
+// step that a later segment has passed again. The last eight checkpoints of a segment are kept, at
+// 1,072 bytes a layer (FSDP2: and rank); of more than 64 MiB the last ones that are whole count.
+// Under FSDP2 shards add up, so another number of ranks is no difference (sums of floats in another
+// order: 1e-6 of the norm, and 2e-9 by the root of the number of elements); a rank that alone takes
+// its optimizer's state (to log its rate) may leave a later checkpoint untold; where they have no
 // sketch (a device, another dimension than the first) that is not known. Buffers are not compared.
 // Gradients on a device: hashes, without distances.
 

@@ -458,7 +458,7 @@ TEST(Resume, RanksThatBeginAnewBesideOthersThatGoOnAreNamed) {
   left.saved = saved(50, 100);
   for (std::uint64_t s = 80; s < 120; ++s) left.draws.see(step_of(s, 1, s - 80, 8 * (s - 80)));
   run.begins(kNothing);
-  for (std::uint64_t s = 0; s < 15; ++s) {
+  for (std::uint64_t s = 0; s < 30; ++s) {
     StepRecord record = step_of(s, 0, s, 8 * s);
     record.workers[0].indices = step_of(s, 0, s, 8 * (s + 20)).workers[0].indices;
     run.update(record);

@@ -369,8 +369,10 @@ class Reduction final : public Rule {
     const double within = std::min(kScaleTolerance, kNamedWithin + 3 * error);
     const std::string near = factor_name(ratio, workers, kScaleTolerance);
     std::string name = factor_name(ratio, workers, within);
-    if (name.empty() && !hook.empty() && again) name = factor_name(ratio * kLossy, workers, kLost);
-    if (!hook.empty()) follow_hook(off, last_ratio_ > 0 && (!again || near.empty()), log);
+    if (name.empty() && !hook.empty() && again && ratio > 1) {
+      name = factor_name(ratio * kLossy, workers, kLost);
+    }
+    if (!hook.empty() && off && last_ratio_ > 0) follow_hook(!again || near.empty(), log);
     last_ratio_ = off ? ratio : 0;
     if (off && name.empty() && !again) {
       log.needs(&kReductionScale, 1, "The norm was off once, as by chance.");
@@ -392,11 +394,11 @@ class Reduction final : public Rule {
   }
 
   // What a hook of the program's makes varies from look to look, or stays.
-  void follow_hook(bool off, bool varies, SignalLog& log) {
-    if (off && varies) {
+  void follow_hook(bool varies, SignalLog& log) {
+    if (varies) {
       steady_ = 0;
       if (!std::exchange(varies_, true)) log.forget(&kReductionScale, key_of(Scaled{}));
-    } else if (off && ++steady_ >= kSteady) {
+    } else if (++steady_ >= kSteady) {
       varies_ = false;
     }
   }

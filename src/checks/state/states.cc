@@ -243,6 +243,7 @@ class States final : public Rule {
       if (kind == Kind::kOutside) {
         std::erase_if(differ, [&](std::uint64_t group) { return !copies_.contains(group); });
       }
+      if (kind == Kind::kBuffers) leave_rejoining(differ);
       if (differ.empty()) continue;
       report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
              context.roster, log);
@@ -309,13 +310,17 @@ class States final : public Rule {
     for (const StateHash& s : record.workers.front().states) {
       if (s.kind != Kind::kBuffers) continue;
       if (!differ.contains(s.group)) {
-        joined = apart.erase(s.group) > 0 || joined;
+        if (apart.erase(s.group) == 0) continue;
+        joined = true;
+        if (joined_groups_.size() < kGroups) joined_groups_.insert(s.group);
       } else if (apart.size() < kGroups) {
         apart.insert(s.group);
       }
     }
     if (!joined) return;
-    if (stay_apart_.size() < kGroups) stay_apart_.insert(differ.begin(), differ.end());
+    some_stay_ = some_stay_ || std::ranges::any_of(differ, [&](std::uint64_t group) {
+                   return !joined_groups_.contains(group);
+                 });
     if (++rejoined_ < kJoined) return;
     Groups& all = differ_[place(Kind::kBuffers)];
     const bool some = !all.empty();
@@ -323,8 +328,15 @@ class States final : public Rule {
     if (some && all.empty()) log.forget(&kBufferDesync, key_of(OtherCopies{Kind::kBuffers}));
   }
 
+  // Those that are never averaged are told alone.
+  void leave_rejoining(Groups& differ) const {
+    Groups stay = differ;
+    std::erase_if(stay, [&](std::uint64_t group) { return rejoins(group); });
+    if (!stay.empty()) differ = std::move(stay);
+  }
+
   bool rejoins(std::uint64_t group) const {
-    return rejoined_ >= kJoined && !stay_apart_.contains(group);
+    return rejoined_ >= kJoined && (!some_stay_ || joined_groups_.contains(group));
   }
 
   // A program may move parameters for a forward pass, each rank its own way, and take that back
@@ -409,8 +421,8 @@ class States final : public Rule {
     log.add(std::move(signal), kRound);
   }
 
-  void report(Kind kind, std::uint64_t step, const Split& held, Groups differ, const Roster& roster,
-              SignalLog& log) {
+  void report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
+              const Roster& roster, SignalLog& log) {
     // After other numbers of steps an optimizer's state is another one.
     if (!held.differs() || (kind == Kind::kOptimizer && (lagged_ || lags_))) return;
     Groups& all = differ_[place(kind)];
@@ -418,9 +430,6 @@ class States final : public Rule {
         kind == Kind::kBuffers &&
         std::ranges::all_of(differ, [&](std::uint64_t group) { return rejoins(group); });
     if (rejoin && !all.empty()) return;  // others never do
-    if (kind == Kind::kBuffers && !rejoin) {
-      std::erase_if(differ, [&](std::uint64_t group) { return rejoins(group); });
-    }
     for (const std::uint64_t group : differ) {
       if (!rejoin && all.size() < kGroups) all.insert(group);
     }
@@ -476,7 +485,8 @@ class States final : public Rule {
   bool lagged_ = false;  // or ever did, two records in a row
   std::array<Groups, kParts> buffers_apart_;
   std::uint64_t rejoined_ = 0;      // times that some were equal again
-  Groups stay_apart_;               // and these were not
+  Groups joined_groups_;            // these
+  bool some_stay_ = false;          // and others were not
   bool apart_at_first_ = false;     // parameters, as the first step had moved them
   bool parameters_differ_ = false;  // since optimizers' state does
   std::uint64_t equal_since_ = 0;   // records since then in which they did not
@@ -547,8 +557,7 @@ constinit const CheckInfo kParameterDesync{
         "The ranks' gradients are of different models, and their mean is the gradient of none.",
     .cannot_see =
         "A difference is dated by the step of its hash, at most 25 steps late. Where all ranks "
-        "move "
-        "their parameters for the forward pass and back, what they were in it.",
+        "move their parameters for the forward pass and back: their values during it.",
     .mistake =
         "model.apply(init_weights)       # after DDP had broadcast the parameters\n"
         "if loss.item() < 10:            # a decision of each rank alone\n"
