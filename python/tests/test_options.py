@@ -122,3 +122,16 @@ def test_every_option_is_a_flag_of_its_name(capsys: pytest.CaptureFixture[str]) 
         run.main(["--help"])
     said = capsys.readouterr().out
     assert [name for name in NAMES if f"--{name.replace('_', '-')}" not in said] == []
+
+
+@pytest.mark.parametrize(
+    ("allowed", "message"),
+    [("data-covrage=so", "did you mean data-coverage"), ("stall=", "has no reason")],
+)
+def test_what_cannot_be_allowed_is_said_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], allowed: str, message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run.main(["--allow", allowed, "train.py"])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

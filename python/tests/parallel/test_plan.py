@@ -27,6 +27,9 @@ pytestmark = pytest.mark.usefixtures("one_worker")
         *(({"record": presum.Record(verify_every=n)}, "verify_every") for n in (0, -1, 1.5)),
         ({"record": presum.Record(verify_every=5)}, "verify_every needs the optimizer"),
         ({"record": {"every": 2}}, "record must be of type Record, not dict"),
+        ({"record": presum.Record(allow={"data-covrage": "so"})}, "did you mean data-coverage"),
+        ({"record": presum.Record(allow={"stall": " "})}, "give a reason for stall"),
+        ({"record": presum.Record(allow=["stall"])}, "takes a mapping, {check: reason}"),  # type: ignore[arg-type]
     ],
 )
 def test_what_does_not_go_together_is_one_clear_line(

@@ -195,6 +195,14 @@ TEST(Findings, OfAPracticeThatTheProgramAllowsAreInformation) {
   EXPECT_EQ(frozen("zero-gradient").severity, Severity::kWarning);
 }
 
+TEST(Findings, WhatOneRankAloneAllowsStays) {
+  Watched w;
+  w.diagnoser.hello(who(0, 0), {.facts = {{"allow.mode-mismatch", "a test"}}});
+  w.diagnoser.hello(who(1, 1), {});
+  w.play(0, 9, [](StepRecord& r) { set(r.workers[3], FingerprintKind::kMode, 0); });
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+}
+
 TEST(Findings, AreWorstFirstAndCarryTheirModel) {
   Watched w;
   w.diagnoser = Diagnoser({3, 2, 1});

@@ -89,8 +89,17 @@ void SignalLog::settle(Signal now) {
   const auto old = std::ranges::find_if(signals_, same);
   if (old == signals_.end()) return add(std::move(now));
   now.id = old->id;
+  now.first_step = std::min(now.first_step, old->first_step);
   signals_.erase(std::remove_if(old + 1, signals_.end(), same), signals_.end());
   *old = std::move(now);
+}
+
+void SignalLog::soften(Check check, std::uint64_t key, const std::string& remedy) {
+  for (Signal& s : signals_) {
+    if (s.check != check || s.key != key) continue;
+    s.severity = Severity::kInfo;
+    s.remedy = remedy;
+  }
 }
 
 void SignalLog::forget(Check check, std::uint64_t key) {

@@ -56,8 +56,10 @@ class SignalLog {
   // its key stays.
   void replace(Check check, std::optional<Signal> now);
   // The one signal of its check and key, in the place of those there are. It keeps the first one's
-  // id: what is only graded otherwise is not new.
+  // id and first step: what is only graded otherwise is not new.
   void settle(Signal now);
+  // What was seen of the check and key is information.
+  void soften(Check check, std::uint64_t key, const std::string& remedy);
   // Nothing of the check and key was seen after all.
   void forget(Check check, std::uint64_t key);
   // The check never could look, as shows only now: it has neither passed nor found anything.

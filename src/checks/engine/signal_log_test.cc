@@ -28,6 +28,33 @@ TEST(SignalLog, ASignalGrowsWithItsSightings) {
   EXPECT_EQ(text_of(s, "text"), "second");
 }
 
+TEST(SignalLog, WhatIsSettledTakesThePlaceOfItsKindAndIsNotNew) {
+  SignalLog log;
+  log.add(at(3, {1}, "grave"));
+  log.add(at(5, {2}, "grave"));
+  log.add(at(6, {1}, "other", 1));
+  Signal graded = at(9, {1, 2}, "graded");
+  graded.severity = Severity::kInfo;
+  log.settle(graded);
+  ASSERT_EQ(log.signals().size(), 2U);
+  const Signal& s = log.signals()[0];
+  EXPECT_EQ(s.severity, Severity::kInfo);
+  EXPECT_EQ(s.ranks, (Ranks{1, 2}));
+  EXPECT_EQ(s.id, 1U);
+  EXPECT_EQ(s.first_step, 3U);
+  EXPECT_EQ(s.last_step, 9U);
+}
+
+TEST(SignalLog, WhatIsSoftenedKeepsItsSteps) {
+  SignalLog log;
+  log.add(at(3, {1}));
+  log.soften(&kParameterDesync, log.signals()[0].key, "nothing");
+  log.soften(&kBufferDesync, log.signals()[0].key, "else");
+  EXPECT_EQ(log.signals()[0].severity, Severity::kInfo);
+  EXPECT_EQ(log.signals()[0].remedy, "nothing");
+  EXPECT_EQ(log.signals()[0].first_step, 3U);
+}
+
 TEST(SignalLog, RanksThatComeLaterAreASignalOfTheirOwn) {
   SignalLog log;
   log.add(at(3, {1}), 50);

@@ -59,6 +59,9 @@ constexpr const char* kApartAtFirst =
     "Parameters were apart at the first step: not all of them were compared since.";
 constexpr const char* kOwnState =
     "Nothing, where the optimizer keeps values of each rank's own: parameters stayed equal.";
+constexpr const char* kRejoined =
+    "Nothing, where the program averages them before the model is evaluated or saved: they were "
+    "equal again at times.";
 constexpr const char* kOwnBuffers =
     "Nothing broadcasts buffers here: use synchronized BatchNorm, or average them before the model "
     "is evaluated or saved.";
@@ -287,7 +290,7 @@ class States final : public Rule {
         of, [&](std::uint64_t group) { return moved_with_state_.contains(group); });
     if (++equal_since_ < kEqualFor || !moved) return;
     own_state_ = true;
-    log.forget(&kStateDesync, key_of(OtherCopies{Kind::kOptimizer}));
+    log.soften(&kStateDesync, key_of(OtherCopies{Kind::kOptimizer}), kOwnState);
   }
 
   // Layers whose parameters are others than when the same part of them was hashed before.
@@ -325,7 +328,8 @@ class States final : public Rule {
     Groups& all = differ_[place(Kind::kBuffers)];
     const bool some = !all.empty();
     std::erase_if(all, [&](std::uint64_t group) { return rejoins(group); });
-    if (some && all.empty()) log.forget(&kBufferDesync, key_of(OtherCopies{Kind::kBuffers}));
+    if (!some || !all.empty()) return;
+    log.soften(&kBufferDesync, key_of(OtherCopies{Kind::kBuffers}), kRejoined);
   }
 
   // Those that are never averaged are told alone.
@@ -452,7 +456,7 @@ class States final : public Rule {
     const bool own = roster.fact("wrapper") == "FSDP2";  // nothing broadcasts them there
     if (kind == Kind::kBuffers && (own || rejoin)) {
       signal.severity = Severity::kInfo;
-      signal.remedy = kOwnBuffers;
+      signal.remedy = rejoin ? kRejoined : kOwnBuffers;
     }
     // All of it is hashed at step 0, and then within a round; of optimizers' state half of that,
     // and what is watched from some step on.
