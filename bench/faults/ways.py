@@ -84,7 +84,7 @@ def reason_of(run: Path, check: str) -> str:
 def cells(tried: Iterable[Tried]) -> dict[str, dict[str, Cell]]:
     """By check and way."""
     out: dict[str, dict[str, Cell]] = {}
-    for one in tried:
+    for one in sorted(tried, key=lambda one: one.outcome is None):  # another run's reason last
         row = out.setdefault(one.fault.expects, {})
         cell = row.setdefault(one.way, Cell((), (), ()))
         name = one.fault.name.removesuffix(f"-{one.way}")
@@ -92,7 +92,7 @@ def cells(tried: Iterable[Tried]) -> dict[str, dict[str, Cell]]:
             cell = cell._replace(found=(*cell.found, name))
         elif one.outcome and not one.reason:
             cell = cell._replace(missed=(*cell.missed, name))
-        elif one.reason and one.reason not in cell.reasons:
+        elif one.reason and one.reason not in cell.reasons and (one.outcome or not cell.reasons):
             cell = cell._replace(reasons=(*cell.reasons, one.reason))
         row[one.way] = cell
     return out
