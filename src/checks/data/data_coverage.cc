@@ -232,7 +232,7 @@ class DataCoverage final : public Rule {
     LeftOut seen{.samples_left_out = missing.samples, .of_samples = missing.length, .passes = 1};
     const bool chosen = pass.passed_over >= pass.cut;
     (chosen ? seen.rows_passed_over : seen.rows_cut) = chosen ? pass.passed_over : pass.cut;
-    Signal signal = sighting(&kDataCoverage, pass.last_step, all_of(pass), 0.95, std::move(seen));
+    Signal signal = sighting(&kDataCoverage, pass.last_step, all_of(pass), 0.95, seen);
     signal.first_step = pass.first_step;
     if (chosen) signal.severity = Severity::kInfo;
     signal.remedy = chosen ? kMeant : kCut;

@@ -388,7 +388,8 @@ class Reduction final : public Rule {
         sighting(&kReductionScale, context, of_all(r), named ? 0.9 : 0.6, std::move(seen));
     if (!named) signal.severity = hook.empty() ? Severity::kWarning : Severity::kInfo;
     if (!named && !hook.empty()) {
-      signal.remedy = fmt::format("Nothing, where the communication hook {} is meant to.", hook);
+      signal.remedy =
+          fmt::format("Nothing, if the communication hook {} changes the scale on purpose.", hook);
     }
     log.add(std::move(signal));
   }

@@ -95,8 +95,7 @@ std::string sentence(const LayersUnchanged& seen, const Who& who) {
                                   ": no optimizer holds their parameters",
                                   ": the learning rate of their parameter group is 0",
                                   ": the program took their gradients away before the step",
-                                  ": the learning rate of their parameter group is 0, or the "
-                                  "program took their gradients away before the step"};
+                                  ": their learning rate is 0, or their gradients were taken away"};
   return fmt::format("{} took optimizer steps that left layer{} {} as before{}", who.words(),
                      seen.groups_unchanged == 1 ? "" : "s", seen.layers_standing,
                      kWhy[static_cast<std::size_t>(seen.why)]);
