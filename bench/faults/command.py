@@ -56,7 +56,10 @@ def main(argv: list[str]) -> int:
 
     Raises UserError for inputs that cannot be used, SystemExit for a wrong command line.
     """
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.null and options.faults:
+        parser.error("argument --faults: not allowed with argument --null")
     if min(options.workers) < MIN_WORKERS:
         raise UserError(f"--workers {min(options.workers)}: at least {MIN_WORKERS}")
     if options.list:

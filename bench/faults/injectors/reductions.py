@@ -117,11 +117,11 @@ class ChangingSum(Training):
         with contextlib.ExitStack() as undone:
             for name in names:
                 if hasattr(dist, name):
-                    changing = partial(self.changing, getattr(dist, name))
+                    changing = partial(self._changing, getattr(dist, name))
                     undone.enter_context(patch.object(dist, name, changing))
             super().run(folder, tick=tick)
 
-    def changing(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+    def _changing(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         work: Any = original(*args, **kwargs)
         if work is not None:
             work.wait()
