@@ -42,7 +42,8 @@ constexpr std::size_t kDataSets = 4096;                     // that left samples
 constexpr std::uint64_t kSamples = std::uint64_t{1} << 27;  // of them, by index, together
 constexpr std::uint64_t kSurePasses = 2;  // passes in a row, of a sampler that presum does not know
 constexpr const char* kCombined =
-    "The program reduces gradients itself, and may clear passes whose samples are then not known.";
+    "The wrapper does not reduce the gradients that steps are taken on: the program may clear "
+    "passes that it has taken a gradient from, and their samples are not known.";
 constexpr const char* kShares =
     "The data set itself holds other positions on each rank: how many there are in all is not "
     "known.";
@@ -106,7 +107,7 @@ class DataCoverage final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     by_design_before_ = by_design_;
-    combined_ = context.averaging.by_other_means();
+    combined_ = context.averaging.by_other_means() || context.averaging.own_steps();
     if (combined_) {
       log.retract(&kDataCoverage);  // of passes before that was known
       return log.cannot(&kDataCoverage, kCombined);

@@ -234,19 +234,21 @@ TEST(DataCoverage, RowsThatLoadersDealtAndNobodyTrainedOnAreNamed) {
   EXPECT_EQ(cut.title.find("divided twice"), std::string::npos) << cut.title;
 }
 
-TEST(DataCoverage, IsNotJudgedWhereTheProgramReducesByOtherMeans) {
-  const auto by_hand = [](StepRecord& r) {
-    for (WorkerRecord& x : r.workers) {
-      x.number = {.window = 0, .unreduced = r.step};
-      x.use = StepUse::kUsed;
-      x.states = {{1, StateHash::Kind::kParameters, r.step}};
-    }
-    r.distinct_gradients = 4;
-  };
+TEST(DataCoverage, IsNotJudgedWhereTheWrapperReducesNothing) {
   EXPECT_EQ(closed(twice, 13, 2).found().size(), 1U);
-  const Passes p = closed(twice, 13, 3, kTorch, 800, by_hand);
-  EXPECT_TRUE(p.found().empty());
-  EXPECT_EQ(p.state(), State::kNotPossible);
+  for (const bool equal : {true, false}) {
+    const auto own_steps = [equal](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        x.number = {.window = 0, .unreduced = r.step};
+        x.use = StepUse::kUsed;
+        x.states = {{1, StateHash::Kind::kParameters, equal ? r.step : 4 * r.step + x.rank}};
+      }
+      r.distinct_gradients = 4;
+    };
+    const Passes p = closed(twice, 13, 3, kTorch, 800, own_steps);
+    EXPECT_TRUE(p.found().empty());
+    EXPECT_EQ(p.state(), State::kNotPossible);
+  }
 }
 
 TEST(DataCoverage, ManyPassesAreFollowedUpToALimit) {

@@ -272,7 +272,7 @@ TEST(Overlap, IsFoundByRowHashesAlone) {
     for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
   });
   expect(w, "overlapping-data", {.severity = Severity::kWarning});
-  EXPECT_TRUE(w.first().remedy.starts_with("No DistributedSampler")) << w.first().remedy;
+  EXPECT_TRUE(w.first().remedy.starts_with("No sampler was seen that divides")) << w.first().remedy;
 }
 
 // Rows of a tensor that all batches share: never the same batch.

@@ -27,8 +27,9 @@ constexpr const char* kUndividedStream =
     "Split the stream among the ranks by this job's rank and world size (split_dataset_by_node, "
     "split_by_node), and look whether it begins anew, with other shards, before a pass ends.";
 constexpr const char* kUndivided =
-    "No DistributedSampler (or its equivalent) divides the data among the ranks: give the loader "
-    "one with this job's rank and world size, or split the data into disjoint shards.";
+    "No sampler was seen that divides the data among the ranks: give the loader a "
+    "DistributedSampler with this job's rank and world size, or split the data into disjoint "
+    "shards. A sampler of your own that divides it must shuffle by one seed on all ranks.";
 
 struct OtherSampler : Differing {};
 
@@ -56,9 +57,10 @@ std::string plain(std::uint64_t value) {
       *find_fingerprint_kind(static_cast<std::uint32_t>(FingerprintKind::kSamplerSeed)), value);
 }
 
-void add(Mismatch& found, const Split& held, const Blame& blame, const char* name) {
+void add(Mismatch& found, const Split& held, const Blame& blame, const char* name,
+         const char* shown = nullptr) {
   found.blame.add(blame);
-  found.seen.differ.emplace_back(name);
+  found.seen.differ.emplace_back(shown == nullptr ? name : shown);
   found.seen.values.emplace_back("sampler_" + std::string(name), held.text(plain));
 }
 
@@ -101,7 +103,7 @@ void compare_places(const StepRecord& record, Mismatch& found) {
   const Split places = split(record, FingerprintKind::kSamplerRank);
   const Ranks shared = places.shared();
   const bool everyone = shared.size() == record.workers.size();
-  if (!shared.empty()) add(found, places, {shared, everyone}, "rank");
+  if (!shared.empty()) add(found, places, {shared, everyone}, "rank", "the same rank");
 }
 
 // Both the number of replicas and the places in it must fit the number of workers.

@@ -67,14 +67,17 @@ std::string held_text(const StepContext& context, const FingerprintInfo& kind, c
   return held.text([&](std::uint64_t value) { return names[value]; });
 }
 
-bool is_variable(std::string_view key) { return key.starts_with("env."); }
+// What a rank need not tell: then it is unset there.
+bool is_optional(std::string_view key) {
+  return key.starts_with("env.") || key.starts_with("allow.");
+}
 
 Split split_fact(const Roster& roster, const std::string& key,
                  std::map<std::uint64_t, std::string>& names) {
   std::vector<RankValue> held;
   for (const auto& [rank, facts] : roster.facts()) {
     const auto found = facts.find(key);
-    if (found == facts.end() && !is_variable(key)) continue;
+    if (found == facts.end() && !is_optional(key)) continue;
     const std::uint64_t value = found == facts.end() ? kUnset : name_hash(found->second);
     names[value] = found == facts.end() ? "unset" : shortened(found->second, kValueBytes);
     held.push_back({value, rank});
@@ -141,7 +144,7 @@ std::map<std::string_view, FactCounts> count_facts(const Roster& roster) {
     }
   }
   for (auto& [key, fact] : out) {
-    fact.differs = fact.differs || (is_variable(key) && fact.count < roster.facts().size());
+    fact.differs = fact.differs || (is_optional(key) && fact.count < roster.facts().size());
   }
   return out;
 }

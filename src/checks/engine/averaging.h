@@ -24,6 +24,9 @@ class Averaging {
   // was seen to reduce for, on gradients that differ: they are reduced in a way that presum does
   // not see, or overwritten.
   bool by_other_means() const { return equal_ >= kTimes; }
+  // Whether the last record was an optimizer step that nobody was seen to reduce for, on gradients
+  // that differ, and not one of local SGD.
+  bool own_steps() const { return own_steps_ && interval() == 0; }
 
  private:
   static constexpr std::uint64_t kTimes = 3;

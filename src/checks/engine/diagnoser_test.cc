@@ -201,6 +201,11 @@ TEST(Findings, WhatOneRankAloneAllowsStays) {
   w.diagnoser.hello(who(1, 1), {});
   w.play(0, 9, [](StepRecord& r) { set(r.workers[3], FingerprintKind::kMode, 0); });
   EXPECT_EQ(w.first().severity, Severity::kWarning);
+  ASSERT_EQ(w.findings().size(), 2U);
+  const Finding said = w.findings()[1];
+  EXPECT_EQ(said.severity, Severity::kInfo);
+  EXPECT_EQ(said.title, "The ranks differ in their environment: allow.mode-mismatch");
+  EXPECT_TRUE(said.remedy.ends_with("of some ranks alone it has no effect.")) << said.remedy;
 }
 
 TEST(Findings, AreWorstFirstAndCarryTheirModel) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // **environment-mismatch.** Facts are judged by a list in
 // `src/checks/state/environment_mismatch.cc`. What is not on it may differ. An environment variable
-// that only some ranks have differs. Of facts that differ 32 are shown, and ranks are those of
-// the shown ones; the title counts the rest. After n facts were compared the next comparison waits
-// n / 2,048 records, whatever hellos come. Precision is compared as it is around the forward pass
-// (parameters' dtypes, autocast) and inside it, for autocast may be entered there alone (Accelerate
-// and the Trainer do) and FSDP2 casts parameters for the forward pass (`MixedPrecisionPolicy`).
-// Inside, one layer is looked at when it has computed: evenly spaced ones in turn, the same on all
-// ranks. Where torch compiles code of the program, and where no layer is called as a module,
-// nothing is looked at, and the check is not possible unless something else differs. Precision that
-// a layer chooses for a part of what it does is not seen. Fingerprints that a rank did not send
-// are not compared.
+// that only some ranks have differs, and a check that only some allow. Of facts that differ 32 are
+// shown, and ranks are those of the shown ones; the title counts the rest. After n facts were
+// compared the next comparison waits n / 2,048 records, whatever hellos come. Precision is compared
+// as it is around the forward pass (parameters' dtypes, autocast) and inside it, for autocast may
+// be entered there alone (Accelerate and the Trainer do) and FSDP2 casts parameters for the forward
+// pass (`MixedPrecisionPolicy`). Inside, one layer is looked at when it has computed: evenly spaced
+// ones in turn, the same on all ranks. Where torch compiles code of the program, and where no layer
+// is called as a module, nothing is looked at, and the check is not possible unless something else
+// differs. Precision that a layer chooses for a part of what it does is not seen. Fingerprints that
+// a rank did not send are not compared.
 
 #include <algorithm>
 #include <map>
@@ -37,6 +37,8 @@ constexpr const char* kCompiled =
 constexpr const char* kNoLayer =
     "No layer of the model is called as a module, so precision inside the forward pass is not "
     "seen.";
+constexpr const char* kAllowed =
+    "Allow a check with the same reason on every rank: of some ranks alone it has no effect.";
 constexpr std::size_t kKeysShown = 32;  // of the facts that differ
 
 struct ComputesOtherwise : Differing {};
@@ -82,7 +84,7 @@ constexpr std::string_view kChangeNumbers[] = {"torch",
 constexpr std::string_view kSeldomDo[] = {
     "python",   "presum",     "numpy",         "transformers", "accelerate", "lightning",
     "datasets", "tokenizers", "threads",       "platform",     "driver",     "device_model",
-    "sketch",   "every",      "reduced_every", "env."};
+    "sketch",   "every",      "reduced_every", "env.",         "allow."};
 
 // Of a difference; none where it may be.
 std::optional<Severity> severity_of(std::string_view key) {
@@ -157,10 +159,13 @@ class EnvironmentMismatch final : public Rule {
     const auto all = count_facts(context.roster);
     standing_.clear();
     for (auto& [severity, mismatch] : differing(context.roster, all)) {
+      const bool allows = std::ranges::any_of(
+          mismatch.seen.differ, [](const auto& key) { return key.starts_with("allow."); });
       OtherEnvironment seen{std::move(mismatch.seen), mismatch.more, severity};
       Signal signal = sighting(&kEnvironmentMismatch, context, std::move(mismatch.blame),
                                severity == Severity::kInfo ? 0.5 : 0.8, std::move(seen));
       signal.severity = severity;
+      if (allows) signal.remedy = kAllowed;
       standing_.push_back(std::move(signal));
     }
     std::size_t compared = 0;

@@ -366,7 +366,7 @@ TEST(Sampler, SaysThatNothingDividesTheDataWhereARankHasNoDistributedOne) {
   });
   ASSERT_EQ(w.ids(), Ids{"sampler-mismatch"});
   EXPECT_EQ(w.first().title, "Rank 3 had a sampler that does not fit the others': class");
-  EXPECT_TRUE(w.first().remedy.starts_with("No DistributedSampler")) << w.first().remedy;
+  EXPECT_TRUE(w.first().remedy.starts_with("No sampler was seen that divides")) << w.first().remedy;
 }
 
 TEST(Sampler, OneThatIsNotDistributedMayHaveItsOwnSeed) {
