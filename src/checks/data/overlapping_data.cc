@@ -12,13 +12,15 @@
 // replacement, and by a sampler that repeats on purpose, is not judged. At most 262,144 samples of
 // a pass are remembered; in longer passes those whose hash is divisible by a power of two, and
 // counts are scaled. Evidence: `samples_doubled`, `samples_drawn`; what a whole pass left out is
-// data-coverage's. Where rows were compared and a rank's sampler is none that divides the data, the
-// remedy says so. Ranks that draw their own samples again are told how to resume. A batch that is
-// that of the step before, three steps in a row and on half of the ranks at most, is a loader that
-// is stuck. Batches that a loader hands out several times in a row, two in five of 12 or more (not
-// a batch that the program uses again), are processes of the loader that do not divide their
-// stream. Rows that repeat within one rank's step in 2 steps in a row are a micro-batch that was
-// fed twice; where the indices are not known, only if at most half of the ranks show it.
+// data-coverage's. Of a stream, whose length is not known, a rank must draw an eighth of its rows
+// after others: one that begins anew before its pass ends may deal some shards to others. Where
+// rows were compared and a rank's sampler is none that divides the data, the remedy says so. Ranks
+// that draw their own samples again are told how to resume. A batch that is that of the step
+// before, three steps in a row and on half of the ranks at most, is a loader that is stuck. Batches
+// that a loader hands out several times in a row, two in five of 12 or more (not a batch that the
+// program uses again), are processes of the loader that do not divide their stream. Rows that
+// repeat within one rank's step in 2 steps in a row are a micro-batch that was fed twice; where the
+// indices are not known, only if at most half of the ranks show it.
 
 #include <fmt/format.h>
 
@@ -40,13 +42,14 @@
 namespace presum::checks {
 namespace {
 
-constexpr double kDoubled = 3;       // draws until it is a finding
-constexpr double kOfChance = 4;      // times as many between workers as chance gives, and
-constexpr double kFew = 2;           // beside as many within one,
-constexpr double kSure = 8;          // a rank: then some are within one, if they are by chance
-constexpr double kShare = 0.01;      // of all draws, where only row hashes are known
-constexpr double kOfOneRank = 0.9;   // of the doubled draws: then it is this rank
-constexpr double kDrawnAgain = 0.1;  // of them, that it drew after others
+constexpr double kDoubled = 3;         // draws until it is a finding
+constexpr double kOfChance = 4;        // times as many between workers as chance gives, and
+constexpr double kFew = 2;             // beside as many within one,
+constexpr double kSure = 8;            // a rank: then some are within one, if they are by chance
+constexpr double kShare = 0.01;        // of all draws, where only row hashes are known
+constexpr double kOfStream = 1.0 / 8;  // of a rank's draws from a stream, that others drew before
+constexpr double kOfOneRank = 0.9;     // of the doubled draws: then it is this rank
+constexpr double kDrawnAgain = 0.1;    // of them, that it drew after others
 constexpr const char* kNoLoader =
     "No data loader was found, so passes over the data are not known.";
 constexpr const char* kSharedRows =
@@ -55,6 +58,8 @@ constexpr const char* kNoSamples = "No samples were seen.";
 constexpr const char* kFewDraws = "A sample or two may be drawn again to fill up batches.";
 constexpr const char* kMayRepeat =
     "The sampler may repeat samples by design: whether others' come as often is not clear yet.";
+constexpr const char* kBeginsAnew =
+    "A stream may begin anew before its pass ends: too few of its rows came twice to tell.";
 constexpr const char* kReplacement =
     "The sampler draws with replacement: a sample may come twice on purpose.";
 
@@ -111,8 +116,9 @@ std::string overlap_suspects(std::span<const Signal* const> signals) {
 class Doubled {
  public:
   struct Part {
-    double involved = 0;  // doubled draws in which the rank was the first to draw, or drew again
-    double again = 0;     // of them, that it drew again
+    double involved = 0;   // doubled draws in which the rank was the first to draw, or drew again
+    double again = 0;      // of them, that it drew again
+    double of_others = 0;  // of these, that another had drawn first
   };
 
   // What the pass repeats at its end to fill up the last batches is not overlap: a draw of a sample
@@ -162,6 +168,7 @@ class Doubled {
     by_rank_[again.rank].again += each;
     if (again.rank == again.first_rank) return;
     between_ += each;
+    by_rank_[again.rank].of_others += each;
     by_rank_[again.first_rank].involved += each;
   }
 
@@ -179,6 +186,15 @@ class Doubled {
 bool beyond_equal_records(const Doubled& doubled, double workers) {
   return doubled.between() > kOfChance * (workers - 1) * (doubled.within() + kFew) &&
          doubled.between() > kShare * static_cast<double>(doubled.pass().drawn);
+}
+
+// Shards of a stream that begins anew before its pass ends come whole, perhaps to another rank: few
+// of all that a rank draws.
+bool begins_anew(const Doubled& doubled, const StepRecord& record, double workers) {
+  const double share = kOfStream * static_cast<double>(doubled.pass().drawn) / workers;
+  return split(record, FingerprintKind::kDataLength).known == 0 &&
+         std::ranges::none_of(doubled.by_rank(),
+                              [&](const auto& part) { return part.second.of_others >= share; });
 }
 
 // Whether ranks draw their own samples again as often as chance would have it: others' W - 1 times
@@ -260,6 +276,10 @@ class Overlap final : public Rule {
       const bool beyond_chance = beyond_equal_records(doubled, count);
       const bool exact = doubled.exact() >= kDoubled;
       if (!exact && !beyond_chance) continue;
+      if (!exact && begins_anew(doubled, context.record, count)) {
+        log.needs(&kOverlappingData, 1, kBeginsAnew);
+        continue;
+      }
       const bool may_repeat = !beyond_chance && !deals_each_once(context.roster);
       if (may_repeat && doubled.all() < kSure * count) {
         log.needs(&kOverlappingData, 1, kMayRepeat);

@@ -299,6 +299,26 @@ TEST(Overlap, RowsOfSomeWorkersInBatchesThatDifferAreFound) {
   expect(w, "overlapping-data", {.ranks = {1}});
 }
 
+// From step 30 on rank 1 is dealt what rank 0 was at the beginning of the pass.
+TEST(Overlap, AStreamThatBeginsAnewBeforeItsPassEndsIsNot) {
+  const auto stream = [](std::uint64_t steps_again) {
+    std::vector<std::vector<std::uint64_t>> first;
+    return played({.workers = 2, .rows = 8, .data = 4096}, 63, [=](StepRecord& r) mutable {
+      for (WorkerRecord& x : r.workers) {
+        unset(x, Kind::kSamplerReplicas);
+        unset(x, Kind::kDataLength);
+      }
+      forget_indices(r);
+      first.push_back(r.workers[0].samples.hashes);
+      if (r.step < 30 || r.step >= 30 + steps_again) return;
+      r.workers[1].samples.hashes = first[r.step - 29];
+    });
+  };
+  EXPECT_TRUE(stream(3).findings().empty());
+  EXPECT_EQ(stream(3).check("overlapping-data").state, State::kNotTriggered);
+  expect(stream(20), "overlapping-data", {.severity = Severity::kWarning});
+}
+
 TEST(Overlap, RecordsThatAreEqualInTheDataSetAreNot) {
   for (const bool indices : {true, false}) {
     expect_quiet(played({.workers = 8, .rows = 4, .data = 4096}, 127, [&](StepRecord& r) {
