@@ -83,8 +83,9 @@ struct Aggregator::State {
   bool checkpointed = false;  // since then: a run may go on from there
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;  // see admit()
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t>
-      replicas;                   // by model_index and dp_group
-  std::set<std::uint32_t> ranks;  // that were heard
+      replicas;                    // by model_index and dp_group
+  std::uint32_t widest_group = 0;  // ranks of a data-parallel group
+  std::set<std::uint32_t> ranks;   // that were heard
   std::set<WorkerKey> departed;
   std::set<WorkerKey> hellos;
   AggregatorCounters counters;
@@ -142,6 +143,8 @@ struct Aggregator::State {
     if (processes.size() < kProcessesMax) processes[who.rank] = process_of(hello);
     if (hellos.insert(key(who)).second) ++models_of[who.rank];
     analysis(who).tell().hello(who, hello.facts);
+    widest_group = std::max(widest_group, who.replicas);
+    for (auto& [of, each] : analyses) each.group(widest_group);
     return writer.add(hello);
   }
 

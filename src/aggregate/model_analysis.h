@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ class ModelAnalysis {
   // To be told what is no step; its findings may change by it.
   checks::Diagnoser& tell();
   void beats() { diagnoser_.beats(); }
+  void group(std::size_t ranks) { diagnoser_.group(ranks); }
   // The step's record; `input` gets the model's noise scale. REQUIRES: ascending steps.
   StepRecord measure(metrics::StepInput input);
   void judge(const StepRecord& record);

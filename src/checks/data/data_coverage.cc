@@ -44,6 +44,8 @@ constexpr std::uint64_t kSurePasses = 2;  // passes in a row, of a sampler that 
 constexpr const char* kCombined =
     "The wrapper does not reduce the gradients that steps are taken on: the program may clear "
     "passes that it has taken a gradient from, and their samples are not known.";
+constexpr const char* kAmongJob =
+    "The samplers divide the data among ranks of other data-parallel groups, too.";
 constexpr const char* kShares =
     "The data set itself holds other positions on each rank: how many there are in all is not "
     "known.";
@@ -112,6 +114,8 @@ class DataCoverage final : public Rule {
       log.retract(&kDataCoverage);  // of passes before that was known
       return log.cannot(&kDataCoverage, kCombined);
     }
+    among_job_ = divides_among_job(context.record, context.roster) > 0;
+    if (among_job_) return log.cannot(&kDataCoverage, kAmongJob);
     if (split(context.record, FingerprintKind::kDataShare).differs()) {
       return log.cannot(&kDataCoverage, kShares);
     }
@@ -131,6 +135,7 @@ class DataCoverage final : public Rule {
 
   void pass_over(const Pass& pass, const Roster& roster, SignalLog& log) override {
     if (combined_) return log.cannot(&kDataCoverage, kCombined);
+    if (among_job_) return log.cannot(&kDataCoverage, kAmongJob);
     const bool within = by_design_before_ && *by_design_before_ >= pass.first_step;
     const bool at_its_end = by_design_ && *by_design_ == pass.last_step;
     if (within || at_its_end) return log.cannot(&kDataCoverage, kDesign);
@@ -263,6 +268,7 @@ class DataCoverage final : public Rule {
 
   std::map<std::uint64_t, History> histories_;  // by data set
   bool combined_ = false;
+  bool among_job_ = false;
   // The last steps whose sampler draws with replacement or repeats: of all, and before this one.
   std::optional<std::uint64_t> by_design_;
   std::optional<std::uint64_t> by_design_before_;

@@ -23,6 +23,10 @@ constexpr const char* kNotDistributed =
 
 constexpr const char* kOtherData =
     "The ranks read different data sets, whose samplers need not fit together.";
+constexpr const char* kAmongAll =
+    "Reduce gradients among all ranks that the samplers divide the data among: give fully_shard "
+    "the mesh with both dimensions, or DDP the group of all. Or divide the data among the ranks of "
+    "one group, if each group is meant to train a model of its own.";
 constexpr const char* kUndividedStream =
     "Split the stream among the ranks by this job's rank and world size (split_dataset_by_node, "
     "split_by_node), and look whether it begins anew, with other shards, before a pass ends.";
@@ -38,6 +42,20 @@ std::string sentence(const OtherSampler& seen, const Who& who) {
          (who.ranks.size() == 1 ? " had a sampler that does not fit the others': "
                                 : " had samplers that do not fit together: ") +
          listed(seen.differ);
+}
+
+struct DividedAmongJob {
+  std::uint64_t divided_among = 0;
+  std::uint64_t reduced_among = 0;
+  static constexpr std::tuple kFields{field("divided_among", &DividedAmongJob::divided_among),
+                                      field("reduced_among", &DividedAmongJob::reduced_among)};
+};
+
+std::string sentence(const DividedAmongJob& seen, const Who& who) {
+  return fmt::format(
+      "{} reduced gradients among {} ranks, and no model of the job reduces them among the {} that "
+      "the samplers divide the data among",
+      who.words(), seen.reduced_among, seen.divided_among);
 }
 
 struct SharedInGroups {
@@ -146,7 +164,8 @@ class Sampler final : public Rule {
       log.add(shared_in_groups(&kSamplerMismatch, context, each), 1);
     } else {
       compare_places(context.record, found);
-      compare_replicas(context.record, found);
+      const std::size_t among = divides_among_job(context.record, context.roster);
+      among > 0 ? watch_groups(context, among, log) : compare_replicas(context.record, found);
     }
     if (found.seen.differ.empty()) return;
     for (std::string& name : found.seen.differ) {
@@ -155,6 +174,17 @@ class Sampler final : public Rule {
     Signal signal = sighting(&kSamplerMismatch, context, std::move(found.blame), 0.95,
                              OtherSampler{std::move(found.seen)});
     signal.remedy = undivided_remedy(context.record);
+    log.add(std::move(signal), 1);
+  }
+
+ private:
+  // Groups that train apart, unless another model of the job is reduced among all: experts.
+  static void watch_groups(const StepContext& context, std::size_t among, SignalLog& log) {
+    if (context.roster.widest_group() >= among) return;
+    Signal signal = sighting(&kNoReduction, context, of_all(context.record), 0.9,
+                             DividedAmongJob{among, context.record.workers_expected});
+    signal.severity = Severity::kWarning;
+    signal.remedy = kAmongAll;
     log.add(std::move(signal), 1);
   }
 };

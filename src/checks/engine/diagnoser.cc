@@ -68,6 +68,8 @@ void Diagnoser::hello(const Identity& who, const WorkerFacts& facts) {
   state_->roster.hello(who, facts);
 }
 
+void Diagnoser::group(std::size_t ranks) { state_->roster.see_group(ranks); }
+
 void Diagnoser::beats() { state_->rules.beats(); }
 
 void Diagnoser::ended(const std::optional<RankEnd>& end) { report_end(end, state_->log); }

@@ -2,6 +2,7 @@
 // Alarms and fingerprints become findings: docs/findings.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,6 +36,8 @@ class Diagnoser {
   // What earlier segments left; before anything else.
   void resumes(PriorRun prior);
   void hello(const Identity& who, const WorkerFacts& facts);
+  // A data-parallel group of another model of the job has so many ranks.
+  void group(std::size_t ranks);
   void snapshot(const Identity& who, const TrainingSnapshot& snapshot);
   // Ranks tell where they stand; a stall that has begun, or is over.
   void beats();

@@ -2,6 +2,8 @@
 // Who takes part: ranks, hosts, facts and group names.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,6 +23,8 @@ class Roster {
 
   void hello(const Identity& who, const WorkerFacts& facts);
   void see(const StepRecord& record);
+  // A data-parallel group of some model of the job has so many ranks.
+  void see_group(std::size_t ranks) { widest_group_ = std::max(widest_group_, ranks); }
 
   // The global rank of a replica; the replica's own number where its worker was never heard.
   std::uint32_t rank_of(std::uint32_t replica) const;
@@ -38,6 +42,8 @@ class Roster {
   std::string fact_of_all(const std::string& key) const;
   // Ranks of the job; 0 where nobody told.
   std::size_t world_size() const;
+  // Ranks of the widest data-parallel group of the job's models; 0 where nobody told.
+  std::size_t widest_group() const { return widest_group_; }
   // Of this rank; empty where it did not tell.
   std::string fact_of(std::uint32_t rank, const std::string& key) const;
   // Grows with every hello.
@@ -49,6 +55,7 @@ class Roster {
   std::map<std::uint32_t, Facts> facts_;                    // by rank
   std::unordered_map<std::uint64_t, std::string> groups_;
   std::uint64_t revision_ = 0;
+  std::size_t widest_group_ = 0;
 };
 
 }  // namespace presum::checks

@@ -120,6 +120,13 @@ std::size_t ranks_per_place(const StepRecord& record) {
   return each;
 }
 
+std::size_t divides_among_job(const StepRecord& record, const Roster& roster) {
+  const Split replicas = split(record, FingerprintKind::kSamplerReplicas);
+  if (replicas.known == 0 || replicas.differs()) return 0;
+  const std::uint64_t among = replicas.groups.front().value;
+  return among > record.workers_expected && among == roster.world_size() ? among : 0;
+}
+
 bool shares_places(const StepRecord& record) {
   const std::size_t each = ranks_per_place(record);
   if (each < 2) return false;

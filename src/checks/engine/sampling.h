@@ -37,6 +37,9 @@ std::uint64_t data_of(const WorkerRecord& worker);
 std::uint64_t share_of_data(const WorkerRecord& worker);
 // Rows that it read, at least.
 std::uint64_t rows_of(const WorkerRecord& worker);
+// Ranks that the samplers divide the data among, where these are all of the job's, more than the
+// data-parallel group has; else 0.
+std::size_t divides_among_job(const StepRecord& record, const Roster& roster);
 // k > 1 where neighboring ranks share one place of the sampler, k by k, and the samplers have as
 // many replicas as there are such groups: sequence or tensor parallelism inside the group. Else 1.
 std::size_t ranks_per_place(const StepRecord& record);

@@ -369,6 +369,25 @@ TEST(Sampler, SaysThatNothingDividesTheDataWhereARankHasNoDistributedOne) {
   EXPECT_TRUE(w.first().remedy.starts_with("No sampler was seen that divides")) << w.first().remedy;
 }
 
+// One of two data-parallel groups of a job of four.
+TEST(Sampler, MayDivideAmongAllRanksWhereSomeModelIsReducedAmongThem) {
+  const auto of_half = [](std::size_t widest, std::uint64_t among) {
+    Watched w({.workers = 2});
+    w.hello([](std::uint32_t) { return WorkerFacts{.facts = {{"world_size", "4"}}}; });
+    w.diagnoser.group(widest);
+    w.play(0, 9, [=](WorkerRecord& x) { set(x, Kind::kSamplerReplicas, among); });
+    return w;
+  };
+  EXPECT_TRUE(of_half(4, 4).findings().empty()) << "experts";
+  expect(of_half(2, 4), "no-reduction",
+         {.ranks = {0, 1},
+          .severity = Severity::kWarning,
+          .title = "Ranks 0-1 reduced gradients among 2 ranks, and no model of the job reduces "
+                   "them among the 4 that the samplers divide the data among"});
+  expect(of_half(4, 3), "sampler-mismatch", {.title = "do not fit together: replicas"});
+  EXPECT_EQ(of_half(2, 4).check("data-coverage").state, State::kNotPossible);
+}
+
 TEST(Sampler, OneThatIsNotDistributedMayHaveItsOwnSeed) {
   Watched w = played(9, [](WorkerRecord& x) {
     unset(x, Kind::kSamplerReplicas);

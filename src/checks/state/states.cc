@@ -205,21 +205,15 @@ class States final : public Rule {
     const std::uint64_t steps = last.optimizer_steps;
     if (steps == 0 || last.states.empty() || averaged_) return;
     if (farewells_.size() >= kClocks && !farewells_.contains(steps)) return;
-    Farewells& all = farewells_[steps];
-    std::uint64_t difference = 0;
-    for (const StateHash& s : last.states) {
-      if (s.kind != Kind::kParameters || all.reference.size() >= kGroups) continue;
-      const std::uint64_t key = s.shard == 0 ? s.group : mix64(s.group ^ s.shard);
-      if (all.reference.try_emplace(key, s.value).first->second == s.value) continue;
-      difference += mix64(s.value ^ mix64(s.group));
-      all.differ.insert(s.group);
-    }
-    all.held.push_back({difference, rank});
     log.checked(&kParameterDesync);
-    const Split held = split(all.held);
-    const bool decided = 2 * held.groups.front().ranks.size() > workers_;
-    if (all.differ.empty() || (!decided && held.known < workers_)) return;
-    report(Kind::kParameters, last_step_, held, all.differ, roster, log);
+    Farewells& all = farewells_[steps];
+    ++all.known;
+    Holders& own = all.holders[place_of(last.states)];
+    own.add(rank, last.states);
+    const bool decided = 2 * split(own.held).groups.front().ranks.size() > workers_;
+    if (decided) report_last(own, roster, log);
+    if (decided || all.known < workers_) return;
+    for (auto& [place, holders] : all.holders) report_last(holders, roster, log);
   }
 
  private:
@@ -470,11 +464,46 @@ class States final : public Rule {
     log.add(std::move(signal), kRound);
   }
 
-  struct Farewells {
-    std::unordered_map<std::uint64_t, std::uint64_t> reference;  // group to value
+  // Ranks that hold the same parts of the model.
+  struct Holders {
+    std::unordered_map<std::uint64_t, std::uint64_t> reference;  // value by group and shard
     std::vector<RankValue> held;  // what differs from it, as one hash; 0: nothing
     Groups differ;
+
+    void add(std::uint32_t rank, const std::vector<StateHash>& states) {
+      std::uint64_t difference = 0;
+      for (const StateHash& s : states) {
+        if (s.kind != Kind::kParameters || reference.size() >= kGroups) continue;
+        if (reference.try_emplace(part_key(s), s.value).first->second == s.value) continue;
+        difference += mix64(s.value ^ mix64(s.group));
+        differ.insert(s.group);
+      }
+      held.push_back({difference, rank});
+    }
   };
+  struct Farewells {
+    std::size_t known = 0;                               // ranks
+    std::unordered_map<std::uint64_t, Holders> holders;  // by the parts that they hold
+  };
+
+  static std::uint64_t part_key(const StateHash& s) {
+    return s.shard == 0 ? s.group : mix64(s.group ^ s.shard);
+  }
+
+  // 0 where a rank holds all of every parameter.
+  static std::uint64_t place_of(const std::vector<StateHash>& states) {
+    std::uint64_t out = 0;
+    for (const StateHash& s : states) {
+      if (s.kind == Kind::kParameters && s.shard != 0) out = mix64(out ^ part_key(s));
+    }
+    return out;
+  }
+
+  void report_last(const Holders& of, const Roster& roster, SignalLog& log) {
+    if (of.differ.empty()) return;
+    report(Kind::kParameters, last_step_, split(of.held), of.differ, roster, log);
+  }
+
   std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimizer steps; at most 64
   // Steps of the last records, in turn: so many later the same part of the model is hashed again.
   std::array<std::uint64_t, 25> looked_{};

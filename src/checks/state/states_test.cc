@@ -315,6 +315,24 @@ TEST(Farewell, LastParametersOfEqualClocksMustMatch) {
   }
 }
 
+// Two replicas of two shards each (HSDP), as ranks 0, 1 and 2, 3.
+TEST(Farewell, ShardsAreComparedWithTheirReplicas) {
+  const auto titles = [](bool equal) {
+    Watched w({.workers = 4});
+    w.play(0, 9);
+    for (std::uint32_t r = 0; r < 4; ++r) {
+      const std::uint32_t shard = 1 + r % 2;
+      const std::uint64_t value = equal ? shard : r;
+      w.diagnoser.farewell(who(r, r), {10, {{1, kParameters, value, shard}}});
+    }
+    std::vector<std::string> out;
+    for (const Finding& f : w.findings()) out.push_back(f.title);
+    return out;
+  };
+  EXPECT_TRUE(titles(true).empty());
+  EXPECT_EQ(titles(false), std::vector<std::string>{"All 4 ranks held different parameters"});
+}
+
 TEST(Farewell, OtherClocksAndUnknownOnesAreNotCompared) {
   Watched w = played(9);
   w.diagnoser.farewell(who(0, 0), {10, {{1, kParameters, 5}}});
