@@ -110,11 +110,14 @@ class DataCoverage final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     by_design_before_ = by_design_;
     combined_ = context.averaging.by_other_means() || context.averaging.own_steps();
-    if (combined_) {
+    if (context.averaging.by_other_means()) {
       log.retract(&kDataCoverage);  // of passes before that was known
+    }
+    if (combined_) {
+      log.waits(&kDataCoverage, {});
       return log.cannot(&kDataCoverage, kCombined);
     }
-    among_job_ = divides_among_job(context.record, context.roster) > 0;
+    among_job_ = among_job_ || divides_among_job(context.record, context.roster) > 0;
     if (among_job_) return log.cannot(&kDataCoverage, kAmongJob);
     if (split(context.record, FingerprintKind::kDataShare).differs()) {
       return log.cannot(&kDataCoverage, kShares);

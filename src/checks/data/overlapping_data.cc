@@ -12,15 +12,15 @@
 // replacement, and by a sampler that repeats on purpose, is not judged. At most 262,144 samples of
 // a pass are remembered; in longer passes those whose hash is divisible by a power of two, and
 // counts are scaled. Evidence: `samples_doubled`, `samples_drawn`; what a whole pass left out is
-// data-coverage's. Of a stream, whose length is not known, a rank must draw an eighth of its rows
-// after others: one that begins anew before its pass ends may deal some shards to others. Where
-// rows were compared and a rank's sampler is none that divides the data, the remedy says so. Ranks
-// that draw their own samples again are told how to resume. A batch that is that of the step
-// before, three steps in a row and on half of the ranks at most, is a loader that is stuck. Batches
-// that a loader hands out several times in a row, two in five of 12 or more (not a batch that the
-// program uses again), are processes of the loader that do not divide their stream. Rows that
-// repeat within one rank's step in 2 steps in a row are a micro-batch that was fed twice; where the
-// indices are not known, only if at most half of the ranks show it.
+// data-coverage's. Of a stream, whose length is not known, it is information until a rank has drawn
+// an eighth of what ranks draw after others: one that begins anew before its pass ends may deal
+// some shards to others. Where rows were compared and a rank's sampler is none that divides the
+// data, the remedy says so. Ranks that draw their own samples again are told how to resume. A batch
+// that is that of the step before, three steps in a row and on half of the ranks at most, is a
+// loader that is stuck. Batches that a loader hands out several times in a row, two in five of 12
+// or more (not a batch that the program uses again), are processes of the loader that do not divide
+// their stream. Rows that repeat within one rank's step in 2 steps in a row are a micro-batch that
+// was fed twice; where the indices are not known, only if at most half of the ranks show it.
 
 #include <fmt/format.h>
 
@@ -47,7 +47,7 @@ constexpr double kOfChance = 4;        // times as many between workers as chanc
 constexpr double kFew = 2;             // beside as many within one,
 constexpr double kSure = 8;            // a rank: then some are within one, if they are by chance
 constexpr double kShare = 0.01;        // of all draws, where only row hashes are known
-constexpr double kOfStream = 1.0 / 8;  // of a rank's draws from a stream, that others drew before
+constexpr double kOfStream = 1.0 / 8;  // of a stream's draws by a rank, that others drew before
 constexpr double kOfOneRank = 0.9;     // of the doubled draws: then it is this rank
 constexpr double kDrawnAgain = 0.1;    // of them, that it drew after others
 constexpr const char* kNoLoader =
@@ -59,7 +59,8 @@ constexpr const char* kFewDraws = "A sample or two may be drawn again to fill up
 constexpr const char* kMayRepeat =
     "The sampler may repeat samples by design: whether others' come as often is not clear yet.";
 constexpr const char* kBeginsAnew =
-    "A stream may begin anew before its pass ends: too few of its rows came twice to tell.";
+    "Nothing, where the stream begins anew before its pass ends, with other shards on each rank. "
+    "Else split it among the ranks by this job's rank and world size.";
 constexpr const char* kReplacement =
     "The sampler draws with replacement: a sample may come twice on purpose.";
 
@@ -276,16 +277,14 @@ class Overlap final : public Rule {
       const bool beyond_chance = beyond_equal_records(doubled, count);
       const bool exact = doubled.exact() >= kDoubled;
       if (!exact && !beyond_chance) continue;
-      if (!exact && begins_anew(doubled, context.record, count)) {
-        log.needs(&kOverlappingData, 1, kBeginsAnew);
-        continue;
-      }
       const bool may_repeat = !beyond_chance && !deals_each_once(context.roster);
       if (may_repeat && doubled.all() < kSure * count) {
         log.needs(&kOverlappingData, 1, kMayRepeat);
         continue;
       }
-      report(context, doubled, may_repeat && as_chance_repeats(doubled, count), log);
+      const bool by_design = may_repeat && as_chance_repeats(doubled, count);
+      const bool anew = !exact && begins_anew(doubled, context.record, count);
+      report(context, doubled, by_design ? kMeant : anew ? kBeginsAnew : nullptr, log);
     }
   }
 
@@ -313,7 +312,8 @@ class Overlap final : public Rule {
     finished_.drawn += static_cast<double>(doubled.pass().drawn);
   }
 
-  void report(const StepContext& context, const Doubled& in_pass, bool by_design,
+  // `meant`: what it may be, if it is no mistake.
+  void report(const StepContext& context, const Doubled& in_pass, const char* meant,
               SignalLog& log) const {
     const DrawnPass& pass = in_pass.pass();
     const double doubled = finished_.doubled + in_pass.all();
@@ -325,9 +325,9 @@ class Overlap final : public Rule {
     if (!seen.by_the_same_rank) name_generator(context.record, pass.first_step, seen);
     Signal signal = sighting(&kOverlappingData, context, blame_of(in_pass, context.record),
                              in_pass.exact() >= kDoubled ? 0.99 : 0.9, seen);
-    if (by_design) {
+    if (meant != nullptr) {
       signal.severity = Severity::kInfo;
-      signal.remedy = kMeant;
+      signal.remedy = meant;
     } else if (seen.by_the_same_rank) {
       signal.remedy = kRestarted;
     } else if (pass.identity == DrawnPass::Identity::kRow) {

@@ -272,7 +272,7 @@ TEST(Overlap, IsFoundByRowHashesAlone) {
     for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
   });
   expect(w, "overlapping-data", {.severity = Severity::kWarning});
-  EXPECT_TRUE(w.first().remedy.starts_with("No sampler was seen that divides")) << w.first().remedy;
+  EXPECT_TRUE(w.first().remedy.starts_with("Not every rank's sampler")) << w.first().remedy;
 }
 
 // Rows of a tensor that all batches share: never the same batch.
@@ -314,8 +314,7 @@ TEST(Overlap, AStreamThatBeginsAnewBeforeItsPassEndsIsNot) {
       r.workers[1].samples.hashes = first[r.step - 29];
     });
   };
-  EXPECT_TRUE(stream(3).findings().empty());
-  EXPECT_EQ(stream(3).check("overlapping-data").state, State::kNotTriggered);
+  expect(stream(3), "overlapping-data", {.severity = Severity::kInfo});
   expect(stream(20), "overlapping-data", {.severity = Severity::kWarning});
 }
 

@@ -24,14 +24,16 @@ constexpr const char* kNotDistributed =
 constexpr const char* kOtherData =
     "The ranks read different data sets, whose samplers need not fit together.";
 constexpr const char* kAmongAll =
-    "Reduce gradients among all ranks that the samplers divide the data among: give fully_shard "
-    "the mesh with both dimensions, or DDP the group of all. Or divide the data among the ranks of "
-    "one group, if each group is meant to train a model of its own.";
+    "If the groups are replicas of one model, reduce gradients among all of them: give fully_shard "
+    "the mesh with both dimensions, or DDP the group of all ranks. Under tensor or pipeline "
+    "parallelism give the samplers the rank and the size of the data-parallel group.";
+constexpr const char* kExperts =
+    "Nothing, where these are experts, or another part of which each group has its own.";
 constexpr const char* kUndividedStream =
     "Split the stream among the ranks by this job's rank and world size (split_dataset_by_node, "
     "split_by_node), and look whether it begins anew, with other shards, before a pass ends.";
 constexpr const char* kUndivided =
-    "No sampler was seen that divides the data among the ranks: give the loader a "
+    "Not every rank's sampler was seen to divide the data among the ranks: give the loader a "
     "DistributedSampler with this job's rank and world size, or split the data into disjoint "
     "shards. A sampler of your own that divides it must shuffle by one seed on all ranks.";
 
@@ -47,14 +49,17 @@ std::string sentence(const OtherSampler& seen, const Who& who) {
 struct DividedAmongJob {
   std::uint64_t divided_among = 0;
   std::uint64_t reduced_among = 0;
+  bool another_model = false;  // of the job is reduced among all
+
+  std::uint64_t key() const { return another_model ? 1 : 0; }
   static constexpr std::tuple kFields{field("divided_among", &DividedAmongJob::divided_among),
-                                      field("reduced_among", &DividedAmongJob::reduced_among)};
+                                      field("reduced_among", &DividedAmongJob::reduced_among),
+                                      field("another_model", &DividedAmongJob::another_model)};
 };
 
 std::string sentence(const DividedAmongJob& seen, const Who& who) {
   return fmt::format(
-      "{} reduced gradients among {} ranks, and no model of the job reduces them among the {} that "
-      "the samplers divide the data among",
+      "{} reduced gradients among {} ranks, and their samplers divide the data among {}",
       who.words(), seen.reduced_among, seen.divided_among);
 }
 
@@ -178,13 +183,16 @@ class Sampler final : public Rule {
   }
 
  private:
-  // Groups that train apart, unless another model of the job is reduced among all: experts.
+  // Groups that train apart, or hold experts: then another model of the job is reduced among all.
   static void watch_groups(const StepContext& context, std::size_t among, SignalLog& log) {
-    if (context.roster.widest_group() >= among) return;
-    Signal signal = sighting(&kNoReduction, context, of_all(context.record), 0.9,
-                             DividedAmongJob{among, context.record.workers_expected});
-    signal.severity = Severity::kWarning;
-    signal.remedy = kAmongAll;
+    const DividedAmongJob seen{among, context.record.workers_expected,
+                               context.roster.widest_group() >= among};
+    Signal signal = sighting(&kSamplerMismatch, context, of_all(context.record), 0.9, seen);
+    signal.remedy = seen.another_model ? kExperts : kAmongAll;
+    if (seen.another_model) {
+      signal.severity = Severity::kInfo;
+      log.forget(&kSamplerMismatch, key_of(DividedAmongJob{}));
+    }
     log.add(std::move(signal), 1);
   }
 };
@@ -221,7 +229,8 @@ constinit const CheckInfo kSamplerMismatch{
     .severity = Severity::kWarning,
     .compares = "seed, epoch, rank, replicas and settings of all samplers",
     .fires = "now",
-    .consequence = "The ranks' shares of the data overlap, and leave samples out.",
+    .consequence =
+        "Shares of the data overlap, are left out, or are learned from by some ranks alone.",
     .cannot_see = "Samplers that do not say their seed, epoch or rank.",
     .mistake = "sampler = DistributedSampler(data, seed=seed + rank)",
     .fix = "Give every rank's sampler the same seed, epoch and settings, and its own rank.",

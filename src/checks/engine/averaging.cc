@@ -39,7 +39,8 @@ void Averaging::see(const StepRecord& record) {
     });
   }
   const auto shards = shards_of(record, kKind);
-  const bool stepped = std::exchange(own_steps_, takes_own_steps(record));
+  const bool stepped = own_steps_ > 0;
+  own_steps_ = takes_own_steps(record) ? own_steps_ + 1 : 0;
   if (shards.empty()) return;
   const auto differs = [&](auto shard) { return !differing(record, kKind, shard).empty(); };
   const bool apart = std::ranges::any_of(shards, differs);

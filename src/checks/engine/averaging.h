@@ -24,9 +24,9 @@ class Averaging {
   // was seen to reduce for, on gradients that differ: they are reduced in a way that presum does
   // not see, or overwritten.
   bool by_other_means() const { return equal_ >= kTimes; }
-  // Whether the last record was an optimizer step that nobody was seen to reduce for, on gradients
-  // that differ, and not one of local SGD.
-  bool own_steps() const { return own_steps_ && interval() == 0; }
+  // Whether the last records were optimizer steps that nobody was seen to reduce for, on gradients
+  // that differ, and none of local SGD.
+  bool own_steps() const { return own_steps_ >= kTimes && interval() == 0; }
 
  private:
   static constexpr std::uint64_t kTimes = 3;
@@ -39,8 +39,8 @@ class Averaging {
   std::uint64_t again_at_ = 0;       // the step at which all was equal again
   std::uint64_t distance_ = 0;
   std::uint64_t times_ = 0;
-  bool own_steps_ = false;   // the record before was such an optimizer step
-  std::uint64_t equal_ = 0;  // records after such a one, all that was hashed equal and moved
+  std::uint64_t own_steps_ = 0;  // the last records that were such optimizer steps, in a row
+  std::uint64_t equal_ = 0;      // records after such a one, all that was hashed equal and moved
   std::array<std::uint64_t, kRound> hashes_{};  // by part, when it was hashed last
 };
 

@@ -36,7 +36,7 @@ class Diagnoser {
   // What earlier segments left; before anything else.
   void resumes(PriorRun prior);
   void hello(const Identity& who, const WorkerFacts& facts);
-  // A data-parallel group of another model of the job has so many ranks.
+  // A data-parallel group of some model of the job has so many ranks.
   void group(std::size_t ranks);
   void snapshot(const Identity& who, const TrainingSnapshot& snapshot);
   // Ranks tell where they stand; a stall that has begun, or is over.

@@ -122,7 +122,8 @@ std::size_t ranks_per_place(const StepRecord& record) {
 
 std::size_t divides_among_job(const StepRecord& record, const Roster& roster) {
   const Split replicas = split(record, FingerprintKind::kSamplerReplicas);
-  if (replicas.known == 0 || replicas.differs()) return 0;
+  if (replicas.known == 0 || replicas.known < record.workers_expected) return 0;
+  if (replicas.differs()) return 0;
   const std::uint64_t among = replicas.groups.front().value;
   return among > record.workers_expected && among == roster.world_size() ? among : 0;
 }

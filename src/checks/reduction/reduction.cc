@@ -434,8 +434,8 @@ constinit const CheckInfo kNoReduction{
         "now; where reduced gradients are read; information where parameters are averaged at equal "
         "distances",
     .consequence =
-        "Ranks train models of their own; what is saved is the model of some of them, trained on "
-        "their share of the data.",
+        "Every rank trains a model of its own; what is saved is the model of one of them, "
+        "trained on its share of the data.",
     .cannot_see =
         "A reduction by means that presum does not know is not seen either: name it with "
         "`monitor.before_reduction()`.",

@@ -159,7 +159,7 @@ class EnvironmentMismatch final : public Rule {
     const auto all = count_facts(context.roster);
     standing_.clear();
     for (auto& [severity, mismatch] : differing(context.roster, all)) {
-      const bool allows = std::ranges::any_of(
+      const bool allows = std::ranges::all_of(
           mismatch.seen.differ, [](const auto& key) { return key.starts_with("allow."); });
       OtherEnvironment seen{std::move(mismatch.seen), mismatch.more, severity};
       Signal signal = sighting(&kEnvironmentMismatch, context, std::move(mismatch.blame),

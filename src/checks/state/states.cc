@@ -22,6 +22,7 @@
 #include <array>
 #include <charconv>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -186,6 +187,7 @@ class States final : public Rule {
       return;
     }
     compare_clocks(context, log);
+    count_holders(context);
     if (const std::optional<std::size_t> part = part_of(context)) {
       follow_own_state(context.record, *part, log);
       follow_buffers(context.record, *part, log);
@@ -205,15 +207,20 @@ class States final : public Rule {
     const std::uint64_t steps = last.optimizer_steps;
     if (steps == 0 || last.states.empty() || averaged_) return;
     if (farewells_.size() >= kClocks && !farewells_.contains(steps)) return;
-    log.checked(&kParameterDesync);
     Farewells& all = farewells_[steps];
-    ++all.known;
-    Holders& own = all.holders[place_of(last.states)];
-    own.add(rank, last.states);
-    const bool decided = 2 * split(own.held).groups.front().ranks.size() > workers_;
-    if (decided) report_last(own, roster, log);
-    if (decided || all.known < workers_) return;
-    for (auto& [place, holders] : all.holders) report_last(holders, roster, log);
+    if (!all.ranks.insert(rank).second) return;
+    for (const auto& [shard, difference] : all.differences(last.states)) {
+      Farewells::Holders& of = all.holders[shard];
+      of.held.push_back({difference, rank});
+      if (of.held.size() > 1) log.checked(&kParameterDesync);
+      const Split held = split(of.held);
+      const auto sharing = holders_.find(shard);
+      const std::size_t ranks = sharing == holders_.end() ? workers_ : sharing->second;
+      const bool decided = 2 * held.groups.front().ranks.size() > ranks || held.known >= ranks;
+      if (!of.differ.empty() && decided) {
+        report(Kind::kParameters, last_step_, held, of.differ, roster, log);
+      }
+    }
   }
 
  private:
@@ -464,46 +471,44 @@ class States final : public Rule {
     log.add(std::move(signal), kRound);
   }
 
-  // Ranks that hold the same parts of the model.
-  struct Holders {
+  struct Farewells {
+    struct Holders {                // of one shard
+      std::vector<RankValue> held;  // what differs from the reference, as one hash; 0: nothing
+      Groups differ;
+    };
+    std::set<std::uint32_t> ranks;
     std::unordered_map<std::uint64_t, std::uint64_t> reference;  // value by group and shard
-    std::vector<RankValue> held;  // what differs from it, as one hash; 0: nothing
-    Groups differ;
+    std::map<std::uint32_t, Holders> holders;
 
-    void add(std::uint32_t rank, const std::vector<StateHash>& states) {
-      std::uint64_t difference = 0;
+    // From the reference, which they add to, by shard.
+    std::map<std::uint32_t, std::uint64_t> differences(const std::vector<StateHash>& states) {
+      std::map<std::uint32_t, std::uint64_t> out;
       for (const StateHash& s : states) {
         if (s.kind != Kind::kParameters || reference.size() >= kGroups) continue;
-        if (reference.try_emplace(part_key(s), s.value).first->second == s.value) continue;
+        std::uint64_t& difference = out[s.shard];
+        const std::uint64_t part = s.shard == 0 ? s.group : mix64(s.group ^ s.shard);
+        if (reference.try_emplace(part, s.value).first->second == s.value) continue;
         difference += mix64(s.value ^ mix64(s.group));
-        differ.insert(s.group);
+        holders[s.shard].differ.insert(s.group);
       }
-      held.push_back({difference, rank});
+      return out;
     }
   };
-  struct Farewells {
-    std::size_t known = 0;                               // ranks
-    std::unordered_map<std::uint64_t, Holders> holders;  // by the parts that they hold
-  };
 
-  static std::uint64_t part_key(const StateHash& s) {
-    return s.shard == 0 ? s.group : mix64(s.group ^ s.shard);
-  }
-
-  // 0 where a rank holds all of every parameter.
-  static std::uint64_t place_of(const std::vector<StateHash>& states) {
-    std::uint64_t out = 0;
-    for (const StateHash& s : states) {
-      if (s.kind == Kind::kParameters && s.shard != 0) out = mix64(out ^ part_key(s));
+  // Ranks that hold a shard: all of the model is hashed in a round.
+  void count_holders(const StepContext& context) {
+    if (looks_ >= kParts || !context.complete()) return;
+    std::map<std::uint32_t, std::size_t> here;
+    for (const WorkerRecord& w : context.record.workers) {
+      std::set<std::uint32_t> own;
+      for (const StateHash& s : w.states) {
+        if (s.kind == Kind::kParameters && own.insert(s.shard).second) ++here[s.shard];
+      }
     }
-    return out;
+    for (const auto& [shard, ranks] : here) holders_[shard] = std::max(holders_[shard], ranks);
   }
 
-  void report_last(const Holders& of, const Roster& roster, SignalLog& log) {
-    if (of.differ.empty()) return;
-    report(Kind::kParameters, last_step_, split(of.held), of.differ, roster, log);
-  }
-
+  std::map<std::uint32_t, std::size_t> holders_;            // ranks, by shard
   std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimizer steps; at most 64
   // Steps of the last records, in turn: so many later the same part of the model is hashed again.
   std::array<std::uint64_t, 25> looked_{};

@@ -319,7 +319,9 @@ TEST(Farewell, LastParametersOfEqualClocksMustMatch) {
 TEST(Farewell, ShardsAreComparedWithTheirReplicas) {
   const auto titles = [](bool equal) {
     Watched w({.workers = 4});
-    w.play(0, 9);
+    w.play(0, 9, [](WorkerRecord& x) {
+      x.states = {{1, kParameters, 1 + x.rank % 2, 1 + x.rank % 2}};
+    });
     for (std::uint32_t r = 0; r < 4; ++r) {
       const std::uint32_t shard = 1 + r % 2;
       const std::uint64_t value = equal ? shard : r;
@@ -331,6 +333,32 @@ TEST(Farewell, ShardsAreComparedWithTheirReplicas) {
   };
   EXPECT_TRUE(titles(true).empty());
   EXPECT_EQ(titles(false), std::vector<std::string>{"All 4 ranks held different parameters"});
+}
+
+// A layer that every rank holds beside shards, and a rank that never leaves.
+TEST(Farewell, AWholeLayerBesideShardsIsComparedAmongAllRanks) {
+  Watched w({.workers = 4});
+  w.play(0, 9);
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    w.diagnoser.farewell(who(r, r),
+                         {10, {{1, kParameters, r, r + 1}, {2, kParameters, r == 1 ? 1U : 0U}}});
+  }
+  EXPECT_TRUE(w.findings().empty()) << "no more than half";
+  w.diagnoser.farewell(who(3, 3), {10, {{1, kParameters, 3, 4}, {2, kParameters, 0}}});
+  expect(w, "parameter-desync", {.ranks = {1}});
+}
+
+TEST(Farewell, ShardsThatNoTwoRanksHoldAreNotCompared) {
+  Watched w({.workers = 2});
+  const auto sharded = [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.states = {{1, kParameters, r.step + x.rank, x.rank + 1}};
+  };
+  w.play(0, 9, sharded);
+  for (std::uint32_t r = 0; r < 2; ++r) {
+    w.diagnoser.farewell(who(r, r), {10, {{1, kParameters, r, r + 1}}});
+  }
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("parameter-desync").state, CheckRecord::State::kNotPossible);
 }
 
 TEST(Farewell, OtherClocksAndUnknownOnesAreNotCompared) {
