@@ -423,6 +423,37 @@ std::vector<Finding> findings_in(const std::filesystem::path& run) {
   return findings.value_or(std::vector<Finding>());
 }
 
+// Two groups of two ranks, whose samplers divide the data among four.
+TEST(MonitorFindings, OfGroupsKnowWhetherAModelIsReducedAmongAll) {
+  const auto severity = [](bool dense) {
+    FedAggregator aggregator;
+    const auto of_group = [](std::uint32_t rank) {
+      return Identity{.replica = rank % 2, .dp_group = rank / 2 * 2, .rank = rank, .replicas = 2};
+    };
+    for (std::uint32_t r = 0; r < kWorkers; ++r) {
+      packet::Hello hello = hello_of(r);
+      hello.facts.facts = {{"world_size", "4"}};
+      if (dense) aggregator.ingest(hello);
+      hello.header.identity = of_group(r);
+      aggregator.ingest(hello);
+    }
+    for (std::uint32_t r = 0; r < kWorkers; ++r) {
+      packet::Step step = healthy(0, r);
+      step.header.identity = of_group(r);
+      const auto kind = [](FingerprintKind of) { return static_cast<std::uint32_t>(of); };
+      step.fingerprints = {{kind(FingerprintKind::kSamplerReplicas), 4},
+                           {kind(FingerprintKind::kSamplerRank), r}};
+      aggregator.ingest(step);
+    }
+    aggregator.close();
+    const auto findings = findings_in(aggregator.run());
+    EXPECT_EQ(findings.size(), 2U);
+    return findings.empty() ? Severity::kCritical : findings[0].severity;
+  };
+  EXPECT_EQ(severity(true), Severity::kInfo);
+  EXPECT_EQ(severity(false), Severity::kWarning);
+}
+
 TEST(MonitorFindings, AreNewOnceAndGrow) {
   FedAggregator aggregator;
   feed(aggregator, 0, 3);
