@@ -582,6 +582,17 @@ TEST(SharedRng, AStreamThatStandsStillIsNotInUse) {
   EXPECT_EQ(w.check("shared-rng").state, State::kNotTriggered);
 }
 
+TEST(SharedRng, WhatALoaderDrawsAtThePassBeginningIsNone) {
+  const auto of_batch = [](std::uint64_t batch) {
+    return played(9, [=](WorkerRecord& x, StepRecord& r) {
+      set(x, Kind::kRngTorch, 1000 + r.step);
+      set(x, Kind::kDataBatch, batch);
+    });
+  };
+  EXPECT_EQ(of_batch(0).check("shared-rng").state, State::kNotTriggered);
+  EXPECT_EQ(of_batch(3).check("shared-rng").state, State::kFound);
+}
+
 TEST(SharedRng, AMovingStreamIsInUse) {
   Watched w =
       played(3, [](WorkerRecord& x, StepRecord& r) { set(x, Kind::kRngNumpy, 1000 + r.step); });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // **shared-rng.** Equal seeds on all ranks are what common launchers do. It is information: advice
-// where dropout is active or a generator moves at every step on several ranks alike. It is a
+// where dropout is active or a generator moves at every step on several ranks alike (torch's not
+// where a pass over a loader begins: that draws a seed of its own). It is a
 // warning where the forward pass itself draws from such a generator of torch (noise of a diffusion
 // model or a policy), no dropout is active or called by the model's code, and no framework seeded
 // all ranks alike by itself (fact `seeded_by`: Transformers' Trainer, Lightning's
@@ -66,6 +67,13 @@ bool draws_in_forward(const WorkerRecord& worker, std::size_t generator) {
          real_of(worker, FingerprintKind::kDropout) == 0;
 }
 
+// Torch's loaders draw a seed for their processes then, and nothing else may have been drawn.
+bool begins_pass(const WorkerRecord& worker) {
+  const std::uint64_t* batch = worker.fingerprint_of(FingerprintKind::kDataBatch);
+  return batch != nullptr && *batch < worker.micro_batches &&
+         value_of(worker, FingerprintKind::kForwardDraws) == 0;
+}
+
 bool all_draw_in_forward(const StepContext& context, const Ranks& ranks, std::size_t generator) {
   return context.roster.fact("seeded_by").empty() &&
          std::ranges::all_of(context.record.workers, [&](const WorkerRecord& w) {
@@ -111,7 +119,8 @@ class Rng final : public Rule {
     for (std::size_t g = 0; g < kGenerators.size(); ++g) {
       const std::uint64_t* state = worker.fingerprint_of(kGenerators[g].kind);
       const bool moved = state != nullptr && known.state[g] != 0 && *state != known.state[g];
-      known.moves[g] = moved ? known.moves[g] + 1 : 0;
+      const bool by_loader = g == 0 && begins_pass(worker);
+      if (!by_loader || !moved) known.moves[g] = moved ? known.moves[g] + 1 : 0;
       known.state[g] = state == nullptr ? 0 : *state;
     }
   }
