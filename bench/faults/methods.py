@@ -6,25 +6,38 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 REPLICAS = {"fsdp2": 1, "hsdp": 2}
+TIMEOUT = timedelta(minutes=2)  # where ranks part, as FSDP2 lets some faults do
 
 
 def sharded(model: nn.Module, part: str, method: str) -> Any:
     """The model as on rank 0, with one part that is a parameter group of its own."""
-    replicas, workers = REPLICAS[method], dist.get_world_size()
-    shape = (replicas, workers // replicas) if replicas > 1 else (workers,)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+    mesh = _mesh(REPLICAS[method])
     as_on_rank_0(model)
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # of a view, unchanged
     fully_shard(model.get_submodule(part), mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def _mesh(replicas: int) -> DeviceMesh:
+    """Of all ranks. Its groups give up as the default group does."""
+    if replicas == 1:
+        return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("shard",))
+    ranks = torch.arange(dist.get_world_size()).view(replicas, -1)
+    groups = [
+        dist.new_subgroups_by_enumeration(sets.tolist(), timeout=TIMEOUT)[0]  # type: ignore[no-untyped-call]
+        for sets in (ranks.T, ranks)
+    ]
+    return DeviceMesh.from_group(groups, "cpu", ranks, mesh_dim_names=("replicate", "shard"))
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -15,13 +14,12 @@ from experiments.progress import Progress
 from faults.data import Corpus
 from faults.injectors import injector
 from faults.injectors.continued import Continued
+from faults.methods import TIMEOUT
 from faults.plan import Case, Plan
 from faults.sightings import SIGHTINGS, Sighting, mark_done
 from faults.training import Training
 from presum._core import Aggregator
 from presum.transport import recorder
-
-TIMEOUT = timedelta(minutes=2)  # where ranks part, as FSDP2 lets some faults do
 
 
 class WatchedAggregator(Aggregator):

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from right.run import STEPS, Batch, Program, Run, loss_of, network, train
+from right.run import CLASSES, INPUTS, STEPS, Batch, Program, Run, loss_of, network, train
 
 Trained = tuple[DistributedDataParallel, Optimizer]
 
@@ -196,6 +196,41 @@ def flat_all_reduce(run: Run) -> None:
         for part, p in zip(parts, parameters, strict=True):
             p.grad = part.view_as(p)
         optimizer.step()
+
+
+def with_experts(run: Run, *, seed: int) -> None:
+    """The middle layer is each rank's own, and all gradients are handed over."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *network(INPUTS, 32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, CLASSES)
+    )
+    torch.manual_seed(seed)
+    expert = model[3]
+    expert.reset_parameters()
+    own = {*expert.parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    monitor = run.watch(model, optimizer, mode="manual")
+    run.models.remove(model)  # ranks hold other ones
+    for batch in run.batches():
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        gradients = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+        monitor.before_reduction(gradients)
+        for p in model.parameters():
+            if p not in own and p.grad is not None:
+                dist.all_reduce(p.grad)
+                p.grad /= run.world
+        monitor.after_reduction(gradients)
+        optimizer.step()
+
+
+def own_experts(run: Run) -> None:
+    with_experts(run, seed=1 + run.rank)
+
+
+def layer_that_is_not_reduced(run: Run) -> None:
+    """The mistake: the loop over the parameters leaves out a layer, which began equal."""
+    with_experts(run, seed=1)
 
 
 def combined_and_not_reduced(run: Run) -> None:
@@ -434,7 +469,7 @@ def cleared_between_micro_batches(run: Run) -> None:
 PROGRAMS = [
     *(Program("I", p) for p in (one_full_batch, lbfgs, replayed_batches)),
     *(Program("J", p) for p in (sam_without_sync, weight_noise, virtual_adversarial_steps)),
-    *(Program("K", p) for p in (gradient_surgery, clipped_halves, flat_all_reduce)),
+    *(Program("K", p) for p in (gradient_surgery, clipped_halves, flat_all_reduce, own_experts)),
     *(Program("L", p) for p in (norm_of_one, largest_element, norm_and_clip_apart)),
     *(
         Program("M", p)
@@ -448,6 +483,7 @@ FAULTS = [
     Program("I", stuck_on_one_rank, "overlapping-data"),
     Program("J", climbed_and_not_restored, "parameter-desync"),
     Program("K", combined_and_not_reduced, "no-reduction"),
+    Program("K", layer_that_is_not_reduced, "no-reduction"),
     Program("L", clipped_before_the_reduction, "clip-norm"),
     Program("M", one_rank_leaves_steps_out, "parameter-desync"),
     Program("N", layer_of_no_optimizer, "no-progress"),

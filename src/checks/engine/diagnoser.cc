@@ -8,6 +8,7 @@
 #include "checks/engine/batches.h"
 #include "checks/engine/check.h"
 #include "checks/engine/draws.h"
+#include "checks/engine/layer_groups.h"
 #include "checks/engine/merge.h"
 #include "checks/engine/passes.h"
 #include "checks/engine/roster.h"
@@ -44,6 +45,7 @@ struct Diagnoser::State {
   Draws draws{};
   Passes passes{};
   Averaging averaging{};
+  LayerGroups layer_groups{};
   Rules rules{};
 
   void end_passes() {
@@ -79,19 +81,29 @@ void Diagnoser::stalled(const Stall& stall) { report_stall(stall, state_->log); 
 void Diagnoser::farewell(const Identity& who, const FinalState& last) {
   state_->passes.farewell(who.rank, last);
   state_->end_passes();
-  state_->rules.farewell(who.rank, last, state_->roster, state_->log);
+  const LayerGroups& groups = state_->layer_groups;
+  state_->rules.farewell(who.rank, groups.empty() ? last : groups.apart(who.rank, last),
+                         state_->roster, state_->log);
 }
 
 void Diagnoser::update(const StepRecord& record, const detect::StepAlarms& alarms,
                        const detect::TimeAlarms& times) {
   state_->log.begin_record();
+  state_->layer_groups.see(record);
+  if (state_->layer_groups.empty()) return judge(record, alarms, times);
+  judge(state_->layer_groups.apart(record), alarms, times);
+}
+
+void Diagnoser::judge(const StepRecord& record, const detect::StepAlarms& alarms,
+                      const detect::TimeAlarms& times) {
   state_->roster.see(record);
   const std::vector<Batch> read = batches(record);
   state_->draws.see(record, read);
   state_->passes.see(record);
   state_->averaging.see(record);
-  state_->rules.update(
-      {record, read, alarms, times, state_->roster, state_->draws, state_->averaging}, state_->log);
+  state_->rules.update({record, read, alarms, times, state_->roster, state_->draws,
+                        state_->averaging, state_->layer_groups},
+                       state_->log);
   state_->end_passes();
 }
 

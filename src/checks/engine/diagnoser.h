@@ -64,6 +64,9 @@ class Diagnoser {
   std::vector<CheckRecord> checks() const;
 
  private:
+  void judge(const StepRecord& record, const detect::StepAlarms& alarms,
+             const detect::TimeAlarms& times);
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -54,6 +54,14 @@ std::string names(const Layers& layers, const StepContext& context) {
                      [&](const auto* layer) { return context.roster.layer_name(layer->id); });
 }
 
+std::string sets_text(const std::vector<std::vector<std::uint32_t>>& sets) {
+  std::string out;
+  for (std::size_t i = 0; i < sets.size() && i < kNames; ++i) {
+    out += fmt::format("{}{}", i == 0 ? "" : "; ", rank_ranges(sets[i]));
+  }
+  return out;
+}
+
 struct SomeLayers {
   std::string layers;  // names of the first
   std::uint64_t layers_affected = 0;
@@ -97,6 +105,30 @@ struct NotTheMean : SomeLayers {
       std::tuple_cat(SomeLayers::kFields,
                      std::tuple{field("distance_from_mean", &NotTheMean::distance_from_mean)});
 };
+
+struct ReducedInGroups {
+  std::string layers;
+  std::uint64_t layers_affected = 0;
+  std::string groups;
+  std::uint64_t ranks_of_largest = 0;
+  static constexpr std::tuple kFields{
+      field("layers", &ReducedInGroups::layers),
+      field("layers_affected", &ReducedInGroups::layers_affected),
+      field("groups", &ReducedInGroups::groups),
+      field("ranks_of_largest", &ReducedInGroups::ranks_of_largest)};
+};
+
+std::string sentence(const ReducedInGroups& seen, const Who& who) {
+  const bool one = seen.layers_affected == 1;
+  const char* layers = one ? "one layer" : "some layers";
+  const char* them = one ? "it" : "them";
+  if (seen.ranks_of_largest == 1) {
+    return fmt::format("{} held {} of their own from the start, and did not reduce {}", who.words(),
+                       layers, them);
+  }
+  return fmt::format("{} held {} in groups from the start, and reduced {} within these: {}",
+                     who.words(), layers, them, seen.groups);
+}
 
 std::string sentence(const KeptOwn& seen, const Who& who) {
   return fmt::format("{} kept their own gradients{}: these were not reduced", who.words(),
@@ -149,7 +181,9 @@ class LayersReduced final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     if (context.alone() || context.record.layers.empty()) return;
-    const double tolerance = tolerance_of(context.record.layers);
+    if (!context.layer_groups.empty()) in_groups(context, log);
+    const double tolerance =
+        context.layer_groups.empty() ? tolerance_of(context.record.layers) : kOff;
     kept_own(context, log);
     weighed(context, log);
     means_of_some(context, log);
@@ -159,10 +193,30 @@ class LayersReduced final : public Rule {
   }
 
  private:
-  // All of all layers is what rules of the whole gradient say.
+  // Whether it is so of the whole gradient, which rules of its own judge.
+  static bool is_whole(const Layers& layers, const StepContext& context) {
+    return layers.size() == context.record.layers.size() && context.layer_groups.empty();
+  }
+
+  static void in_groups(const StepContext& context, SignalLog& log) {
+    const LayerGroups& groups = context.layer_groups;
+    log.checked(&kReducedGradientMismatch);
+    log.checked(&kReductionScale);
+    const auto ranks = groups.groups();
+    const auto largest = std::ranges::max(ranks, {}, &std::vector<std::uint32_t>::size);
+    Signal signal = signal_of(&kReducedGradientMismatch, of_all(context.record), context,
+                              ReducedInGroups{groups.names(context.roster, kNames), groups.layers(),
+                                              sets_text(ranks), largest.size()});
+    signal.severity = Severity::kInfo;
+    signal.remedy =
+        "Nothing, where these are experts, or another part of which each group has its own. By "
+        "what they are divided is not judged.";
+    log.add(std::move(signal), kAllSteps);
+  }
+
   void kept_own(const StepContext& context, SignalLog& log) const {
     const Layers layers = chosen(context, [](const auto& l) { return !l.kept_own.empty(); });
-    if (layers.empty() || layers.size() == context.record.layers.size()) return;
+    if (layers.empty() || is_whole(layers, context)) return;
     Ranks ranks;
     for (const LayerReduction* layer : layers) ranks = unite(ranks, layer->kept_own);
     const bool everyone = ranks.size() == context.workers();
@@ -185,7 +239,7 @@ class LayersReduced final : public Rule {
     double weight = all.front()->weighed.front().second;
     if (std::abs(weight) < kNothing) weight = 0;
     // Of all layers it is perhaps meant: weights by tokens, in a communication hook.
-    if (weight > 0 && layers.size() == context.record.layers.size()) return;
+    if (weight > 0 && is_whole(layers, context)) return;
     Signal signal = signal_of(&kReducedGradientMismatch, {ranks, false}, context,
                               OtherWeight{some(layers, context), weight});
     signal.remedy = kLookIntoHook;
@@ -201,13 +255,9 @@ class LayersReduced final : public Rule {
     std::ranges::copy_if(all, std::back_inserter(layers), [&](const LayerReduction* layer) {
       return layer->means_of == all.front()->means_of;
     });
-    const auto& sets = layers.front()->means_of;
-    std::string among;
-    for (std::size_t i = 0; i < sets.size() && i < kNames; ++i) {
-      among += fmt::format("{}{}", i == 0 ? "" : "; ", rank_ranges(sets[i]));
-    }
-    Signal signal = signal_of(&kReducedGradientMismatch, of_all(context.record), context,
-                              MeansOfSome{some(layers, context), std::move(among)});
+    Signal signal =
+        signal_of(&kReducedGradientMismatch, of_all(context.record), context,
+                  MeansOfSome{some(layers, context), sets_text(layers.front()->means_of)});
     signal.remedy = kLookIntoHook;
     log.add(std::move(signal), 1);
   }
@@ -222,7 +272,7 @@ class LayersReduced final : public Rule {
       return std::abs(layer->factor - off.front()->factor) <=
              kEqual * std::max(1.0, std::abs(off.front()->factor));
     });
-    if (layers.size() == context.record.layers.size()) return;
+    if (is_whole(layers, context)) return;
     const double factor = layers.front()->factor;
     log.add(signal_of(&kReductionScale, of_all(context.record), context,
                       LayersScaled{some(layers, context), factor,

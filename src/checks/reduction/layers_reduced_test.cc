@@ -74,6 +74,67 @@ TEST(LayersReduced, GroupsThatReducedApart) {
   EXPECT_EQ(text_of(w.first(), "means_of"), "0-1; 2-3");
 }
 
+// Two of three layers among all ranks, the third in pairs; `change` is what else happens.
+Watched in_pairs(const Change& change, bool apart_at_first = true) {
+  return played({.workers = 4}, 60, [=](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) {
+      const bool first = w.rank % 2 == 0;
+      if (apart_at_first || r.step > 0) w.states[4].value += first ? 1 : 2;
+    }
+    if (r.step % 25 != 0) return;
+    for (WorkerRecord& w : r.workers) w.reduced_fingerprint += w.rank % 2;
+    for (std::uint64_t id = 1; id <= 3; ++id) r.layers.push_back({.id = id, .off = 1e-6});
+    apart(r.layers[2]);
+    r.layers[2].means_of = {{0, 2}, {1, 3}};
+    if (r.step >= 25) change(r.layers);
+  });
+}
+
+TEST(LayersReduced, GroupsThatHoldALayerApartFromTheStartReduceItByDesign) {
+  Watched w = in_pairs([](auto&) {});
+  ASSERT_EQ(w.ids(), Ids{"reduced-gradient-mismatch"});
+  expect(w, "reduced-gradient-mismatch",
+         {.count = 4,
+          .severity = Severity::kInfo,
+          .title = "in groups from the start, and reduced it within these: 0,2; 1,3"});
+  EXPECT_EQ(number_of(w.first(), "layers_affected"), 1);
+}
+
+TEST(LayersReduced, GroupsWhoseLayerWasEqualAtTheStartDoNot) {
+  Watched w = in_pairs([](auto&) {}, false);
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+}
+
+TEST(LayersReduced, BesideSuchALayerTheOthersAreJudged) {
+  Watched factor = in_pairs([](auto& layers) {
+    for (auto& layer : {&layers[0], &layers[1]}) layer->off = layer->factor = 4;
+  });
+  expect(factor, "reduction-scale",
+         {.also = {"reduced-gradient-mismatch"}, .title = "4 times the mean"});
+  Watched kept = in_pairs([](auto& layers) {
+    for (auto& layer : {&layers[0], &layers[1]}) {
+      apart(*layer);
+      layer->kept_own = {0, 1, 2, 3};
+    }
+  });
+  EXPECT_EQ(kept.first().severity, Severity::kCritical);
+}
+
+TEST(LayersReduced, RanksOfOneGroupHoldOneCopyOfItsLayer) {
+  Watched w = played({.workers = 4}, 60, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.states[4].value += x.rank % 2 == 0 ? 1 : 2;
+      if (x.rank == 2 && r.step > 30) x.states[4].value += 7;
+    }
+    if (r.step != 0) return;
+    for (std::uint64_t id = 1; id <= 3; ++id) r.layers.push_back({.id = id, .off = 1e-6});
+    apart(r.layers[2]);
+    r.layers[2].means_of = {{0, 2}, {1, 3}};
+  });
+  EXPECT_EQ(w.first().check, "parameter-desync");
+  EXPECT_EQ(w.first().first_step, 31);
+}
+
 TEST(LayersReduced, OwnGradientsThatWereKept) {
   const auto kept = [](RankList ranks) {
     return reduced([ranks](auto& layers) {

@@ -20,9 +20,14 @@
 // replicas are summed shows in its norm alone; parameters that are sharded by another dimension
 // than the first, under tensor parallelism, or over other ranks than the model's are left out, and
 // so are passes between `set_requires_all_reduce(False)` and the all-reduce.
-// `set_gradient_divide_factor` is taken for meant where most groups have it. Not possible on
-// devices. What both a wrong reduction and a wrong reading would show is not seen: rounding, order,
-// accumulation in 16 bits. An audit sees those.
+// `set_gradient_divide_factor` is taken for meant where most groups have it. A layer that groups of
+// ranks reduce among themselves is information if each group held its own parameters of it at the
+// first record, beside layers that all ranks reduce: experts, or shards of an embedding. Its scale
+// is not judged then, nor the norm of the whole gradient, and its parameters are compared within a
+// group. Where such parameters were equal at the start it is a finding. With `mode="manual"`
+// nothing is known of reductions until `monitor.before_reduction` was called, which is said. Not
+// possible on devices. What both a wrong reduction and a wrong reading would show is not seen:
+// rounding, order, accumulation in 16 bits. An audit sees those.
 
 #include <fmt/format.h>
 
@@ -53,6 +58,9 @@ constexpr const char* kByHand =
     "Nothing, where the program reduces by hand (gradients that are combined or clipped apart). "
     "Look that parameters are not overwritten by one rank's; to have what it reduces looked at, "
     "attach with mode=\"manual\".";
+constexpr const char* kHandOver =
+    "With mode=\"manual\" call `monitor.before_reduction(named)` before gradients are reduced and "
+    "`monitor.after_reduction(named)` after it.";
 constexpr const char* kLocalSgd =
     "Nothing, where local SGD is meant: parameters are averaged instead of gradients. Look that "
     "they are averaged, and not overwritten by one rank's.";
@@ -110,6 +118,16 @@ struct OtherMeans {
 std::string sentence(const OtherMeans& /*seen*/, const Who& who) {
   return who.words() +
          " took steps on gradients that the wrapper did not reduce, and held equal parameters";
+}
+
+struct NotHandedOver {
+  std::uint64_t unreduced_steps = 0;
+  static constexpr std::tuple kFields{field("unreduced_steps", &NotHandedOver::unreduced_steps)};
+};
+
+std::string sentence(const NotHandedOver& /*seen*/, const Who& who) {
+  const std::string ranks = who.everyone ? "No rank" : who.words() + " never";
+  return ranks + " called monitor.before_reduction: whether gradients are reduced is not known";
 }
 
 struct Averaged {
@@ -249,6 +267,7 @@ class Reduction final : public Rule {
 
   void watch_unreduced_steps(const StepContext& context, SignalLog& log) {
     std::uint64_t most = 0;
+    const bool known = handed_over(context, log);
     const Blame blame = blame_where(context, [&](const WorkerRecord& w) {
       const std::uint64_t steps = w.number.unreduced + (w.number.is_reduced() ? 0 : 1);
       log.checked(&kNoReduction);
@@ -256,6 +275,7 @@ class Reduction final : public Rule {
       return steps > std::exchange(unreduced_[w.replica], steps);
     });
     if (blame.ranks.empty() || late_) return;
+    if (!known) return not_handed_over(context, blame, most, log);
     if (unreduced_since_ > context.record.step) unreduced_since_ = context.record.step;
     if (context.averaging.by_other_means()) return by_other_means(context, blame, most, log);
     if (std::exchange(by_other_means_, false)) log.forget(&kNoReduction, key_of(OtherMeans{}));
@@ -263,6 +283,25 @@ class Reduction final : public Rule {
       return log.add(sighting(&kNoReduction, context, blame, 0.99, NeverDue{most}), 1);
     }
     averaged(context, blame, most, log);
+  }
+
+  // Whether the program lets its reductions be seen, which it need not say of a wrapper's.
+  bool handed_over(const StepContext& context, SignalLog& log) {
+    const bool reduced = std::ranges::any_of(
+        context.record.workers, [](const WorkerRecord& w) { return w.number.is_reduced(); });
+    if (reduced && !std::exchange(handed_over_, true)) {
+      log.forget(&kNoReduction, key_of(NotHandedOver{}));
+    }
+    return handed_over_ || context.roster.fact("wrapper") != "by hand";
+  }
+
+  static void not_handed_over(const StepContext& context, Blame blame, std::uint64_t unreduced,
+                              SignalLog& log) {
+    Signal signal =
+        sighting(&kNoReduction, context, std::move(blame), 0.99, NotHandedOver{unreduced});
+    signal.severity = Severity::kWarning;
+    signal.remedy = kHandOver;
+    log.add(std::move(signal), kAllSteps);
   }
 
   // What was said before it showed is not so.
@@ -290,7 +329,9 @@ class Reduction final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
+  // The gradient as a whole, where all ranks reduce all of it.
   void compare(const StepContext& context, SignalLog& log) {
+    if (!context.layer_groups.empty()) return;
     const Split held = reduced_split(context.record);
     if (held.known < 2) {
       log.cannot(&kNoReduction, kNotRead);
@@ -412,6 +453,7 @@ class Reduction final : public Rule {
   PerWorker<Reduced> reduced_;
   bool late_ = false;                   // some passes did, in this record
   PerWorker<std::uint64_t> unreduced_;  // steps so far
+  bool handed_over_ = false;            // some gradients were, to be reduced
   bool by_other_means_ = false;         // is what was said
   std::uint64_t unreduced_since_ = ~std::uint64_t{0};
   bool varies_ = false;       // from one look at it to the next
@@ -434,8 +476,8 @@ constinit const CheckInfo kNoReduction{
         "now; where reduced gradients are read; information where parameters are averaged at equal "
         "distances",
     .consequence =
-        "Every rank trains a model of its own; what is saved is the model of one of them, "
-        "trained on its share of the data.",
+        "A rank whose gradients are not reduced trains a model of its own; what is saved is one "
+        "rank's, trained on its share of the data.",
     .cannot_see =
         "A reduction by means that presum does not know is not seen either: name it with "
         "`monitor.before_reduction()`.",

@@ -160,6 +160,27 @@ TEST(NoReduction, AStepThatWasNotReducedIsNamedAtOnce) {
   EXPECT_EQ(number_of(w.first(), "unreduced_steps"), 2);
 }
 
+TEST(NoReduction, ByHandItIsNotKnownWhereNothingIsHandedOver) {
+  const auto by_hand = [](std::uint64_t handed_over_from) {
+    Watched w;
+    w.hello([](std::uint32_t) { return WorkerFacts{.facts = {{"wrapper", "by hand"}}}; });
+    w.play(0, 9, [=](WorkerRecord& x, StepRecord& r) {
+      const bool reduced = r.step >= handed_over_from && r.step != 8;
+      x.number = {.window = reduced ? StepNumber::kReduced : 0,
+                  .unreduced = std::min(r.step, handed_over_from) + (r.step > 8 ? 1 : 0)};
+    });
+    return w;
+  };
+  expect(by_hand(20), "no-reduction",
+         {.count = 8,
+          .severity = Severity::kWarning,
+          .first_step = 0,
+          .title = "is not known",
+          .remedy = "monitor.before_reduction"});
+  expect(by_hand(0), "no-reduction",
+         {.count = 8, .severity = Severity::kCritical, .first_step = 8, .title = "never due"});
+}
+
 TEST(ReducedGradient, NamesTheMinority) {
   Watched w = played(0, [](StepRecord& r) { r.workers[6].reduced_fingerprint ^= 2; });
   expect(w, "reduced-gradient-mismatch", {.ranks = {6}});
