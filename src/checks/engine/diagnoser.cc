@@ -81,9 +81,8 @@ void Diagnoser::stalled(const Stall& stall) { report_stall(stall, state_->log); 
 void Diagnoser::farewell(const Identity& who, const FinalState& last) {
   state_->passes.farewell(who.rank, last);
   state_->end_passes();
-  const LayerGroups& groups = state_->layer_groups;
-  state_->rules.farewell(who.rank, groups.empty() ? last : groups.apart(who.rank, last),
-                         state_->roster, state_->log);
+  state_->rules.farewell(who.rank, state_->layer_groups.apart(who.rank, last), state_->roster,
+                         state_->log);
 }
 
 void Diagnoser::update(const StepRecord& record, const detect::StepAlarms& alarms,

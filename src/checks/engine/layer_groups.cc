@@ -2,16 +2,16 @@
 #include "checks/engine/layer_groups.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
+#include "checks/engine/split.h"
 #include "checks/engine/text.h"
 
 namespace presum::checks {
 namespace {
 
-using Sets = std::vector<std::vector<std::uint32_t>>;
+using Sets = std::vector<Ranks>;
 
 // Ranks that reduced a layer among themselves; empty where that is not known of each.
 Sets reduced_among(const LayerReduction& layer, std::size_t workers) {
@@ -37,16 +37,16 @@ std::optional<std::uint64_t> parameters_of(const WorkerRecord& worker, std::uint
 }
 
 // Whether ranks of one set hold the same parameters of a layer, and those of two sets others.
-bool held_apart(const StepRecord& record, std::uint64_t layer,
-                const std::map<std::uint32_t, std::uint32_t>& set_of) {
-  std::map<std::uint32_t, std::uint64_t> by_set;
+bool held_apart(const StepRecord& record, std::uint64_t layer, const Sets& sets) {
+  std::vector<RankValue> held;
   for (const WorkerRecord& w : record.workers) {
-    const auto held = parameters_of(w, layer);
-    if (!held || by_set.try_emplace(set_of.at(w.rank), *held).first->second != *held) return false;
+    const auto parameters = parameters_of(w, layer);
+    if (!parameters) return false;
+    held.push_back({*parameters, w.rank});
   }
-  std::set<std::uint64_t> values;
-  for (const auto& [set, value] : by_set) values.insert(value);
-  return values.size() == by_set.size();
+  std::set<Ranks> copies;
+  for (const Split::Group& group : split(std::move(held)).groups) copies.insert(group.ranks);
+  return copies == std::set<Ranks>(sets.begin(), sets.end());
 }
 
 }  // namespace
@@ -58,13 +58,12 @@ void LayerGroups::see(const StepRecord& record) {
   looked_ = true;
   if (std::ranges::none_of(record.layers, &LayerReduction::alike)) return;
   for (const LayerReduction& layer : record.layers) {
-    GroupOfRank set_of;
-    std::uint32_t set = 0;
-    for (const auto& ranks : reduced_among(layer, record.workers.size())) {
-      ++set;
-      for (const std::uint32_t rank : ranks) set_of[rank] = set;
+    const Sets sets = reduced_among(layer, record.workers.size());
+    if (sets.size() < 2 || !held_apart(record, layer.id, sets)) continue;
+    GroupOfRank& group_of = group_of_[layer.id];
+    for (std::uint32_t group = 1; group <= sets.size(); ++group) {
+      for (const std::uint32_t rank : sets[group - 1]) group_of[rank] = group;
     }
-    if (set > 1 && held_apart(record, layer.id, set_of)) group_of_[layer.id] = std::move(set_of);
   }
 }
 
@@ -75,7 +74,7 @@ std::string LayerGroups::names(const Roster& roster, std::size_t at_most) const 
 }
 
 Sets LayerGroups::groups() const {
-  std::map<std::uint32_t, std::vector<std::uint32_t>> by_group;
+  std::map<std::uint32_t, Ranks> by_group;
   for (const auto& [rank, group] : group_of_.begin()->second) by_group[group].push_back(rank);
   Sets out;
   for (auto& [group, ranks] : by_group) out.push_back(std::move(ranks));

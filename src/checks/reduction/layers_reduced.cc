@@ -54,12 +54,8 @@ std::string names(const Layers& layers, const StepContext& context) {
                      [&](const auto* layer) { return context.roster.layer_name(layer->id); });
 }
 
-std::string sets_text(const std::vector<std::vector<std::uint32_t>>& sets) {
-  std::string out;
-  for (std::size_t i = 0; i < sets.size() && i < kNames; ++i) {
-    out += fmt::format("{}{}", i == 0 ? "" : "; ", rank_ranges(sets[i]));
-  }
-  return out;
+std::string sets_text(const std::vector<Ranks>& sets) {
+  return joined(sets, kNames, "; ", [](const Ranks& ranks) { return rank_ranges(ranks); });
 }
 
 struct SomeLayers {
@@ -203,14 +199,14 @@ class LayersReduced final : public Rule {
     log.checked(&kReducedGradientMismatch);
     log.checked(&kReductionScale);
     const auto ranks = groups.groups();
-    const auto largest = std::ranges::max(ranks, {}, &std::vector<std::uint32_t>::size);
+    const auto largest = std::ranges::max(ranks, {}, &Ranks::size);
     Signal signal = signal_of(&kReducedGradientMismatch, of_all(context.record), context,
                               ReducedInGroups{groups.names(context.roster, kNames), groups.layers(),
                                               sets_text(ranks), largest.size()});
     signal.severity = Severity::kInfo;
     signal.remedy =
-        "Nothing, where these are experts, or another part of which each group has its own. By "
-        "what they are divided is not judged.";
+        "Nothing, where these are experts, or another part of which each group has its own. presum "
+        "does not judge what their gradients are divided by.";
     log.add(std::move(signal), kAllSteps);
   }
 

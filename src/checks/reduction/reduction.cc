@@ -25,7 +25,7 @@
 // first record, beside layers that all ranks reduce: experts, or shards of an embedding. Its scale
 // is not judged then, nor the norm of the whole gradient, and its parameters are compared within a
 // group. Where such parameters were equal at the start it is a finding. With `mode="manual"`
-// nothing is known of reductions until `monitor.before_reduction` was called, which is said. Not
+// nothing is known of reductions until `monitor.before_reduction` was called: a warning. Not
 // possible on devices. What both a wrong reduction and a wrong reading would show is not seen:
 // rounding, order, accumulation in 16 bits. An audit sees those.
 
@@ -60,7 +60,7 @@ constexpr const char* kByHand =
     "attach with mode=\"manual\".";
 constexpr const char* kHandOver =
     "With mode=\"manual\" call `monitor.before_reduction(named)` before gradients are reduced and "
-    "`monitor.after_reduction(named)` after it.";
+    "`monitor.after_reduction(named)` afterwards.";
 constexpr const char* kLocalSgd =
     "Nothing, where local SGD is meant: parameters are averaged instead of gradients. Look that "
     "they are averaged, and not overwritten by one rank's.";
@@ -285,7 +285,7 @@ class Reduction final : public Rule {
     averaged(context, blame, most, log);
   }
 
-  // Whether the program lets its reductions be seen, which it need not say of a wrapper's.
+  // Whether reductions can be seen: a wrapper's always, a program's own once it hands one over.
   bool handed_over(const StepContext& context, SignalLog& log) {
     const bool reduced = std::ranges::any_of(
         context.record.workers, [](const WorkerRecord& w) { return w.number.is_reduced(); });
