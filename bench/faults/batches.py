@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
 
 class Batches:
-    """Of one training, as they are asked for: what the training's own loop does between two of
-    them is done here."""
+    """Batches of one training. What its own loop does before each micro-batch is done here, unless
+    the framework asks for all micro-batches of a step before the first forward pass (``ahead``)."""
 
-    def __init__(self, training: Training, attached: Callable[[], tuple[Any, Any]]) -> None:
-        """``attached`` gives the wrapped model and its monitor once the framework has begun."""
+    def __init__(
+        self, training: Training, attached: Callable[[], tuple[Any, Any]], *, ahead: bool = False
+    ) -> None:
+        """``attached`` returns the wrapped model and its monitor once the framework has begun."""
         self._training = training
         self._attached = attached
+        self._ahead = ahead
 
     def __len__(self) -> int:
         configuration = self._training.configuration
@@ -36,4 +39,5 @@ class Batches:
             with torch.no_grad():
                 training.before_step()
             for micro in range(training.configuration.micro_batches):
-                yield training.prepare(next(batches), micro)
+                batch = next(batches)
+                yield batch if self._ahead else training.prepare(batch, micro)

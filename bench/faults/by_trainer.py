@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -58,10 +59,13 @@ class StepByStep(Trainer):
     watcher: presum.TransformersCallback
 
     def get_train_dataloader(self) -> Any:
-        return Batches(self.training, lambda: (self.model_wrapped, self.watcher.monitors[0]))
+        self._micro_batches = itertools.cycle(range(self.args.gradient_accumulation_steps))
+        attached = lambda: (self.model_wrapped, self.watcher.monitors[0])  # noqa: E731
+        return Batches(self.training, attached, ahead=True)
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
         self.training.ddp = model
+        inputs = self.training.prepare(inputs, next(self._micro_batches))
         self.training.backward(self.training.weigh(self.training.forward(inputs), inputs))
         return self.training.loss  # type: ignore[no-any-return]
 

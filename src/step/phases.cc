@@ -40,6 +40,7 @@ void Phases::enter(std::optional<Phase> phase, const Reading& at, Phase gap) {
     add(under_way_.value_or(gap), passed - waited);
   }
   under_way_ = phase;
+  optimizer_.reset();
 }
 
 void Phases::forward(const Reading& at) {
@@ -47,8 +48,25 @@ void Phases::forward(const Reading& at) {
     if (begun_ && new_micro_ && micro_.size() <= kMicroTimesMax) micro_.push_back({0, 0, 0});
     new_micro_ = false;
   }
-  enter(Phase::kForward, at, evaluated_ ? Phase::kRest : Phase::kData);
+  const Phase gap = evaluated_ ? Phase::kRest : Phase::kData;
+  if (optimizer_) {
+    in_closure_ = true;
+    enter(Phase::kOptimizer, *std::exchange(optimizer_, std::nullopt), gap);
+  }
+  enter(Phase::kForward, at, gap);
   evaluated_ = false;
+}
+
+// With a closure, as Lightning's loop calls it, the step's last pass lies inside the optimizer's
+// step.
+void Phases::optimizer_begins(const Reading& at) {
+  if (under_way_) return enter(Phase::kOptimizer, at);
+  optimizer_ = at;
+}
+
+void Phases::optimizer_ends(const Reading& at) {
+  if (optimizer_) enter(Phase::kOptimizer, *std::exchange(optimizer_, std::nullopt));
+  enter(std::nullopt, at, std::exchange(in_closure_, false) ? Phase::kOptimizer : Phase::kRest);
 }
 
 void Phases::on(Mark mark, const Reading& at) {
@@ -64,9 +82,9 @@ void Phases::on(Mark mark, const Reading& at) {
       new_micro_ = true;
       return enter(std::nullopt, at);
     case Mark::kOptimizerBegins:
-      return enter(Phase::kOptimizer, at);
+      return optimizer_begins(at);
     case Mark::kOptimizerEnds:
-      return enter(std::nullopt, at);
+      return optimizer_ends(at);
     case Mark::kReduced:
     case Mark::kStepEnds:
       return;
@@ -74,6 +92,7 @@ void Phases::on(Mark mark, const Reading& at) {
 }
 
 StepTimes Phases::end(const Reading& at) {
+  if (optimizer_) enter(Phase::kOptimizer, *std::exchange(optimizer_, std::nullopt));
   enter(under_way_, at);
   StepTimes out = std::exchange(times_, {});
   if (micro_.size() > kMicroTimesMax) micro_.pop_back();

@@ -43,12 +43,16 @@ class Phases {
  private:
   void enter(std::optional<Phase> phase, const Reading& at, Phase gap = Phase::kRest);
   void forward(const Reading& at);
+  void optimizer_begins(const Reading& at);
+  void optimizer_ends(const Reading& at);
   void add(Phase phase, double seconds);
 
   StepTimes times_;
   std::optional<Phase> under_way_;  // none: a gap, and what it is depends on what comes next
   Reading since_;
-  bool begun_ = false;  // the step's beginning was seen
+  std::optional<Reading> optimizer_;  // began in a gap: a pass in its closure may follow
+  bool in_closure_ = false;           // a pass did
+  bool begun_ = false;                // the step's beginning was seen
   bool evaluated_ = false;
   bool new_micro_ = true;  // the next forward pass begins a micro-batch
   std::vector<MicroBatchTimes> micro_;

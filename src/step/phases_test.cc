@@ -55,6 +55,26 @@ TEST(Phases, AStepIsSplitAtItsEvents) {
   EXPECT_TRUE(t.micro.empty());
 }
 
+TEST(Phases, OfAStepInsideTheOptimizersClosureTheGapBeforeIsData) {
+  Told told;
+  Phases phases = begun(told);
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    phases.on(Mark::kForward, told.own(1));
+    phases.on(Mark::kPassEnds, told.own(2));
+  }
+  phases.on(Mark::kOptimizerBegins, told.own(4));
+  phases.on(Mark::kForward, told.own(8));
+  phases.on(Mark::kBackward, told.own(16));
+  phases.on(Mark::kPassEnds, told.own(32));
+  phases.on(Mark::kOptimizerEnds, told.own(64));
+  const StepTimes t = phases.end(told.own(128));
+  EXPECT_EQ(t.of(Phase::kData), 1 + 1 + 4);
+  EXPECT_EQ(t.of(Phase::kForward), 2 + 2 + 16);
+  EXPECT_EQ(t.of(Phase::kBackward), 32);
+  EXPECT_EQ(t.of(Phase::kOptimizer), 8 + 64);
+  EXPECT_EQ(t.of(Phase::kRest), 128);
+}
+
 TEST(Phases, TheFirstStepIsNotKnown) {
   Told told;
   Phases phases;

@@ -26,6 +26,16 @@ class ScaledLoss(Training):
         super().backward(loss * self.case.settings["factor"] if self.at_fault else loss)
 
 
+class ScaledGradient(Training):
+    """One rank's backward pass begins with a factor; its loss stays as it is."""
+
+    def backward(self, loss: Tensor) -> None:
+        if self.at_fault:
+            factor = self.case.settings["factor"]
+            loss.register_hook(lambda gradient: factor * gradient)  # type: ignore[no-untyped-call]
+        super().backward(loss)
+
+
 class ChangedGradient(Training):
     """One rank's gradients are changed as they come."""
 
