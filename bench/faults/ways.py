@@ -109,7 +109,13 @@ def markdown(found: dict[str, dict[str, Cell]], ways: Sequence[str]) -> str:
     every = [cell for row in found.values() for cell in row.values()]
     count = sum(bool(cell.found) for cell in every)
     missed = sum(cell.text.startswith("missed") for cell in every)
-    return (
-        "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        + f"\n{count} cells are faults that were found; {missed} are faults that were missed.\n"
-    )
+    beside = [
+        f"- `{check}`, {WAYS[way]}: {', '.join(row[way].missed)}\n"
+        for check, row in sorted(found.items())
+        for way in ways
+        if way in row and row[way].found and row[way].missed
+    ]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    counts = f"{count} cells are faults that were found; {missed} are faults that were missed.\n"
+    others = "\nIn cells where others were found, these were not:\n\n" if beside else ""
+    return f"{table}\n{counts}{others}{''.join(beside)}"

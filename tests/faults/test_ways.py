@@ -44,14 +44,16 @@ def test_what_a_run_says_that_it_cannot_see_is_not_missed() -> None:
     assert "0 cells are faults that were found; 1 are" in ways.markdown(found, ["fsdp2"])
 
 
+def test_what_a_check_missed_beside_what_it_found_is_listed() -> None:
+    found = ways.cells([tried("sign-flip", "ddp", found=True), tried("doubled-gradient", "ddp")])
+    assert "- `rank-outlier`, DDP: doubled-gradient\n" in ways.markdown(found, ["ddp"])
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("way", ways.WAYS)
-def test_some_are_found_in_every_way(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    some = ("other-learning-rate", "duplicated-pair", "smoothed-labels", "nan-gradient")
-    monkeypatch.setattr(command, "FAULTS", tuple(fault(name) for name in some))
-    assert command.main(["--ways", way, "--out", str(tmp_path)]) == 0
+def test_some_are_found_in_every_way(way: str, tmp_path: Path) -> None:
+    some = "other-learning-rate,duplicated-pair,smoothed-labels,nan-gradient"
+    assert command.main(["--ways", way, "--faults", some, "--out", str(tmp_path)]) == 0
 
 
 def test_a_way_that_there_is_not(tmp_path: Path) -> None:
