@@ -11,7 +11,7 @@ import pytest
 
 import presum
 from markdown_tables import tables
-from presum._core import shown_tables, stored_tables
+from presum._core import check_ids, shown_tables, stored_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -67,3 +67,30 @@ def test_paths_lead_somewhere(document: Path) -> None:
     folders = "src|include|python|tests|examples|bench|cmake|tools|wheels|docs|gpu_check"
     for path in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (DOCS.parent / path).exists(), path
+
+
+def test_the_readme_s_figures_are_measured() -> None:
+    measured = (DOCS / "performance.md").read_text(encoding="utf-8")
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    (costs,) = re.findall(r"## What it costs\n(.*?)\n## ", readme, re.DOTALL)
+    figures = [re.sub(r":.*", "", row[1]) for table in tables(costs) for row in table]
+    assert len(figures) == 4
+    for number in re.findall(r"[\d.]*\d", " ".join(figures)):
+        assert number in measured, number
+
+
+def test_the_readme_s_findings_are_checks() -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    (finds,) = re.findall(r"## What it finds\n(.*?)\nAll checks", readme, re.DOTALL)
+    named = [name for row in tables(finds)[0] for name in row[2].split(", ")]
+    assert len(named) >= 10 and set(named) <= set(check_ids())
+
+
+def test_the_readme_fits_two_screens() -> None:
+    assert len((DOCS.parent / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_first_training_is_a_program() -> None:
+    start = (DOCS / "start.md").read_text(encoding="utf-8")
+    program, *_ = re.findall(r"```python\n(.*?)```", start, re.DOTALL)
+    compile(program, "train.py", "exec")

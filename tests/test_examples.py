@@ -109,11 +109,11 @@ def test_the_package_has_the_version_of_the_project(prefix: Path, tmp_path: Path
         assert (done.returncode == 0) == found, f"{asked}: {done.stderr}"
 
 
-def test_the_readme_s_sample_compiles_and_checks_every_status(prefix: Path, tmp_path: Path) -> None:
+def test_the_sample_compiles_and_checks_every_status(prefix: Path, tmp_path: Path) -> None:
     if MPI_COMPILER is None:
         pytest.skip("there is no MPI here")
-    readme = (ROOT / "README.md").read_text()
-    (sample,) = re.findall(r"```cpp\n(.*?)```", readme, re.DOTALL)
+    text = (ROOT / "docs" / "cpp.md").read_text()
+    (sample,) = re.findall(r"```cpp\n(.*?)```", text, re.DOTALL)
     source = tmp_path / "sample.cc"
     source.write_text(
         "#include <presum/mpi.h>\n"
