@@ -23,9 +23,11 @@ BUILD_PACKAGES := nanobind==3.1.0 scikit-build-core \
   $(if $(shell command -v cmake),,cmake) $(if $(shell command -v ninja),,ninja)
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm
 TEST_PACKAGES := accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil \
-  check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1 "nvidia-cuda-nvrtc-cu12==12.9.*"
+  check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1 codespell==2.4.3 "nvidia-cuda-nvrtc-cu12==12.9.*"
 
 PYTHON_SOURCES := python bench gpu_check tests tools wheels
+PROSE = $(shell git ls-files --cached --others --exclude-standard \
+  '*.md' '*.py' '*.cc' '*.h' '*.cu' '*.js' Makefile ':!tests/data' ':!bench/experiments/s1/tasks_*' ':!src/report/dygraphs')
 CPP_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cu')
 
 # ---- setting up: $(call system,demo) installs what tools/system_packages says
@@ -147,6 +149,7 @@ lint: $(PACKAGES_TEST) build/release/build.ninja
 	@$(BIN)/ruff check $(PYTHON_SOURCES)
 	@$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	@$(BIN)/mypy
+	@$(BIN)/codespell $(PROSE)
 	@$(BIN)/python tools/stub.py --check
 	@$(BIN)/python tools/findings_doc.py --check
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from faults.catalogue import choose
+from faults.catalog import choose
 from faults.fault import Fault
 from faults.judge import Outcome, judge
 from faults.sightings import Result

@@ -22,7 +22,7 @@ import presum
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("src", "include", "python", "tests", "bench", "cmake", "examples", "tools", "wheels")
-LICENCE = "SPDX-License-Identifier: Apache-2.0"
+LICENSE = "SPDX-License-Identifier: Apache-2.0"
 COMMENT = {".h": "//", ".cc": "//", ".cu": "//", ".py": "#", ".pyi": "#", ".cmake": "#"}
 TEXTS = {*COMMENT, ".md", ".txt", ".toml", ".json", ".css", ".js", ".html"}
 
@@ -372,13 +372,13 @@ def comment_of(path: Path) -> str | None:
     return COMMENT.get(path.suffix)
 
 
-def test_every_source_begins_with_its_licence() -> None:
+def test_every_source_begins_with_its_license() -> None:
     wrong = []
     for path in [*files(*SOURCES), ROOT / "CMakeLists.txt", ROOT / "Makefile"]:
         comment = comment_of(path)
         first = path.read_text(encoding="utf-8").partition("\n")[0] if comment else ""
-        if comment and first != f"{comment} {LICENCE}":
-            wrong.append(f"{relative(path)}:1: {comment} {LICENCE}")
+        if comment and first != f"{comment} {LICENSE}":
+            wrong.append(f"{relative(path)}:1: {comment} {LICENSE}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -190,9 +190,9 @@ def test_the_page_shows_the_findings_of_the_run(
     screen: Screen, runs: dict[str, Path], name: str
 ) -> None:
     found = findings(runs[name])
-    judgement = page_data(screen.pages[name])["runs"][0]["judgement"]
+    judgment = page_data(screen.pages[name])["runs"][0]["judgment"]
     assert {key: found[key] for key in ("verdict", "findings", "checks")} == {
-        key: judgement[key] for key in ("verdict", "findings", "checks")
+        key: judgment[key] for key in ("verdict", "findings", "checks")
     }
     _, check, ranks = VERDICTS[name]
     worst = [f for f in found["findings"] if f["severity"] != "info"]
@@ -212,7 +212,7 @@ def test_the_page_shows_the_findings_of_the_run(
 
 
 def test_a_click_on_a_finding_shows_its_steps_and_its_rank(screen: Screen) -> None:
-    finding = page_data(screen.pages["planted"])["runs"][0]["judgement"]["findings"][0]
+    finding = page_data(screen.pages["planted"])["runs"][0]["judgment"]["findings"][0]
     assert finding["ranks"] == [5]
     zoomed = "[...document.querySelectorAll('.zoom input')].map(i => Number(i.value))"
     for part in (".finding button", ".lane button"):
@@ -233,9 +233,9 @@ def test_findings_are_marked_in_the_charts(screen: Screen, first: int) -> None:
     marked = screen.edited(
         "planted",
         f"since-{first}",
-        lambda run: run["judgement"]["findings"][0].update(first_step=first, last_step=119),
+        lambda run: run["judgment"]["findings"][0].update(first_step=first, last_step=119),
     )
-    bare = screen.edited(marked, "bare", lambda run: run["judgement"].update(WITHOUT))
+    bare = screen.edited(marked, "bare", lambda run: run["judgment"].update(WITHOUT))
     assert screen.chart(marked) != screen.chart(bare)
     assert screen.count(".lane") == 0
 
@@ -252,7 +252,7 @@ def test_the_ranks_that_findings_name_are_drawn_from_the_start(screen: Screen) -
 
 
 def test_the_cosines_open_at_the_step_of_the_worst_finding(screen: Screen) -> None:
-    finding = page_data(screen.pages["planted"])["runs"][0]["judgement"]["findings"][0]
+    finding = page_data(screen.pages["planted"])["runs"][0]["judgment"]["findings"][0]
     step = finding["first_step"]
     screen.show("planted")
     assert screen.text(".matrix-label") == f"Step {step}, where rank-outlier begins"
@@ -260,7 +260,7 @@ def test_the_cosines_open_at_the_step_of_the_worst_finding(screen: Screen) -> No
     assert screen.text(".matrix-label") == "Step 39"
 
     def add(run: Any) -> None:
-        run["judgement"]["findings"].append(finding | {"first_step": 100, "check": "loss-event"})
+        run["judgment"]["findings"].append(finding | {"first_step": 100, "check": "loss-event"})
 
     screen.show(screen.edited("planted", "two-findings", add))
     screen.click_on("document.querySelectorAll('.finding button')[1]")
@@ -276,7 +276,7 @@ def test_code_in_texts_is_shown_as_code(screen: Screen) -> None:
         "title": "Not `eval()`",
     }
     page = screen.edited(
-        "planted", "code", lambda run: run["judgement"]["findings"][0].update(texts)
+        "planted", "code", lambda run: run["judgment"]["findings"][0].update(texts)
     )
     for scheme in ("light", "dark"):
         screen.show(page, "desktop", scheme)
@@ -313,7 +313,7 @@ def test_a_finding_of_two_ranks_shows_both(screen: Screen) -> None:
     page = screen.edited(
         "planted",
         "two-ranks",
-        lambda run: run["judgement"]["findings"][0].update(ranks=[2, 5]),
+        lambda run: run["judgment"]["findings"][0].update(ranks=[2, 5]),
     )
     screen.show(page)
     assert screen.text(".finding button").endswith(" and ranks 2, 5")
@@ -329,7 +329,7 @@ def test_long_evidence_is_folded_and_can_be_read(screen: Screen) -> None:
     page = screen.edited(
         "planted",
         "long-evidence",
-        lambda run: run["judgement"]["findings"][0].update(evidence_text=groups),
+        lambda run: run["judgment"]["findings"][0].update(evidence_text=groups),
     )
     for device in DEVICES:
         screen.show(page, device)

@@ -109,19 +109,19 @@ def _build_libraries(zig: Path, wrappers: Path, prefix: Path) -> None:
     libraries.build(WORK / "sources", wrappers, WORK / "work", prefix)
     lib = zig.parent / "lib"
     nanobind = importlib.metadata.files("nanobind") or []
-    licence = next(path for path in nanobind if path.name == "LICENSE" and "dist-info" in str(path))
+    license = next(path for path in nanobind if path.name == "LICENSE" and "dist-info" in str(path))
     robin_map = next(path for path in nanobind if path.name == "robin_map.h")
     inside = [
         ("libcxx", lib / "libcxx" / "LICENSE.TXT"),
         ("libcxxabi", lib / "libcxxabi" / "LICENSE.TXT"),
         ("libunwind", lib / "libunwind" / "LICENSE.TXT"),
         ("zig", zig.parent / "LICENSE"),
-        ("nanobind", Path(str(licence.locate()))),
+        ("nanobind", Path(str(license.locate()))),
         ("dygraphs", ROOT / "src" / "report" / "dygraphs" / "LICENSE.txt"),
     ]
-    libraries.copy_licences(inside, prefix / "licences")
+    libraries.copy_licenses(inside, prefix / "licenses")
     notice = Path(str(robin_map.locate())).read_text(encoding="utf-8").split("*/")[0]
-    (prefix / "licences" / "robin_map.txt").write_text(notice + "*/\n", encoding="utf-8")
+    (prefix / "licenses" / "robin_map.txt").write_text(notice + "*/\n", encoding="utf-8")
     stamp.write_text(state, encoding="utf-8")
 
 
@@ -146,7 +146,7 @@ def _build_command(version: str, source: Path, wrappers: Path, prefix: Path, out
     run("cmake", "--build", folder, "--target", "presum")
     name = f"presum-{version}-x86_64-linux"
     shutil.rmtree(WORK / name, ignore_errors=True)
-    shutil.copytree(prefix / "licences", WORK / name / "licences")
+    shutil.copytree(prefix / "licenses", WORK / name / "licenses")
     shutil.copy(ROOT / "LICENSE", WORK / name)
     shutil.copy(folder / "src" / "cli" / "presum", WORK / name)
     run("tar", "-czf", out / f"{name}.tar.gz", "-C", WORK, name)
@@ -161,7 +161,7 @@ def _build_wheel(
     pinned = [f"{name}=={importlib.metadata.version(name)}" for name in BUILD_PACKAGES]
     run(interpreter, "-m", "venv", environment)
     run(own, "-m", "pip", "install", "-q", *pinned)
-    defines = [*libraries.toolchain(wrappers, prefix), f"-DPRESUM_LICENCES={prefix / 'licences'}"]
+    defines = [*libraries.toolchain(wrappers, prefix), f"-DPRESUM_LICENSES={prefix / 'licenses'}"]
     defines.append(f"-DPRESUM_CUBINS={CUBINS}")
     settings = [f"--config-settings=cmake.args={';'.join(defines)}"]
     settings += [f"--config-settings=build-dir={folder}"]

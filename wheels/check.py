@@ -118,13 +118,13 @@ def main() -> int:
 def _look_inside(wheel: Path, say: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as packed:
         packed.extractall(folder)
-        licences = [*Path(folder).glob("*.dist-info/licenses/**/*")]
-        names = {path.stem.lower() for path in licences}
+        licenses = [*Path(folder).glob("*.dist-info/licenses/**/*")]
+        names = {path.stem.lower() for path in licenses}
         wanted = {"license", "highway", "fmtlib", "sqlite3", "xxhash", "cli11", "nlohmann-json3"}
         wanted |= {"libcxx", "libcxxabi", "libunwind", "zig", "nanobind", "robin_map", "dygraphs"}
         if not wanted <= names:
-            raise WheelError(f"no licence of {sorted(wanted - names)}")
-        say(f"{len(wanted)} licences")
+            raise WheelError(f"no license of {sorted(wanted - names)}")
+        say(f"{len(wanted)} licenses")
         (core,) = Path(folder).glob("presum/_core*.so")
         _look_at(core, say)
 

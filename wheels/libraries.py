@@ -38,7 +38,7 @@ class Source:
 
     package: str
     file: str
-    licence: str  # a file at its top
+    license: str  # a file at its top
     sha256: str
 
 
@@ -149,10 +149,10 @@ def toolchain(wrappers: Path, prefix: Path) -> list[str]:
 
 
 def build(archives: Path, wrappers: Path, work: Path, prefix: Path) -> None:
-    """Installs all of them under the prefix, with their licences in its folder ``licences``."""
-    licences = prefix / "licences"
+    """Installs all of them under the prefix, with their licenses in its folder ``licenses``."""
+    licenses = prefix / "licenses"
     shutil.rmtree(prefix, ignore_errors=True)
-    licences.mkdir(parents=True)
+    licenses.mkdir(parents=True)
     work.mkdir(parents=True, exist_ok=True)
     for one in sources():
         source = _unpack(archives / one.file, work)
@@ -162,7 +162,7 @@ def build(archives: Path, wrappers: Path, work: Path, prefix: Path) -> None:
             shutil.copy(source / "xxhash.h", prefix / "include")
         else:
             _build_with_cmake(one.package, source, wrappers, prefix)
-        shutil.copy(source / one.licence, licences / f"{one.package}.txt")
+        shutil.copy(source / one.license, licenses / f"{one.package}.txt")
 
 
 def _build_with_cmake(name: str, source: Path, wrappers: Path, prefix: Path) -> None:
@@ -189,11 +189,11 @@ def _build_sqlite(source: Path, wrappers: Path, prefix: Path) -> None:
         shutil.copy(source / header, prefix / "include")
 
 
-def copy_licences(folders: Iterable[tuple[str, Path]], into: Path) -> None:
+def copy_licenses(folders: Iterable[tuple[str, Path]], into: Path) -> None:
     """Of what comes with compiler and bindings. Raises WheelError for one that is not there."""
     for name, path in folders:
         if not path.is_file():
-            raise WheelError(f"{name} has no licence at {path}")
+            raise WheelError(f"{name} has no license at {path}")
         shutil.copy(path, into / f"{name}.txt")
 
 

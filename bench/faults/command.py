@@ -16,7 +16,7 @@ from typing import Any
 from experiments.command import WORKERS, exit_code_of, make_parser, whole_number
 from experiments.launch import WorkerError, run_workers
 from faults import null, table, ways
-from faults.catalogue import choose
+from faults.catalog import choose
 from faults.fault import Fault
 from faults.judge import judge
 from faults.plan import MIN_WORKERS, MINORITY_WORKERS, Case, Plan

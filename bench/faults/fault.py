@@ -14,7 +14,7 @@ class Fault:
     """One fault and the finding that it must lead to."""
 
     name: str
-    row: int | None = None  # of the catalogue of public reports; None: not among them
+    row: int | None = None  # of the catalog of public reports; None: not among them
     thread: str = ""
     what: str
     injector: str  # a class of injectors/

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from faults.catalogue import ABSENT, FAULTS, ROWS
+from faults.catalog import ABSENT, FAULTS, ROWS
 from faults.fault import Fault
 from faults.judge import Outcome
 from faults.plan import Roles
@@ -56,7 +56,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
 
 
 def left_out(outcomes: Sequence[Outcome]) -> int:
-    """How many faults of the catalogue, with their models, are not among the outcomes."""
+    """How many faults of the catalog, with their models, are not among the outcomes."""
     return len(FAULTS) - len({o.fault.name for o in outcomes})
 
 
@@ -99,7 +99,7 @@ def verdict(outcomes: Sequence[Outcome]) -> str:
 
 def _scope(outcomes: Sequence[Outcome]) -> str:
     if left := left_out(outcomes):
-        return f"{left} of the {len(FAULTS)} in the catalogue left out"
+        return f"{left} of the {len(FAULTS)} in the catalog left out"
     rows = {o.fault.row for o in outcomes if o.fault.row is not None}
     found = {o.fault.row for o in outcomes if o.fault.row is not None and o.passed}
     return f"of the {ROWS} rows {len(rows)} injected and {len(found)} found"

@@ -77,8 +77,7 @@ NB_MODULE(_core, m) {
   m.attr("__version__") = presum::version();
   m.def("check_ids", [] {
     std::vector<std::string> out;
-    for (const presum::checks::Check check : presum::checks::catalogue())
-      out.emplace_back(check->id);
+    for (const presum::checks::Check check : presum::checks::catalog()) out.emplace_back(check->id);
     return out;
   });
   presum::python::bind_enums(m);

@@ -22,7 +22,7 @@
 #include "base/try.h"
 #include "judge/continuations.h"
 #include "judge/coverage.h"
-#include "judge/judgement.h"
+#include "judge/judgment.h"
 #include "packet/packet.h"
 #include "runlog/writer.h"
 

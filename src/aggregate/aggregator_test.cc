@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "detect/detector.h"
-#include "judge/judgement.h"
+#include "judge/judgment.h"
 #include "packet/packet.h"
 #include "presum/run_log.h"
 #include "runlog/sqlite.h"
@@ -811,8 +811,8 @@ TEST(MonitorRestart, StatisticsAreToldWhatDetectorsSaw) {
   const auto too_short = [&](const Training& training) {
     notices_of(folder / "run", training);
     const auto log = RunLog::open(folder / "run");
-    const auto judgement = judge::judge(*log, *log->steps());
-    return judge::statistics_text(judgement->coverage);
+    const auto judgment = judge::judge(*log, *log->steps());
+    return judge::statistics_text(judgment->coverage);
   };
   EXPECT_EQ(too_short({.begins = 1, .steps = 10, .saved = 2, .saved_at = 8}),
             "statistics need 15 steps with 4 workers, and saw 10");

@@ -12,7 +12,7 @@
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "judge/judgement.h"
+#include "judge/judgment.h"
 #include "presum/run_log.h"
 
 namespace presum::cli {
@@ -45,17 +45,17 @@ struct CheckOptions {
 
 struct CheckedRun {
   std::string name;
-  judge::Judgement judgement;
+  judge::Judgment judgment;
 };
 
 Result<CheckedRun> read(const std::string& run) {
   PRESUM_ASSIGN(const auto log, RunLog::open(run));
   PRESUM_ASSIGN(const auto steps, log.steps());
-  PRESUM_ASSIGN(auto judgement, judge::judge(log, steps));
-  return CheckedRun{printable(log.name()), std::move(judgement)};
+  PRESUM_ASSIGN(auto judgment, judge::judge(log, steps));
+  return CheckedRun{printable(log.name()), std::move(judgment)};
 }
 
-std::string what_lacks(const judge::Judgement& j) {
+std::string what_lacks(const judge::Judgment& j) {
   const auto open = unfinished_text(j);
   const auto short_of = judge::statistics_text(j.coverage);
   std::string out = short_of.empty() ? "" : "; " + short_of;
@@ -68,7 +68,7 @@ std::string what_lacks(const judge::Judgement& j) {
 }
 
 void print(const CheckedRun& run, std::size_t failing, Severity level, std::ostream& out) {
-  const judge::Judgement& j = run.judgement;
+  const judge::Judgment& j = run.judgment;
   for (const Finding& f : j.findings) {
     out << fmt::format("{}: {}: {}: {} ({})\n", run.name, to_string(f.severity), printable(f.check),
                        printable(checks::wording(f).sentence), location_text(f));
@@ -81,14 +81,14 @@ void print(const CheckedRun& run, std::size_t failing, Severity level, std::ostr
 int judge(const CheckedRun& run, const CheckOptions& options, std::ostream& out) {
   const Severity level = kLevels.at(options.fail_on);
   const auto failing = static_cast<std::size_t>(std::ranges::count_if(
-      run.judgement.findings, [&](const Finding& f) { return f.severity >= level; }));
+      run.judgment.findings, [&](const Finding& f) { return f.severity >= level; }));
   print(run, failing, level, out);
   if (failing > 0) return kFindings;
-  if (options.require == "statistics" && !run.judgement.coverage.statistics_judged()) {
+  if (options.require == "statistics" && !run.judgment.coverage.statistics_judged()) {
     return kNoVerdict;
   }
-  return run.judgement.verdict == Verdict::kConsistent ||
-                 run.judgement.verdict == Verdict::kInconsistent
+  return run.judgment.verdict == Verdict::kConsistent ||
+                 run.judgment.verdict == Verdict::kInconsistent
              ? kOk
              : kNoVerdict;
 }

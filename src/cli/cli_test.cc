@@ -14,7 +14,7 @@ namespace {
 TEST(Cli, ExplainsEveryCheck) {
   const CommandResult all = run({"explain"});
   EXPECT_EQ(all.code, 0);
-  for (const checks::Check check : checks::catalogue()) {
+  for (const checks::Check check : checks::catalog()) {
     EXPECT_NE(all.out.find(std::string(check->id)), std::string::npos);
     const CommandResult one = run({"explain", std::string(check->id)});
     EXPECT_EQ(one.code, 0);

@@ -37,7 +37,7 @@ struct ExplainOptions {
 
 std::string list() {
   std::string out;
-  for (const Check check : checks::catalogue()) {
+  for (const Check check : checks::catalog()) {
     out += fmt::format("{:<27} {:<9} {}\n", check->id, to_string(check->severity), check->compares);
   }
   return out + "\npresum explain CHECK says more of one.\n";
@@ -95,7 +95,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 // " (duplicate-data?)", or nothing where no name is near.
 std::string nearest(std::string_view name) {
-  const auto all = checks::catalogue();
+  const auto all = checks::catalog();
   const auto near = std::ranges::min_element(
       all, {}, [&](Check check) { return distance(name.substr(0, 64), check->id); });
   const bool likely = distance(name.substr(0, 64), (*near)->id) <= (*near)->id.size() / 3;
@@ -106,7 +106,7 @@ int explain(const ExplainOptions& options, const Streams& io) {
   const bool json = options.format == "json";
   if (options.check.empty()) {
     Json all = Json::array();
-    for (const Check check : checks::catalogue()) all.push_back(json_of(check));
+    for (const Check check : checks::catalog()) all.push_back(json_of(check));
     io.out << (json ? json_text(all) : list());
     return kOk;
   }

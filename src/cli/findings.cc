@@ -38,7 +38,7 @@ struct FindingsOptions {
 
 struct ReadRun {
   std::string name;
-  judge::Judgement judgement;
+  judge::Judgment judgment;
   std::vector<NoteRecord> notes;
 };
 
@@ -46,14 +46,14 @@ Result<ReadRun> read(const FindingsOptions& options) {
   PRESUM_ASSIGN(const auto log, RunLog::open(options.run));
   PRESUM_ASSIGN(auto notes, log.notes());
   PRESUM_ASSIGN(const auto steps, log.steps());
-  PRESUM_ASSIGN(auto judgement, judge::judge(log, steps, options.segment));
-  if (options.segment && judgement.segments.empty()) {
+  PRESUM_ASSIGN(auto judgment, judge::judge(log, steps, options.segment));
+  if (options.segment && judgment.segments.empty()) {
     return fail(ErrorCode::kNotFound,
                 fmt::format("{} has no segment {}", log.name(), *options.segment));
   }
   std::erase_if(
       notes, [&](const NoteRecord& n) { return options.segment && n.segment != *options.segment; });
-  return ReadRun{log.name(), std::move(judgement), std::move(notes)};
+  return ReadRun{log.name(), std::move(judgment), std::move(notes)};
 }
 
 const char* noun_of(Severity severity) {
@@ -74,7 +74,7 @@ std::string findings_summary(std::span<const Finding> findings) {
 }
 
 std::string as_text(const ReadRun& run) {
-  const judge::Judgement& j = run.judgement;
+  const judge::Judgment& j = run.judgment;
   std::string out = fmt::format("{}: {}, {}\n{}", printable(run.name), verdict_text(j),
                                 findings_summary(j.findings), coverage_text(j.coverage));
   if (j.segments.size() > 1) out += fmt::format(", {} segments", j.segments.size());
@@ -98,7 +98,7 @@ std::string as_text(const ReadRun& run) {
 int show(const FindingsOptions& options, const Streams& io) {
   const auto run = read(options);
   if (!run) return complain(io, "findings", run.error());
-  io.out << (options.format == "json" ? json_text(judge::judgement_json(run->judgement))
+  io.out << (options.format == "json" ? json_text(judge::judgment_json(run->judgment))
                                       : as_text(*run));
   return kOk;
 }

@@ -190,9 +190,9 @@ std::string audits_text(std::span<const judge::AuditSummary> audits) {
   return out;
 }
 
-std::string verdict_text(const judge::Judgement& judgement) {
-  if (judgement.verdict != Verdict::kInsufficientEvidence) return to_string(judgement.verdict);
-  return "insufficient evidence: " + judgement.reason;
+std::string verdict_text(const judge::Judgment& judgment) {
+  if (judgment.verdict != Verdict::kInsufficientEvidence) return to_string(judgment.verdict);
+  return "insufficient evidence: " + judgment.reason;
 }
 
 std::string coverage_text(const judge::Coverage& coverage) {
@@ -202,17 +202,17 @@ std::string coverage_text(const judge::Coverage& coverage) {
                      count(coverage.workers_expected, "worker"));
 }
 
-std::string unfinished_text(const judge::Judgement& judgement) {
+std::string unfinished_text(const judge::Judgment& judgment) {
   std::vector<std::uint32_t> open;
-  for (const SegmentInfo& s : judgement.segments) {
+  for (const SegmentInfo& s : judgment.segments) {
     if (!s.closed && s.incomplete.empty()) open.push_back(s.segment);
   }
   if (open.empty()) return "";
-  const auto which = judgement.segments.size() == 1
+  const auto which = judgment.segments.size() == 1
                          ? ""
                          : fmt::format("segment{} {} ", open.size() == 1 ? "" : "s", ranges(open));
   return fmt::format("{}not closed (still running, or died): judged on the {} written", which,
-                     count(judgement.coverage.steps_logged, "step"));
+                     count(judgment.coverage.steps_logged, "step"));
 }
 
 std::string collection_text(std::span<const SegmentInfo> segments) {

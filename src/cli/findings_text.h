@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "judge/judgement.h"
+#include "judge/judgment.h"
 #include "presum/finding.h"
 #include "presum/run_log.h"
 
@@ -35,13 +35,13 @@ std::string checks_by_state(std::span<const RunLog::Check> checks);
 std::string audits_text(std::span<const judge::AuditSummary> audits);
 
 // "inconsistent", "insufficient evidence: one worker: there is nothing to compare".
-std::string verdict_text(const judge::Judgement& judgement);
+std::string verdict_text(const judge::Judgment& judgment);
 
 // "40 steps, 8 of 8 workers".
 std::string coverage_text(const judge::Coverage& coverage);
 
 // "", or that segments were not closed in order, and on how many steps the run was judged.
-std::string unfinished_text(const judge::Judgement& judgement);
+std::string unfinished_text(const judge::Judgment& judgment);
 
 // A line for each segment whose record is incomplete, and for packets that could not be used.
 std::string collection_text(std::span<const SegmentInfo> segments);

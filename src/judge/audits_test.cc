@@ -82,7 +82,7 @@ TEST(AuditSummary, WithoutAnErrorIsNullInJson) {
 }
 
 // From a run log, where only what changed from audit to audit is stored.
-TEST(AuditSummary, IsPartOfAJudgement) {
+TEST(AuditSummary, IsPartOfAJudgment) {
   const testing::TempFolder folder;
   RunOnDisk run(folder / "run", "x", 2);
   for (std::uint64_t step = 0; step < 4; ++step) {
@@ -99,11 +99,11 @@ TEST(AuditSummary, IsPartOfAJudgement) {
   EXPECT_EQ((*audits)[1].key.step, 2U);
   EXPECT_EQ((*audits)[1].audit.relative_l2, 3 * 0x1p-30);
   EXPECT_EQ((*audits)[1].audit.order, SumOrder::kRing);
-  const auto judgement = judge(log, *log.steps());
-  ASSERT_TRUE(judgement);
-  ASSERT_EQ(judgement->audits.size(), 1U);
-  EXPECT_EQ(judgement->audits[0].audits, 2U);
-  EXPECT_EQ(judgement_json(*judgement)["audits"][0]["elements"], 200U);
+  const auto judgment = judge(log, *log.steps());
+  ASSERT_TRUE(judgment);
+  ASSERT_EQ(judgment->audits.size(), 1U);
+  EXPECT_EQ(judgment->audits[0].audits, 2U);
+  EXPECT_EQ(judgment_json(*judgment)["audits"][0]["elements"], 200U);
 }
 
 }  // namespace

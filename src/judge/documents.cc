@@ -133,15 +133,15 @@ Json continuations_json(std::span<const Continuation> continuations) {
   return out;
 }
 
-Json judgement_json(const Judgement& judgement) {
+Json judgment_json(const Judgment& judgment) {
   return {{"schema_version", kSchemaVersion},
-          {"verdict", to_string(judgement.verdict)},
-          {"coverage", coverage_json(judgement.coverage)},
-          {"segments", segments_json(judgement.segments)},
-          {"continuations", continuations_json(judgement.continuations)},
-          {"findings", findings_json(judgement.findings)},
-          {"checks", checks_json(judgement.checks)},
-          {"audits", audits_json(judgement.audits)}};
+          {"verdict", to_string(judgment.verdict)},
+          {"coverage", coverage_json(judgment.coverage)},
+          {"segments", segments_json(judgment.segments)},
+          {"continuations", continuations_json(judgment.continuations)},
+          {"findings", findings_json(judgment.findings)},
+          {"checks", checks_json(judgment.checks)},
+          {"audits", audits_json(judgment.audits)}};
 }
 
 Json audits_json(std::span<const AuditSummary> audits) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Run folders for the tests of judgements and of the report.
+// Run folders for the tests of judgments and of the report.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 namespace presum::metrics {
 namespace {
 
-// Sum of products in double, over 8 fixed lanes so that compilers vectorise it. A sketch has a
+// Sum of products in double, over 8 fixed lanes so that compilers vectorize it. A sketch has a
 // power of two of buckets, 64 at least.
 template <class Values>
 double dot(std::span<const float> a, const Values& b) {

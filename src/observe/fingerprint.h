@@ -11,7 +11,7 @@
 // bit and on the place of every element, but not on the machine, and are 0 for an empty buffer.
 // Blocks of 1,024 elements; in a block the sum of products of pairs of keyed 32-bit words (the
 // NH family of UMAC, Black et al., CRYPTO 1999), mod 2^64; the blocks' mixed sums are added. It is
-// no defence against an adversary: the keys are public.
+// no defense against an adversary: the keys are public.
 //
 // Words: for f32 the element's bits, for bf16 and f16 the bits zero-extended, for f64 the low and
 // the high half. Word j of a block goes with key j; a pair is two neighboring words; a last word

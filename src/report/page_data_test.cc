@@ -62,13 +62,13 @@ TEST(PageData, HoldsFindingsAndChecks) {
   f.evidence = {{f.check, {0}, "It is zero", R"({"z":1.0,"a":2.0})"}};
   std::vector<Finding> many(150, f);
   run.replace(many, {{"zero-gradient", CheckRecord::State::kFound, "it is zero"}});
-  const Json judgement = data_of(run)["judgement"];
-  EXPECT_EQ(judgement["verdict"], "inconsistent");
-  EXPECT_EQ(judgement["count"], 150);
-  EXPECT_EQ(judgement["findings"].size(), 100U);
-  EXPECT_EQ(judgement["findings"][0]["evidence"][0]["values"].dump(), R"({"z":1.0,"a":2.0})")
+  const Json judgment = data_of(run)["judgment"];
+  EXPECT_EQ(judgment["verdict"], "inconsistent");
+  EXPECT_EQ(judgment["count"], 150);
+  EXPECT_EQ(judgment["findings"].size(), 100U);
+  EXPECT_EQ(judgment["findings"][0]["evidence"][0]["values"].dump(), R"({"z":1.0,"a":2.0})")
       << "in its order";
-  EXPECT_EQ(judgement["checks"][0]["state"], "found");
+  EXPECT_EQ(judgment["checks"][0]["state"], "found");
 }
 
 TEST(PageData, HoldsTimesWhereTheyAreKnown) {

@@ -30,18 +30,18 @@ std::span<const Finding> shown(std::span<const Finding> findings) {
 }
 
 // The findings that are shown, and how many there are.
-Json judgement_of(const judge::Judgement& judgement) {
-  return {{"verdict", to_string(judgement.verdict)},
-          {"reason", judgement.reason},
-          {"findings", judge::findings_json(shown(judgement.findings))},
-          {"count", judgement.findings.size()},
-          {"checks", judge::checks_json(judgement.checks)},
-          {"audits", judge::audits_json(judgement.audits)}};
+Json judgment_of(const judge::Judgment& judgment) {
+  return {{"verdict", to_string(judgment.verdict)},
+          {"reason", judgment.reason},
+          {"findings", judge::findings_json(shown(judgment.findings))},
+          {"count", judgment.findings.size()},
+          {"checks", judge::checks_json(judgment.checks)},
+          {"audits", judge::audits_json(judgment.audits)}};
 }
 
-Json catalogue_json() {
+Json catalog_json() {
   Json out = Json::object();
-  for (const checks::Check check : checks::catalogue()) {
+  for (const checks::Check check : checks::catalog()) {
     out[std::string(check->id)] = {
         {"looks_at", check->compares}, {"blind", check->cannot_see}, {"code", check->mistake}};
   }
@@ -167,16 +167,16 @@ Result<Json> models_json(const RunLog& log, std::span<const StepRecord> steps,
 
 Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   PRESUM_ASSIGN(const auto steps, log.steps());
-  PRESUM_ASSIGN(const auto judgement, judge::judge(log, steps));
+  PRESUM_ASSIGN(const auto judgment, judge::judge(log, steps));
   PRESUM_ASSIGN(const auto facts, log.facts());
   PRESUM_ASSIGN(const auto notes, log.notes());
   PRESUM_ASSIGN(const auto stalls, log.stalls());
   PRESUM_ASSIGN(const auto modules, log.modules());
-  PRESUM_ASSIGN(auto models, models_json(log, steps, judgement.findings, cells_max));
+  PRESUM_ASSIGN(auto models, models_json(log, steps, judgment.findings, cells_max));
   return Json{{"name", log.name()},
-              {"segments", judge::segments_json(judgement.segments)},
-              {"continuations", outcomes_json(judgement.continuations)},
-              {"judgement", judgement_of(judgement)},
+              {"segments", judge::segments_json(judgment.segments)},
+              {"continuations", outcomes_json(judgment.continuations)},
+              {"judgment", judgment_of(judgment)},
               {"facts", facts_json(facts)},
               {"notes", notes_json(notes)},
               {"stalls", stalls_json(stalls)},
@@ -192,7 +192,7 @@ Result<Json> page_data(std::span<const RunLog> runs) {
     PRESUM_ASSIGN(auto data, run_data(run, kCellsMax / runs.size()));
     out.push_back(std::move(data));
   }
-  return Json{{"presum", version()}, {"catalogue", catalogue_json()}, {"runs", std::move(out)}};
+  return Json{{"presum", version()}, {"catalog", catalog_json()}, {"runs", std::move(out)}};
 }
 
 Result<std::string> page(std::span<const RunLog> runs, const Json& comparison) {

@@ -11,7 +11,7 @@ import pytest
 
 from fault_outcomes import fault
 from faults import command
-from faults.catalogue import FAULTS
+from faults.catalog import FAULTS
 from presum.errors import UserError
 
 

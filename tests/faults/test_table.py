@@ -10,7 +10,7 @@ import pytest
 
 from fault_outcomes import finding, judged
 from faults import table
-from faults.catalogue import FAULTS
+from faults.catalog import FAULTS
 from faults.judge import Outcome
 from faults.sightings import Result
 from presum.errors import UserError

@@ -14,7 +14,7 @@ import pytest
 import presum
 from experiments.launch import run_workers
 from faults import command
-from faults.catalogue import FAULTS
+from faults.catalog import FAULTS
 from faults.plan import Case
 
 torch = pytest.importorskip("torch")

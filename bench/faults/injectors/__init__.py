@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One class a fault: a clean run with one method changed. By the place of what is broken.
 
-What it does says catalogue.ini, under the same name; a class says what that leaves open.
+What it does says catalog.ini, under the same name; a class says what that leaves open.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 namespace presum::checks {
 
-std::span<const Check> catalogue() {
+std::span<const Check> catalog() {
   static const auto kSorted = [] {
     std::array<Check, kChecks> all{};
     std::ranges::copy(kDeclared, all.begin());
@@ -17,12 +17,12 @@ std::span<const Check> catalogue() {
 }
 
 Check find_check(std::string_view id) {
-  const auto found = std::ranges::find(catalogue(), id, &CheckInfo::id);
-  return found == catalogue().end() ? nullptr : *found;
+  const auto found = std::ranges::find(catalog(), id, &CheckInfo::id);
+  return found == catalog().end() ? nullptr : *found;
 }
 
 std::size_t place_of(Check check) {
-  return static_cast<std::size_t>(std::ranges::find(catalogue(), check) - catalogue().begin());
+  return static_cast<std::size_t>(std::ranges::find(catalog(), check) - catalog().begin());
 }
 
 bool explains(Check cause, Check effect) {

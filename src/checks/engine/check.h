@@ -68,10 +68,10 @@ std::unique_ptr<Rule> make() {
 }
 
 // All of them, by precedence.
-std::span<const Check> catalogue();
+std::span<const Check> catalog();
 // By its id; null where there is none of this name.
 Check find_check(std::string_view id);
-// Its place in the catalogue.
+// Its place in the catalog.
 std::size_t place_of(Check check);
 // Whether `effect` is to be expected where `cause` is found. A check explains itself.
 bool explains(Check cause, Check effect);

@@ -8,9 +8,9 @@
 namespace presum::checks {
 namespace {
 
-TEST(Catalogue, TellsWhatEveryCheckComparesAndWhatToDo) {
+TEST(Catalog, TellsWhatEveryCheckComparesAndWhatToDo) {
   std::set<int> precedences;
-  for (const Check c : catalogue()) {
+  for (const Check c : catalog()) {
     EXPECT_FALSE(c->compares.empty()) << c->id;
     EXPECT_FALSE(c->fires.empty()) << c->id;
     EXPECT_TRUE(c->fix.ends_with('.')) << c->id;
@@ -25,9 +25,9 @@ TEST(Catalogue, TellsWhatEveryCheckComparesAndWhatToDo) {
   EXPECT_EQ(find_check("no-such-check"), nullptr);
 }
 
-TEST(Catalogue, ChecksOfOneRuleAgreeOnWhetherTheyCompareRanks) {
-  for (const Check a : catalogue()) {
-    for (const Check b : catalogue()) {
+TEST(Catalog, ChecksOfOneRuleAgreeOnWhetherTheyCompareRanks) {
+  for (const Check a : catalog()) {
+    for (const Check b : catalog()) {
       EXPECT_TRUE(a->make != b->make || a->compares_ranks == b->compares_ranks)
           << a->id << ", " << b->id;
     }
@@ -39,7 +39,7 @@ TEST(Explains, WhatTheDeclarationSays) {
   EXPECT_FALSE(explains(&kParameterDesync, &kNoReduction));
 }
 
-TEST(Catalogue, HasTheAgreedSeverities) {
+TEST(Catalog, HasTheAgreedSeverities) {
   for (const Check c :
        {&kNonfiniteGradient, &kNonfiniteLoss, &kNoReduction, &kReducedGradientMismatch,
         &kParameterDesync, &kOptimizerMismatch, &kDuplicateData, &kReductionScale, &kZeroGradient,

@@ -123,7 +123,7 @@ std::vector<Diagnoser::Numbered> Diagnoser::findings() const {
 
 std::vector<CheckRecord> Diagnoser::checks() const {
   std::vector<CheckRecord> out;
-  for (const Check check : catalogue()) out.push_back(state_->log.record(check));
+  for (const Check check : catalog()) out.push_back(state_->log.record(check));
   return out;
 }
 

@@ -60,7 +60,7 @@ class Diagnoser {
     Finding finding;
   };
   std::vector<Numbered> findings() const;
-  // Every check, in the order of the catalogue.
+  // Every check, in the order of the catalog.
   std::vector<CheckRecord> checks() const;
 
  private:

@@ -86,9 +86,9 @@ TEST(CleanRun, NoCheckPassesBeforeItCouldHaveFoundAnything) {
 TEST(CleanRun, WithoutAnyRecordNothingIsPossible) {
   const Diagnoser diagnoser({1, 0, 0});
   const auto checks = diagnoser.checks();
-  ASSERT_EQ(checks.size(), catalogue().size());
+  ASSERT_EQ(checks.size(), catalog().size());
   for (std::size_t i = 0; i < checks.size(); ++i) {
-    EXPECT_EQ(checks[i].check, catalogue()[i]->id);
+    EXPECT_EQ(checks[i].check, catalog()[i]->id);
     EXPECT_EQ(checks[i].state, State::kNotPossible);
     EXPECT_FALSE(checks[i].reason.empty());
   }
@@ -365,7 +365,7 @@ TEST(Fuzz, AnyRecordsLeaveBoundedFindings) {
       }
     }
     const auto found = diagnoser.findings();
-    EXPECT_LE(found.size(), 64 * catalogue().size());
+    EXPECT_LE(found.size(), 64 * catalog().size());
     std::set<std::uint64_t> ids;
     for (const auto& numbered : found) {
       EXPECT_TRUE(ids.insert(numbered.id).second);
@@ -373,7 +373,7 @@ TEST(Fuzz, AnyRecordsLeaveBoundedFindings) {
       EXPECT_LE(numbered.finding.first_step, numbered.finding.last_step);
       EXPECT_LE(numbered.finding.evidence.size(), 64U);
     }
-    EXPECT_EQ(diagnoser.checks().size(), catalogue().size());
+    EXPECT_EQ(diagnoser.checks().size(), catalog().size());
   }
 }
 

@@ -227,7 +227,7 @@ TEST(Merge, NamesNoRanksButThoseOfWhatTheTitleSays) {
       if (ranks.empty()) ranks = {0};
       const std::uint64_t first = random() % 100;
       all.push_back(
-          signal(catalogue()[random() % kChecks], ranks, first, first + 40, {"", random() % 3}));
+          signal(catalog()[random() % kChecks], ranks, first, first + 40, {"", random() % 3}));
       all.back().everyone = random() % 4 == 0;
       all.back().workers = 6;
     }

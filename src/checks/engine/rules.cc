@@ -8,7 +8,7 @@
 namespace presum::checks {
 
 Rules::Rules() {
-  for (const Check check : catalogue()) {
+  for (const Check check : catalog()) {
     const auto made = std::ranges::find_if(
         rules_, [&](const Made& m) { return m.checks.front()->make == check->make; });
     if (made != rules_.end()) {

@@ -81,7 +81,7 @@ struct Slower {
 
 std::string sentence(const Slower& seen, const Who& who);
 Slower slower(const BesideOthers& times, const Causes& causes, double log10_evidence);
-// Of slow-rank; empty: that of the catalogue.
+// Of slow-rank; empty: that of the catalog.
 std::string remedy_of(const Causes& causes);
 
 }  // namespace presum::checks

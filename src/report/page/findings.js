@@ -65,7 +65,7 @@ function evidenceOf(finding) {
 
 // What `presum explain` says of a check.
 function explanationOf(check) {
-  const known = catalogue[check];
+  const known = catalog[check];
   if (!known) return null;
   const line = (label, text) => el('p', {}, el('b', {}, `${label}: `), text);
   return el('details', {class: 'raw'}, el('summary', {}, 'About this check'), line('It compares', prose(known.looks_at)), line('It cannot see', prose(known.blind)),
@@ -104,7 +104,7 @@ function findingCard(run, finding, show) {
 }
 
 function findingsSection(run, show) {
-  const {findings, count: total} = run.judgement;
+  const {findings, count: total} = run.judgment;
   if (findings.length === 0) return null;
   const cards = findings.map((f) => findingCard(run, f, show));
   const rest = cards.slice(CARDS_OPEN);
@@ -147,7 +147,7 @@ function findingBars(part, show) {
 
 // What audits of the reduction came to, of the part that is shown.
 function auditSection(run, part) {
-  const audit = run.judgement.audits.find((a) => samePart(a, part));
+  const audit = run.judgment.audits.find((a) => samePart(a, part));
   if (!audit) return null;
   const item = (label, value, title) => el('div', {title}, el('dt', {}, label), el('dd', {}, value));
   const off = audit.differing / audit.elements;
@@ -168,12 +168,12 @@ const STATES = {found: 'found', passed: 'passed', 'not-triggered': 'not triggere
 
 function checkRow({check, state, reason}) {
   return el('tr', {}, el('th', {scope: 'row'}, el('code', {}, check)), el('td', {class: `left state ${state}`}, STATES[state]),
-    el('td', {class: 'left'}, prose(catalogue[check]?.looks_at ?? ''), reason ? el('span', {class: 'quiet'}, prose(catalogue[check] ? ` – ${reason}` : reason)) : null));
+    el('td', {class: 'left'}, prose(catalog[check]?.looks_at ?? ''), reason ? el('span', {class: 'quiet'}, prose(catalog[check] ? ` – ${reason}` : reason)) : null));
 }
 
 // Those of the part that is shown, or of a run that has none.
 function checksSection(run, part) {
-  const checks = run.judgement.checks.filter((c) => !part || samePart(c, part));
+  const checks = run.judgment.checks.filter((c) => !part || samePart(c, part));
   if (checks.length === 0) return null;
   const states = Object.keys(STATES).map((state) => checks.filter((c) => c.state === state));
   const counts = states.map((of, i) => `${of.length} ${Object.values(STATES)[i]}`).filter((_, i) => states[i].length > 0);

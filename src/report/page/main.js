@@ -32,16 +32,16 @@ function drawSeveral(main, runs) {
   choose(runs.reduce((a, b) => (worstSeverity(b) > worstSeverity(a) ? b : a)));
 }
 
-let catalogue = {};  // what each check looks at
+let catalog = {};  // what each check looks at
 
 // Draws the page from its data, which `presum serve` may also send.
 function draw(data) {
   const main = document.getElementById('report');
   main.replaceChildren();
-  catalogue = data.catalogue;
+  catalog = data.catalog;
   for (const run of data.runs) {
     for (const part of run.parts) {
-      part.findings = run.judgement.findings.filter((f) => isOf(f, part));
+      part.findings = run.judgment.findings.filter((f) => isOf(f, part));
       part.workers.forEach((w, i) => { w.lines.own_time = part.time?.workers[i].own ?? []; });
     }
   }

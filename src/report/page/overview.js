@@ -72,7 +72,7 @@ function howMany(some, all) {
 }
 
 function generalSentence(runs) {
-  const named = (verdict) => runs.filter((r) => r.judgement.verdict === verdict).map((r) => r.name);
+  const named = (verdict) => runs.filter((r) => r.judgment.verdict === verdict).map((r) => r.name);
   const [bad, unknown] = [named('inconsistent'), named('insufficient-evidence')];
   const out = [`${capital(howMany(bad.length, runs.length))} inconsistent${bad.length ? `: ${bad.join(', ')}` : ''}.`];
   if (unknown.length > 0) out.push(`There is not enough evidence to judge ${unknown.join(', ')}.`);
@@ -120,7 +120,7 @@ class Overview {
     const s1 = s1Of(run);
     const part = mainPart(run);
     const {level, text} = verdict(run);
-    const worst = run.judgement.findings[0];
+    const worst = run.judgment.findings[0];
     const plot = el('div', {class: 'tile-plot'});
     const beyond = el('p', {class: 'beyond'});
     const value = (label, name) => el('span', {}, `${label} `, el('b', {}, number(part.summary[name])));
@@ -161,7 +161,7 @@ class Overview {
 
   table() {
     const of = (name) => (run) => mainPart(run)?.summary[name] ?? null;
-    const verdictOf = (run) => (run.judgement.verdict === 'inconsistent' ? run.judgement.findings[0].check : run.judgement.verdict.replace('-', ' '));
+    const verdictOf = (run) => (run.judgment.verdict === 'inconsistent' ? run.judgment.findings[0].check : run.judgment.verdict.replace('-', ' '));
     const column = (label, name, title) => ({label, title, value: of(name), text: (run) => number(of(name)(run))});
     return el('section', {class: 'card'}, el('h2', {}, 'The runs in numbers'), sortableTable('Runs', [
       {label: 'Run', left: true, value: (r) => r.name, text: (r) => r.name},

@@ -5,7 +5,7 @@ const SEVERITIES = ['info', 'warning', 'critical'];
 
 // -1 for a run without a finding.
 function worstSeverity(run) {
-  return run.judgement.findings.reduce((worst, f) => Math.max(worst, SEVERITIES.indexOf(f.severity)), -1);
+  return run.judgment.findings.reduce((worst, f) => Math.max(worst, SEVERITIES.indexOf(f.severity)), -1);
 }
 
 function sentence(text) {
@@ -26,13 +26,13 @@ function inconsistentText({count: findings, findings: [worst]}) {
 
 // {level, text} of a run.
 function verdict(run) {
-  const judgement = run.judgement;
-  if (judgement.verdict === 'inconsistent') {
-    return {level: judgement.findings[0].severity, text: inconsistentText(judgement)};
+  const judgment = run.judgment;
+  if (judgment.verdict === 'inconsistent') {
+    return {level: judgment.findings[0].severity, text: inconsistentText(judgment)};
   }
-  if (judgement.verdict === 'consistent') return {level: 'ok', text: consistentText(judgement)};
-  const reason = judgement.reason ? `: ${judgement.reason}` : '';
-  return {level: 'empty', text: sentence(capital(judgement.verdict.replace('-', ' ')) + reason)};
+  if (judgment.verdict === 'consistent') return {level: 'ok', text: consistentText(judgment)};
+  const reason = judgment.reason ? `: ${judgment.reason}` : '';
+  return {level: 'empty', text: sentence(capital(judgment.verdict.replace('-', ' ')) + reason)};
 }
 
 const PREFLIGHT = ['nothing at or above warning', 'findings at or above warning', 'could not judge'];

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What catalogue.ini tells: each fault on two models or three. Needs no torch."""
+"""What catalog.ini tells: each fault on two models or three. Needs no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CRITICAL = (
     *("frozen-gradient", "no-progress"),
 )
 INFORMATION = ("shared-rng", "loss-event")
-ROWS = 30  # of the catalogue in docs/findings.md
+ROWS = 30  # of the catalog in docs/findings.md
 _KEYWORDS = ("finds", "injects", "trains", "row", "report")
 
 
@@ -97,7 +97,7 @@ def _absent(what: str, text: str) -> Absent:
 
 
 _TOLD = ConfigParser(delimiters="=", comment_prefixes="#", interpolation=None)
-_TOLD.read(Path(__file__).with_name("catalogue.ini"), encoding="utf-8")
+_TOLD.read(Path(__file__).with_name("catalog.ini"), encoding="utf-8")
 _TRAININGS = {name: Configuration(**_facts(text)) for name, text in _TOLD["trainings"].items()}
 _GROUPS = [group for group in _TOLD.sections() if group not in ("trainings", "not injected")]
 
@@ -108,7 +108,7 @@ ABSENT: tuple[Absent, ...] = tuple(_absent(*one) for one in _TOLD["not injected"
 
 
 def choose(names: Sequence[str]) -> tuple[Fault, ...]:
-    """Faults by name or row, in the catalogue's order; all where ``names`` is empty.
+    """Faults by name or row, in the catalog's order; all where ``names`` is empty.
 
     Raises UserError for what is not there, and for a row that is not injected.
     """

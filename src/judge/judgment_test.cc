@@ -25,7 +25,7 @@ Finding warning() {
   return f;
 }
 
-Judgement judged(const RunLog& log) {
+Judgment judged(const RunLog& log) {
   const auto steps = log.steps();
   EXPECT_TRUE(steps);
   auto out = judge(log, *steps);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "judge/judgement.h"
+#include "judge/judgment.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,12 +19,12 @@ CheckCounts count(std::span<const RunLog::Check> checks) {
   return out;
 }
 
-std::string why_insufficient(const Judgement& judgement) {
-  const Coverage& coverage = judgement.coverage;
-  for (const SegmentInfo& s : judgement.segments) {
+std::string why_insufficient(const Judgment& judgment) {
+  const Coverage& coverage = judgment.coverage;
+  for (const SegmentInfo& s : judgment.segments) {
     if (!s.incomplete.empty()) return "the record is " + incomplete_text(s);
   }
-  const bool open = !judgement.segments.empty() && !judgement.segments.back().closed;
+  const bool open = !judgment.segments.empty() && !judgment.segments.back().closed;
   if (coverage.steps_logged == 0 && open) {
     return "no step was recorded: the recording has just begun, or its process died within a "
            "second of it, or it was copied without the files beside it";
@@ -87,18 +87,18 @@ std::vector<Finding> one_per_cause(std::vector<Finding> findings) {
   return out;
 }
 
-Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
-                        std::optional<std::uint32_t> segment) {
+Result<Judgment> judge(const RunLog& log, std::span<const StepRecord> steps,
+                       std::optional<std::uint32_t> segment) {
   PRESUM_ASSIGN(auto findings, log.findings());
   PRESUM_ASSIGN(auto checks, log.checks());
   PRESUM_ASSIGN(auto segments, log.segments());
   PRESUM_ASSIGN(auto continuations, log.continuations());
   PRESUM_ASSIGN(const auto audits, log.audits());
-  Judgement out{.segments = std::move(segments),
-                .continuations = std::move(continuations),
-                .findings = one_per_cause(std::move(findings)),
-                .checks = std::move(checks),
-                .audits = summarize(audits)};
+  Judgment out{.segments = std::move(segments),
+               .continuations = std::move(continuations),
+               .findings = one_per_cause(std::move(findings)),
+               .checks = std::move(checks),
+               .audits = summarize(audits)};
   if (segment) {
     const auto other = [&](const auto& of) { return of.model.segment != *segment; };
     std::erase_if(out.segments, [&](const SegmentInfo& s) { return s.segment != *segment; });

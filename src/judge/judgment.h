@@ -16,7 +16,7 @@
 
 namespace presum::judge {
 
-struct Judgement {
+struct Judgment {
   Verdict verdict = Verdict::kInsufficientEvidence;
   std::string reason;  // why the evidence is insufficient; else empty
   Coverage coverage;
@@ -31,8 +31,8 @@ struct Judgement {
 // one worker, where no check was made, and where the record is known to lack steps or workers,
 // unless there are findings all the same. REQUIRES: steps == log.steps(). Errors: those of reading
 // the run.
-Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
-                        std::optional<std::uint32_t> segment = {});
+Result<Judgment> judge(const RunLog& log, std::span<const StepRecord> steps,
+                       std::optional<std::uint32_t> segment = {});
 
 // One cause in several models (or shards) of a segment is one finding: of the same check, severity
 // and ranks, at about the same time. The others' models are in `elsewhere`. Keeps the order.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.catalogue import ABSENT, FAULTS, ROWS, choose
+from faults.catalog import ABSENT, FAULTS, ROWS, choose
 from faults.fault import Fault
 from faults.plan import Roles
 from faults.table import REPORTED
@@ -77,7 +77,7 @@ def test_an_injector_only_replaces_what_a_clean_run_has() -> None:
             assert any(name in vars(base) for base in kind.__mro__[1:]), f"{f.injector}.{name}"
 
 
-def test_faults_are_chosen_by_name_and_row_in_the_catalogues_order() -> None:
+def test_faults_are_chosen_by_name_and_row_in_the_catalogs_order() -> None:
     assert choose([]) == FAULTS
     assert [f.name for f in choose(["zero-gradient", "22", "1"])] == [
         *("sampler-seed-times-rank", "sampler-seed-times-rank-cnn"),
