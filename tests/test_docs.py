@@ -94,3 +94,16 @@ def test_the_first_training_is_a_program() -> None:
     start = (DOCS / "start.md").read_text(encoding="utf-8")
     program, *_ = re.findall(r"```python\n(.*?)```", start, re.DOTALL)
     compile(program, "train.py", "exec")
+
+
+def test_messages_of_the_troubleshooting_are_given() -> None:
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    code = "".join(
+        path.read_text(encoding="utf-8")
+        for folder, pattern in [("src", "*.cc"), ("python/presum", "*.py")]
+        for path in sorted((DOCS.parent / folder).rglob(pattern))
+    )
+    joined = re.sub(r'"\s*f?"', "", code)  # a literal goes on in the next line
+    messages = [row[0] for table in tables(text) for row in table]
+    assert len(messages) == 20
+    assert [message for message in messages if message not in joined] == []
