@@ -61,7 +61,7 @@ void Phases::forward(const Reading& at) {
 // step.
 void Phases::optimizer_begins(const Reading& at) {
   if (under_way_) return enter(Phase::kOptimizer, at);
-  optimizer_ = at;
+  if (!optimizer_) optimizer_ = at;  // else one that calls another
 }
 
 void Phases::optimizer_ends(const Reading& at) {

@@ -75,6 +75,19 @@ TEST(Phases, OfAStepInsideTheOptimizersClosureTheGapBeforeIsData) {
   EXPECT_EQ(t.of(Phase::kRest), 128);
 }
 
+TEST(Phases, AnOptimizerThatCallsAnotherBeginsOnce) {
+  Told told;
+  Phases phases = begun(told);
+  phases.on(Mark::kForward, told.own(1));
+  phases.on(Mark::kPassEnds, told.own(2));
+  phases.on(Mark::kOptimizerBegins, told.own(4));
+  phases.on(Mark::kOptimizerBegins, told.own(8));
+  phases.on(Mark::kOptimizerEnds, told.own(16));
+  const StepTimes t = phases.end(told.at);
+  EXPECT_EQ(t.of(Phase::kRest), 4);
+  EXPECT_EQ(t.of(Phase::kOptimizer), 8 + 16);
+}
+
 TEST(Phases, TheFirstStepIsNotKnown) {
   Told told;
   Phases phases;
