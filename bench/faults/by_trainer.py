@@ -60,8 +60,10 @@ class StepByStep(Trainer):
 
     def get_train_dataloader(self) -> Any:
         self._micro_batches = itertools.cycle(range(self.args.gradient_accumulation_steps))
-        attached = lambda: (self.model_wrapped, self.watcher.monitors[0])  # noqa: E731
-        return Batches(self.training, attached, ahead=True)
+        return Batches(self.training, self._attached, ahead=True)
+
+    def _attached(self) -> tuple[Any, Any]:
+        return self.model_wrapped, self.watcher.monitors[0]
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
         self.training.ddp = model

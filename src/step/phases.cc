@@ -49,10 +49,7 @@ void Phases::forward(const Reading& at) {
     new_micro_ = false;
   }
   const Phase gap = evaluated_ ? Phase::kRest : Phase::kData;
-  if (optimizer_) {
-    in_closure_ = true;
-    enter(Phase::kOptimizer, *std::exchange(optimizer_, std::nullopt), gap);
-  }
+  in_closure_ = begin_optimizer(gap) || in_closure_;
   enter(Phase::kForward, at, gap);
   evaluated_ = false;
 }
@@ -64,8 +61,15 @@ void Phases::optimizer_begins(const Reading& at) {
   if (!optimizer_) optimizer_ = at;  // else one that calls another
 }
 
+// From where it began, after a gap. Returns whether one is under way now that was not.
+bool Phases::begin_optimizer(Phase gap) {
+  const auto begun = std::exchange(optimizer_, std::nullopt);
+  if (begun) enter(Phase::kOptimizer, *begun, gap);
+  return begun.has_value();
+}
+
 void Phases::optimizer_ends(const Reading& at) {
-  if (optimizer_) enter(Phase::kOptimizer, *std::exchange(optimizer_, std::nullopt));
+  begin_optimizer();
   enter(std::nullopt, at, std::exchange(in_closure_, false) ? Phase::kOptimizer : Phase::kRest);
 }
 
@@ -92,7 +96,7 @@ void Phases::on(Mark mark, const Reading& at) {
 }
 
 StepTimes Phases::end(const Reading& at) {
-  if (optimizer_) enter(Phase::kOptimizer, *std::exchange(optimizer_, std::nullopt));
+  begin_optimizer();
   enter(under_way_, at);
   StepTimes out = std::exchange(times_, {});
   if (micro_.size() > kMicroTimesMax) micro_.pop_back();

@@ -44,6 +44,7 @@ class Phases {
   void enter(std::optional<Phase> phase, const Reading& at, Phase gap = Phase::kRest);
   void forward(const Reading& at);
   void optimizer_begins(const Reading& at);
+  bool begin_optimizer(Phase gap = Phase::kRest);
   void optimizer_ends(const Reading& at);
   void add(Phase phase, double seconds);
 
