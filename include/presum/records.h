@@ -110,9 +110,8 @@ struct GroupName {
 // What a rank reports about itself before its first step.
 struct WorkerFacts {
   std::string host;
-  std::vector<std::pair<std::string, std::string>>
-      // For a repeated name, the last value counts.
-      facts;
+  // For a repeated name, the last value counts.
+  std::vector<std::pair<std::string, std::string>> facts;
   std::vector<GroupName> groups;  // in parameter order; groups without gradients last
 };
 

@@ -119,13 +119,13 @@ class Session {
   // Reports this rank's own gradient of one parameter, before any reduction: all of its elements,
   // contiguous, in an order that all ranks share, at any alignment. Reads the memory once, or twice
   // at steps that are a multiple of 25 (docs/metrics.md, "Layer by layer"). Counts NaN and Inf.
-  // Empty gradients are allowed. A second report for a parameter in a step replaces the first; the
-  // step then has no sketch, because the sketch already contains the direction of the first report.
-  // Errors (kInvalidArgument): an unknown id, a null pointer with count > 0, a `count` that differs
-  // from the parameter's, an unknown dtype.
+  // Empty gradients are allowed. A second report for a parameter in a step replaces the first. The
+  // first step in which this happens to a parameter has no sketch; from then on the parameter has a
+  // sketch of its own. Errors (kInvalidArgument): an unknown id, a null pointer with count > 0, a
+  // `count` that differs from the parameter's, an unknown dtype.
   Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
   // Reports the loss of one micro-batch, its weight in the rank's mean, and its number of target
-  // tokens (0 if unknown). NaN and Inf are kept, and named later. Call it any number of times;
+  // tokens (0 if unknown). NaN and Inf are kept, and named later. Call it once per micro-batch;
   // above 1,024 losses in a step, only the weighted mean is sent. Error (kInvalidArgument): a
   // weight that is negative or not finite.
   Status loss(double value, double weight = 1, std::uint64_t tokens = 0);
@@ -164,8 +164,8 @@ class Session {
   void fact(std::string_view key, std::string_view value);
 
   // Sends the step. On rank 0 it also receives the packets that have arrived, a few per rank, and
-  // writes. Errors: kInvalidArgument (no step was begun, or gradient_scale is not above 0), and the
-  // error that ended the recording.
+  // writes. Errors: kInvalidArgument (no step was begun, or gradient_scale is not finite and
+  // positive), and the error that ended the recording.
   Status end_step(const StepEnd& end = {});
   // Ends the recording. Rank 0 waits until all ranks have said goodbye, then closes the run log;
   // the other ranks wait until their packets are on their way. Each waits for at most `patience`.

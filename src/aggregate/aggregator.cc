@@ -343,9 +343,8 @@ Aggregator::~Aggregator() = default;
 
 Result<Aggregator> Aggregator::open(AggregatorOptions options) {
   if (!options.clock) options.clock = monotonic_now;
-  auto prior =
-      // nothing from a damaged run; the writer reports that
-      aggregate::read_prior_runs(options.run);
+  // Empty if the run is damaged; the writer reports that.
+  auto prior = aggregate::read_prior_runs(options.run);
   PRESUM_ASSIGN(auto writer, runlog::open_writer(options.run, options.clock));
   return Aggregator(std::make_unique<State>(std::move(options), std::move(writer),
                                             prior ? std::move(*prior) : aggregate::PriorRuns()));

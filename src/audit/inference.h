@@ -41,9 +41,8 @@ struct Inferred {
   // Set if most elements are wrong. The result is then no sum or mean of these values, and format,
   // order and division are unknown.
   bool unrelated = false;
-  std::optional<std::uint32_t>
-      // The rank whose own values the result contains; `unrelated` is set too.
-      copy_of;
+  // The rank whose own values the result contains; `unrelated` is set too.
+  std::optional<std::uint32_t> copy_of;
   std::vector<Hypothesis> hypotheses;  // best first
   std::vector<Piece> pieces;           // of the order that was found, if it is a ring; at most 256
   Beyond beyond;

@@ -26,10 +26,9 @@ struct SurveyPair {
 struct SurveyResult {
   std::uint64_t elements = 0;
   std::vector<SurveyRow> rows;  // the last row is "exact"
-  std::vector<SurveyPair>
-      // The last two: elements that any of kSurveyOrders orders changes, and the same for the exact
-      // sum.
-      pairs;
+  // The last two: elements that any of kSurveyOrders orders changes, and the same for the exact
+  // sum.
+  std::vector<SurveyPair> pairs;
 };
 
 inline constexpr std::uint32_t kSurveyOrders = 20;

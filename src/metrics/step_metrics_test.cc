@@ -261,7 +261,7 @@ TEST(StepMetrics, NoSketchesGiveNoCosines) {
   EXPECT_EQ(record.sketch_size, 0U);
 }
 
-// ---- few workers
+// ---- few ranks
 
 TEST(StepMetrics, NoWorkerGivesNaNs) {
   const StepRecord record = measure({}, 3);
