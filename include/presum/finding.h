@@ -63,7 +63,8 @@ struct CheckRecord {
 
 enum class Verdict : std::uint8_t {
   kConsistent = 0,
-  // There is a warning or a critical finding; for the checks of time only a critical one counts.
+  // There is a warning or a critical finding. A finding of a time check alone counts only if it is
+  // critical.
   kInconsistent = 1,
   kInsufficientEvidence = 2,
 };

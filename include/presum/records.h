@@ -62,7 +62,7 @@ struct StepNumber {
   // `window` is kReduced.
   std::uint64_t reductions = 0;
   // kReduced, or the number of windows that ended without a reduction between the last reduction
-  // and this step
+  // and this step.
   std::uint32_t window = kReduced;
   std::uint64_t unreduced = 0;  // steps of this rank before this one that had no reduction
 

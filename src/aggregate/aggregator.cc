@@ -99,7 +99,7 @@ struct Aggregator::State {
 
   static WorkerKey key(const Identity& who) { return {who.model_index, who.dp_group, who.replica}; }
 
-  // Returns whether the ranks of this job can have this identity.
+  // Returns whether a rank of this job can have this identity.
   bool possible(const Identity& who) const {
     const std::uint32_t world = options.world_size;
     return world == 0 || (who.replicas <= world && who.rank < world && who.dp_group < world);
@@ -327,7 +327,7 @@ struct Aggregator::State {
     return status;
   }
 
-  // Returns the last reason to the caller, because losing the record is worse than missing a part
+  // Keeps the last reason for incomplete(), because losing the record is worse than missing a part
   // of it; the file keeps the first reason.
   void become_incomplete(std::string_view why) {
     const auto step = writer.committed_step();

@@ -66,7 +66,8 @@ struct ScanPlan {
     double least_power;    // lower limit for that power
     std::uint64_t behind;  // bits of a double that are zero in values of the format
     double least_normal, most_finite, least_spacing;
-    double coarse;  // of a value that the format does not contain
+    // Rounding bound of a result that is not a value of the format, relative to its size.
+    double coarse;
     bool narrowest;
   };
   std::array<Limit, 4> limits;

@@ -313,7 +313,7 @@ class Thread {
 
   static Real size_of(Real x) { return x < 0 ? -x : x; }
 
-  // REQUIRES: neither is NaN.
+  // The result is meaningful only if neither is NaN.
   static Real larger(Real a, Real b) {
 #ifdef __CUDA_ARCH__
     return max(a, b);
