@@ -21,99 +21,112 @@
 namespace presum {
 
 struct AggregatorOptions {
-  std::filesystem::path run;  // the RUN folder; created if absent, continued if it is a run
-  // Ranks of the job; packets of others are ignored. 0: not known, any rank is believed.
+  std::filesystem::path run;  // the RUN folder; created if absent, continued if it holds a run
+  // Number of ranks in the job; packets from ranks outside it are ignored. 0: unknown, and packets
+  // from any rank are accepted.
   std::uint32_t world_size = 0;
-  // Seconds from an arbitrary start, never going back. Default: the steady clock.
+  // Returns seconds since an arbitrary start; must never decrease. Default: the steady clock.
   std::function<std::chrono::duration<double>()> clock;
 };
 
-// What a rank's hello says of its process; empty where it did not.
+// A rank's process, as its hello describes it. A field that the hello leaves out is empty.
 struct RankProcess {
   std::uint32_t rank = 0;
   std::string host;
   std::string pid;
-  std::string start;  // of the process, as its system counts it: tells it from a later one
+  // When the process started, as its operating system counts it. Distinguishes the process from a
+  // later one with the same pid.
+  std::string start;
 };
 
 struct AggregatorCounters : PacketCounts {
-  std::uint64_t packets = 0;  // understood and used
-  std::uint64_t records = 0;  // steps written to the run log, each of one model and group
-  // Of the training, in this segment: the most that one of its models or data-parallel groups has.
+  std::uint64_t packets = 0;  // packets decoded and used
+  // Steps written to the run log. Each belongs to one model and one data-parallel group.
+  std::uint64_t records = 0;
+  // Training steps in this segment: the largest count over its models and data-parallel groups.
   std::uint64_t steps = 0;
 };
 
-// Collects the packets of all workers of a job and writes what they say to the run log: one per
-// job, for all models. Each rank numbers its models per group of ranks; the run log numbers them in
-// the order in which they are first heard: the same number and count of replicas is one model.
-// Packets may be late, repeated, out of order, damaged or missing; none of that is an error. A step
-// is written when all its workers are there, or when 64 later ones wait and 30 s have passed since
-// its first packet; workers that are not in it then are recorded as missing, and of one that was
-// silent for 30 s no later step waits until it is heard again. Packets that wait take 256 MiB at
-// most: beyond that the oldest steps are written as they are, without saying that anyone is
-// missing. Steps are judged as they are written; findings are in the run log with their steps,
-// within a second.
+// Collects the packets from all ranks of a job and writes their contents to the run log. A job has
+// one aggregator for all of its models. Each rank numbers its models per group of ranks; the run
+// log numbers models in the order in which the aggregator first hears of them. Two ranks report the
+// same model if their index and replica count are equal.
 //
-// Thread-safety: not synchronized; one thread at a time (it need not be the same one).
+// Packets may be late, repeated, out of order, damaged or missing; the aggregator treats none of
+// that as an error. It writes a step once the packets from all its ranks are there, or once 64
+// later steps wait and 30 s have passed since the step's first packet. It records the absent ranks
+// as missing. After a rank has been silent for 30 s, no later step waits for it until it sends
+// again. Waiting packets take at most 256 MiB of memory; beyond that the aggregator writes the
+// oldest steps incomplete, without recording a missing rank. It judges each step when it writes it;
+// the findings are in the run log within a second.
+//
+// Thread-safety: not synchronized. One thread at a time may call it; the thread may change.
 class Aggregator {
  public:
-  // Opens the run log and begins its next segment. Errors: kIo (not writable), kCorrupt,
-  // kUnsupported (the folder holds something else).
+  // Opens the run log and begins its next segment. Errors: kIo (the folder is not writable),
+  // kCorrupt, kUnsupported (the folder holds something else).
   static Result<Aggregator> open(AggregatorOptions options);
   Aggregator(Aggregator&&) noexcept;
   Aggregator& operator=(Aggregator&&) noexcept;
   ~Aggregator();
 
-  // What all ranks must stamp on their packets.
+  // The identity that every rank must stamp on its packets.
   Announcement announcement() const;
 
-  // Takes the bytes of one packet. Bad packets are counted and ignored; errors are those of the
-  // run log (kIo), after which nothing more is written.
+  // Takes the bytes of one packet. Bad packets are counted and ignored. Errors are those of the run
+  // log (kIo); after one, nothing more is written.
   Status ingest(std::span<const std::byte> packet);
-  // Call a few times a second: closes steps that waited too long and commits.
+  // Writes steps that have waited too long and commits. Call it a few times a second.
   Status tick();
-  // Whether every worker has said goodbye of every model that anything was heard of; false before.
+  // Returns whether every rank has said goodbye for every model heard of so far; false if no model
+  // has been heard of.
   bool everyone_left() const;
-  // Why the job stands still now, as one sentence for people; empty where it goes on, waits for
-  // something that may well be meant, or for somebody who works.
+  // Returns one sentence, for display, that says why the job is stalled. Empty if the job makes
+  // progress, if its wait may be intended, or if the rank that the others wait for is working.
   std::string stall() const;
-  // Processes of the ranks that were heard and of which no end was told, for whoever can see it.
+  // The processes of the ranks heard so far whose end has not been reported, for a caller that can
+  // watch them.
   std::vector<RankProcess> processes() const;
-  // A rank's process has ended. What it means is in the run log when this returns: whoever ends the
-  // job may not wait. A heartbeat of the caller's own rank just before tells whether it is missed.
+  // Reports that a rank's process has ended. The conclusion is in the run log when this returns,
+  // because the caller may end the job at once. A heartbeat of the caller's own rank just before
+  // tells whether the job still needs the rank that ended.
   Status process_ended(std::uint32_t rank, const ProcessEnd& end);
-  // What is to be told of how a segment after the first continues its run, as lines for people that
-  // are new since the last call: at once that it does, and whether detectors go on once the first
-  // step of each model was judged.
+  // Returns the notices that are new since the last call, one line each, about how a later segment
+  // continues its run: first that it does, then, once the first step of each model has been judged,
+  // whether the detectors keep their state.
   std::vector<std::string> take_notices();
-  // How many ranks of the job were heard.
+  // The number of ranks heard so far.
   std::size_t ranks_heard() const;
   AggregatorCounters counters() const;
-  // One cause in several models is one finding, in both of these.
+  // `take_new_findings` and `findings` merge findings with one cause in several models into one.
   //
-  // The findings that are new since the last call, worst first, as they are now. A finding is new
-  // once; it may grow later. Looks at what `ingest` and `tick` have closed so far.
+  // Returns the findings that are new since the last call, worst first, in their current state. A
+  // finding is new once; it may grow later. Covers the steps that `ingest` and `tick` have closed
+  // so far.
   std::vector<Finding> take_new_findings();
-  // All of them, of this segment, and what they mean.
+  // All findings of this segment, worst first.
   std::vector<Finding> findings() const;
   Verdict verdict() const;
-  // What was too short for statistics to be judged, as one line; empty where it was long enough.
+  // Returns one line that says how many steps the statistics needed and saw; empty if they saw
+  // enough.
   std::string too_short() const;
-  // Writes what a preflight ends with: 0 fine, 1 findings at or above warning, 2 could not judge;
-  // that too where statistics are required and the run was too short for them.
+  // Ends a preflight and records its exit code: 0, the verdict is consistent; 1, it is
+  // inconsistent; 2, the evidence is insufficient. The code is also 2 if `require_statistics` is
+  // set and the run was too short for statistics.
   Result<int> end_preflight(bool require_statistics = false);
 
-  // Packets of other workers cannot come any more, for the reason given: later steps do not say
-  // that anyone is missing, and the segment is marked as incomplete from here on.
+  // Declares that no more packets can arrive from other ranks, for the reason given. Later steps
+  // record no rank as missing, and the segment is marked incomplete from here on.
   Status lose_others(std::string_view why);
 
-  // Writes every step that is still open, complete or not, and closes the run log. After an error
-  // of the run log it does as `abandon`.
+  // Writes every open step, complete or not, and closes the run log. After an error of the run log
+  // it does what `abandon` does.
   Status close();
-  // Ends the writing after a failure of the caller's: what was written stays, and the segment is
-  // not marked as closed in order but, where the file still takes it, as incomplete.
+  // Stops writing after a failure in the caller. What was written stays. The segment is not marked
+  // as closed; it is marked incomplete if the file still accepts the write.
   void abandon(std::string_view why);
-  // Why the record is not whole, as one line for people; empty where nothing is known to lack.
+  // Returns one line, for display, that says why the record is incomplete; empty if nothing is
+  // known to be missing.
   std::string incomplete() const;
 
  private:

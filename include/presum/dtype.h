@@ -6,7 +6,7 @@
 
 namespace presum {
 
-// Element type of a gradient buffer, native byte order (little-endian).
+// Element type of a gradient buffer, in native (little-endian) byte order.
 enum class Dtype : std::uint8_t { kF32 = 0, kF64 = 1, kBF16 = 2, kF16 = 3 };
 
 constexpr std::size_t element_bytes(Dtype dtype) {

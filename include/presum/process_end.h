@@ -3,11 +3,12 @@
 
 namespace presum {
 
-// How a process of the job ended, as whoever watches it was told. Both 0: with exit code 0.
+// How a process of the job ended. Both fields 0: it ended with exit code 0.
 struct ProcessEnd {
-  static constexpr int kUnknown = -1;  // as exit code: it is gone, and nobody says how
+  // Exit code of a process that is gone and whose exit status is unknown.
+  static constexpr int kUnknown = -1;
 
-  int signal = 0;  // that killed it; 0: none
+  int signal = 0;  // the signal that killed it; 0: none
   int exit_code = 0;
 };
 

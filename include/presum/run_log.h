@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a RUN: a folder that holds presum.db (docs/runlog_format.md).
+// Reads a RUN: a folder that contains presum.db (docs/runlog_format.md).
 #pragma once
 
 #include <cstdint>
@@ -41,19 +41,19 @@ struct Fact {
   std::uint32_t model_index = 0;
 };
 
-// A message of a worker about the collection of its packets: what went wrong there.
+// A rank's message about a failure in the collection of its packets.
 struct NoteRecord {
   std::uint32_t segment = 0;
   std::uint32_t rank = 0;
   std::string text;
 };
 
-// Packets that were not used, or used in part.
+// Packets that were not used, or only in part.
 struct PacketCounts {
   std::uint64_t damaged = 0;    // not a packet
-  std::uint64_t foreign = 0;    // of another run or segment
-  std::uint64_t duplicate = 0;  // a worker's step that was already there
-  std::uint64_t late = 0;       // of a step that was already closed
+  std::uint64_t foreign = 0;    // from another run or segment
+  std::uint64_t duplicate = 0;  // repeats a step of the same rank
+  std::uint64_t late = 0;       // for a step that was already closed
   bool operator==(const PacketCounts&) const = default;
 };
 
@@ -61,22 +61,24 @@ struct SegmentInfo {
   std::uint32_t segment = 0;
   std::string started_utc;
   std::string presum_version;
-  bool closed = false;  // false while it is written, and for ever if its process died
-  std::optional<std::uint32_t> preflight_exit_code;  // none unless a preflight ended it
-  std::string salt;  // names the salt; samples are comparable only between segments of one salt
+  bool closed = false;  // false while the log is being written, and permanently if its process died
+  std::optional<std::uint32_t> preflight_exit_code;  // set if a preflight ended the segment
+  // Identifies the salt. Sample hashes are comparable only between segments with the same salt.
+  std::string salt;
   PacketCounts packets;
-  // Why steps, or values of some workers, are missing after the step `incomplete_after` (none: from
-  // the first on). Empty: nothing is known to be missing.
+  // Why steps, or the values of some ranks, are missing after the step `incomplete_after` (none:
+  // from the start). Empty: nothing is known to be missing.
   std::string incomplete;
   std::optional<std::uint64_t> incomplete_after;
 };
 
-// "incomplete after step 29: the disk is full". REQUIRES: the segment is incomplete.
+// For example "incomplete after step 29: the disk is full". REQUIRES: the segment is incomplete.
 std::string incomplete_text(const SegmentInfo& segment);
 
 struct GroupInfo : GroupName {
   ModelKey model;
-  std::uint32_t position = 0;  // in the order of the model's parameters, or else by name
+  // In the order of the model's parameters, or by name if that order is unknown.
+  std::uint32_t position = 0;
 };
 
 struct StepKey {
@@ -90,18 +92,18 @@ struct FinalStateRecord : FinalState {
   std::uint32_t replica = 0;
 };
 
-// A worker's audit of the reduction of a step.
+// One rank's audit of a step's reduction.
 struct AuditedStep {
   StepKey key;
   std::uint32_t replica = 0;
   AuditRecord audit;
 };
 
-// A column of a table: one value a row.
+// A column of a table: one value per row.
 struct Series {
   std::string name;
-  // Reals (NaN: not known); integers; 64-bit hashes (0: not known); or positions in `texts` (-1:
-  // not known).
+  // One of: reals (NaN: unknown); integers; 64-bit hashes (0: unknown); indices into `texts` (-1:
+  // unknown).
   std::variant<std::vector<double>, std::vector<float>, std::vector<std::int64_t>,
                std::vector<std::uint64_t>, std::vector<std::int32_t>>
       values;
@@ -109,13 +111,13 @@ struct Series {
   bool is_text = false;
 };
 
-// A column's documentation. The texts live for ever.
+// Documentation of a column. The strings have static lifetime.
 struct ColumnInfo {
   std::string_view name;
   std::string_view type;  // "integer", "real", "text" or "blob"
   std::string_view meaning;
-  std::string_view unit;     // empty: none, or a count
-  std::string_view unknown;  // the meaning of NULL; empty: it is never NULL
+  std::string_view unit;     // empty: dimensionless, or a count
+  std::string_view unknown;  // meaning of NULL; empty: the column is never NULL
 };
 
 struct TableInfo {
@@ -124,22 +126,22 @@ struct TableInfo {
   std::vector<ColumnInfo> columns;
 };
 
-// The tables of the file; and the views for people, which RunLog::visit_table and RunLog::frame
-// read.
+// The tables in the file, and the views for users that RunLog::visit_table and RunLog::frame read.
 std::vector<TableInfo> stored_tables();
 std::vector<TableInfo> shown_tables();
 
-// Reads the steps of one model in one segment in order, with everything that was stored of them but
-// cosines. A worker's fingerprints and audit are the latest that it reported up to that step.
-// Holds one step in memory at a time. Lifetime: the RunLog outlives it. Thread-safety: one thread
-// at a time, that of the RunLog.
+// Reads the steps of one model in one segment, in order, with all their stored values except the
+// cosines. A rank's fingerprints and audit are the latest that it reported up to that step. Holds
+// one step in memory at a time. Lifetime: the RunLog must outlive it. Thread-safety: one thread at
+// a time, together with its RunLog.
 class StepCursor {
  public:
   StepCursor(StepCursor&&) noexcept;
   StepCursor& operator=(StepCursor&&) noexcept;
   ~StepCursor();
 
-  // The next step, which lives until the next call; null after the last one. Errors: kCorrupt, kIo.
+  // Returns the next step, valid until the next call; null after the last step. Errors: kCorrupt,
+  // kIo.
   Result<const StepRecord*> next();
 
  private:
@@ -149,52 +151,54 @@ class StepCursor {
   std::unique_ptr<State> state_;
 };
 
-// How a model began in a segment that continues a run.
+// How a model started in a segment that continues a run.
 struct Continuation {
   ModelKey model;
-  // Whose parameters, and at which step to come, it goes on from; none: from none that are known.
+  // The segment and next step whose parameters the model continues from; empty: from parameters
+  // unknown to presum.
   std::optional<std::uint32_t> from_segment;
   std::optional<std::uint64_t> from_step;
-  std::uint64_t steps_before = 0;  // of its training up to there; steps done again count once
-  // Of these, those that its detectors know; 0: they began anew, for the reason given.
+  // Training steps before this segment. A step that was repeated counts once.
+  std::uint64_t steps_before = 0;
+  // How many of these steps the detectors keep; 0: the detectors started over, for `reason`.
   std::uint64_t detector_steps = 0;
   std::string reason;
 };
 
-// How many steps the log has of a model in a segment.
+// Number of steps that the log holds for a model in a segment.
 struct StepCount {
   ModelKey model;
   std::uint64_t steps = 0;
-  std::uint64_t end = 0;  // one past the last
+  std::uint64_t end = 0;  // last step + 1
 };
 
-// A stall of a segment, with what its ranks said.
+// A stall of a segment, with what its ranks reported.
 struct StallRecord : Stall {
   std::uint32_t segment = 0;
 };
 
-// An open run log. Reads while a writer writes. Thread-safety: one thread at a time.
+// An open run log. It can be read while a writer writes to it. Thread-safety: one thread at a time.
 class RunLog {
  public:
   // `run` is the folder or the file. Errors: kNotFound (no such run), kCorrupt (not a presum
-  // database, or damaged), kUnsupported (made by another version).
+  // database, or damaged), kUnsupported (written by another version).
   static Result<RunLog> open(const std::filesystem::path& run);
   RunLog(RunLog&&) noexcept;
   RunLog& operator=(RunLog&&) noexcept;
   ~RunLog();
 
-  // The folder's name.
+  // The name of the folder.
   std::string name() const;
-  // Per-step values without workers, groups and cosines, ascending by segment, model_index,
-  // dp_group and step.
+  // Per-step values, without workers, groups and cosines; sorted by segment, model_index, dp_group
+  // and step.
   Result<std::vector<StepRecord>> steps() const;
-  // The models of the last segment in which a worker said hello.
+  // The models of the last segment in which a rank sent a hello.
   Result<std::vector<ModelInfo>> modules() const;
   Result<std::vector<Fact>> facts() const;
   Result<std::vector<NoteRecord>> notes() const;
-  // As of the last commit, worst first.
+  // The findings at the last commit, worst first.
   Result<std::vector<Finding>> findings() const;
-  // Every check of every model and segment that was judged.
+  // Every check for every model and segment that was judged.
   struct Check {
     ModelKey model;
     CheckRecord record;
@@ -203,46 +207,46 @@ class RunLog {
   Result<std::vector<SegmentInfo>> segments() const;
   Result<std::vector<GroupInfo>> groups() const;
 
-  // By segment, model_index and dp_group, and so are the next. Of models whose steps have begun to
-  // be judged.
+  // Sorted by segment, model_index and dp_group; so is step_counts(). Contains the models with at
+  // least one judged step.
   Result<std::vector<Continuation>> continuations() const;
   Result<std::vector<StepCount>> step_counts() const;
-  // How many steps of a model are before this one.
+  // The number of steps of a model before this one.
   Result<std::uint64_t> steps_before(const StepKey& step) const;
-  // By segment, model_index, dp_group and replica.
+  // Sorted by segment, model_index, dp_group and replica.
   Result<std::vector<FinalStateRecord>> final_states() const;
-  // By segment, model_index, dp_group, replica, kind and step.
+  // Sorted by segment, model_index, dp_group, replica, kind and step.
   Result<std::vector<SnapshotRecord>> snapshots() const;
-  // By segment, model_index, dp_group, step and replica.
+  // Sorted by segment, model_index, dp_group, step and replica.
   Result<std::vector<AuditedStep>> audits() const;
-  // When the job stood still, by segment and number, with what each rank said.
+  // The stalls of the job, by segment and number, with what each rank reported.
   Result<std::vector<StallRecord>> stalls() const;
-  // The steps from `from_step` on, ascending.
+  // Reads the steps from `from_step` on, ascending.
   Result<StepCursor> cursor(const ModelKey& model, std::uint64_t from_step = 0) const;
 
-  // Calls `visit` for every step that has workers, in the order of steps(), with those whose
-  // packets arrived, by replica. They hold numbers only: `micro`, `states`, `samples.hashes`,
-  // `indices`, `fingerprints` and `audit` are empty; cursor() reads these. Holds one step in memory
-  // at a time.
+  // Calls `visit` for every step with workers, in the order of steps(). The records are those of
+  // the ranks whose packets arrived, by replica. They contain numbers only: `micro`, `states`,
+  // `samples.hashes`, `indices`, `fingerprints` and `audit` are empty; cursor() reads these. Holds
+  // one step in memory at a time.
   using WorkersVisitor = std::function<void(const StepKey&, std::span<const WorkerRecord>)>;
   Status for_each_workers(const WorkersVisitor& visit) const;
-  // Likewise with a step's groups, by id; `norms`, `maxima` and `fingerprints` are empty.
+  // The same for the groups of a step, by id; `norms`, `maxima` and `fingerprints` are empty.
   using GroupsVisitor = std::function<void(const StepKey&, std::span<const GroupRecord>)>;
   Status for_each_groups(const GroupsVisitor& visit) const;
-  // Reads one of shown_tables(). Calls `visit` once without cells, then once for every row.
-  // std::monostate stands for NULL (undefined, not measured). Error: kInvalidArgument
-  // (another name).
+  // Reads one of shown_tables(). Calls `visit` once without cells, then once per row.
+  // std::monostate is NULL (undefined, or not measured). Error: kInvalidArgument (unknown table).
   using Cell = std::variant<std::monostate, std::int64_t, double, std::string>;
   using RowVisitor =
       std::function<void(std::span<const std::string> columns, std::span<const Cell> cells)>;
   Status visit_table(std::string_view table, const RowVisitor& visit) const;
-  // The same table as arrays, for large ones. Error: kInvalidArgument (another name).
+  // Returns the same table as arrays; meant for large tables. Error: kInvalidArgument (unknown
+  // table).
   Result<std::vector<Series>> frame(std::string_view table) const;
-  // One row a step, group and worker: step, segment, model_index, dp_group, group, rank, grad_norm,
-  // grad_max.
+  // One row per step, group and rank, with the columns step, segment, model_index, dp_group, group,
+  // rank, grad_norm, grad_max.
   Result<std::vector<Series>> group_norms() const;
-  // One step's StepRecord::cosines, between the workers whose packets arrived. Empty if the step,
-  // or its matrix, was not stored.
+  // StepRecord::cosines of one step, between the ranks whose packets arrived. Empty if the step or
+  // its matrix was not stored.
   Result<std::vector<float>> cosines(const StepKey& step) const;
 
  private:

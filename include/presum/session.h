@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part in a recorded training: what it computes becomes packets, a Transport brings them
-// to rank 0, and an Aggregator records them there. For MPI there is presum/mpi.h.
+// One rank's part in recording a training run. The session turns what the rank computes into
+// packets, a Transport carries them to rank 0, and an Aggregator records them there. presum/mpi.h
+// has a session for MPI.
 #pragma once
 
 #include <chrono>
@@ -26,147 +27,153 @@ namespace presum {
 
 using Seconds = std::chrono::duration<double>;
 
-// How packets come to rank 0, which records: a store, sockets, a queue behind a lock. Calls come
-// from the thread that calls the Session. What a call throws ends its use (Session::status).
+// Carries packets to rank 0, which records: through a store, sockets, or a locked queue. The thread
+// that calls the Session makes all calls. An exception from a call ends the use of the transport
+// (Session::status).
 class Transport {
  public:
   static constexpr std::size_t kAnnouncementMax = 64;
 
   virtual ~Transport() = default;
 
-  // Called once on every rank, at the beginning: returns what rank 0 passed, a text of at most
-  // kAnnouncementMax characters, which may be empty; what others pass does not count. May wait for
-  // rank 0.
+  // Called once on every rank, at the start. Returns the argument of rank 0 on every rank: a string
+  // of at most kAnnouncementMax characters, possibly empty. The arguments of other ranks are
+  // ignored. May wait for rank 0.
   virtual std::string announce(const std::string& own) = 0;
-  // On all ranks but 0: sends to rank 0, and must not wait. False: dropped, for lack of room.
+  // Called on every rank but 0. Sends a packet to rank 0 and must not block. Returns false if there
+  // was no room and the packet was dropped.
   virtual bool send(Packet packet) = 0;
-  // On rank 0: a packet that has arrived, if any; those of one rank in their order. Must not wait.
+  // Called on rank 0. Returns a packet that has arrived, if any. Packets of one rank keep their
+  // order. Must not block.
   virtual std::optional<Packet> receive() = 0;
-  // On all ranks but 0, before the goodbye and after it: waits at most so long until packets are on
-  // their way without this rank's help. From the first call on there must be room for one packet
-  // more. Override it where send() only queues, or may lack room.
+  // Called on every rank but 0, before and after the goodbye. Waits for at most `patience` until
+  // all packets are on their way without this rank's help. After the first call there must be room
+  // for one more packet. Override it if send() only queues or can run out of room.
   virtual void flush(Seconds /*patience*/) {}
 };
 
-// Transports of ranks that are threads of one process, by rank; they share what they need. Of the
-// packets that rank 0 has not taken at most `room` are kept, and none once its transport is gone;
-// where that goes before it has announced, announce() throws on the others. Thread-safety: each one
-// thread at a time.
+// Transports for ranks that are threads of one process, indexed by rank; they share their state.
+// They hold at most `room` packets that rank 0 has not received yet, and none after the transport
+// of rank 0 is destroyed. If that happens before it announces, announce() throws on the other
+// ranks. Thread-safety: each transport, one thread at a time.
 std::vector<std::unique_ptr<Transport>> thread_transports(std::uint32_t ranks,
                                                           std::size_t room = 4096);
 
 struct SessionOptions {
-  std::filesystem::path run;  // the RUN folder; rank 0 writes it
+  std::filesystem::path run;  // the RUN folder, written by rank 0
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
-  std::string host;  // empty: this machine's name
-  // Every n-th step's reduced gradient is wanted: see wants_reduced_gradient. 0: none.
+  std::string host;  // empty: the name of this machine
+  // Ask for the reduced gradient at every n-th step; see wants_reduced_gradient(). 0: never.
   std::uint64_t reduced_every = 25;
-  // Floats per step that stand for the gradient's direction: 0 (off) or a power of two from 64 to
-  // 65536. A pair's cosine has a standard error of about 1.2/sqrt(size); doubling the size doubles
-  // the packet. The packet of a step has 4 bytes per float, 64 a group, and up to some KB of the
-  // rest.
+  // Number of floats per step that represent the direction of the gradient: 0 (off) or a power of
+  // two from 64 to 65536. The cosine of a pair has a standard error of about 1.2/sqrt(size). A
+  // step's packet takes 4 bytes per float, 64 bytes per group, and up to a few KB for the rest.
   std::uint32_t sketch_size = 4096;
-  // Facts about this rank that the run log should hold (versions, device, ...).
+  // Facts about this rank for the run log (versions, device, ...).
   std::vector<std::pair<std::string, std::string>> facts;
-  // Tensors that are hashed besides the parameters: buffers and frozen parameters.
+  // Tensors to hash besides the parameters: buffers and frozen parameters.
   std::vector<Parameter> buffers;
 };
 
-// Records a training from one rank: create, then begin_step, gradient, loss and end_step at each
-// step, then close, on every rank.
+// Records a training run from one rank. On every rank, call create(); at each step begin_step(),
+// gradient(), loss() and end_step(); at the end close().
 //
-// A session never stops the training. What ends its record is returned once, by end_step or close,
-// and kept in status(); from then on it is inactive, and every call does nothing and is fine. So it
-// is, with a status that is fine, where rank 0 cannot record. Where the transport fails, rank 0
-// goes on with its own steps, and the others end. Errors of the arguments of a call (gradient,
-// state) are returned there and end nothing. Nothing blocks but create (while ranks meet) and close
-// (at most its patience).
+// A session never stops the training. An error that ends its recording is returned once, by
+// end_step() or close(), and kept in status(); after that the session is inactive, and every call
+// does nothing and succeeds. If rank 0 cannot record, the sessions of the other ranks are inactive
+// with an OK status. If the transport fails, rank 0 continues to record its own steps and the other
+// ranks stop recording. Errors in the arguments of gradient() or state() are returned by the call
+// and do not end the recording. Only create() (until the ranks meet) and close() (for at most its
+// patience) block.
 //
-// Thread-safety: not synchronized; one thread at a time (it need not be the same one). Ranks that
-// are threads have a session each. A moved-from session is an inactive one. Borrowed pointers are
-// only read during the call; nothing allocates per gradient, throws or prints.
+// Thread-safety: not synchronized. One thread at a time may call it; the thread may change. Ranks
+// that are threads have one session each. A moved-from session is inactive. Borrowed pointers are
+// read only during the call. Reporting a gradient does not allocate, and nothing throws or prints.
 class Session {
  public:
   static constexpr Seconds kPatience{1.5};
 
-  // An inactive one, for a program that may not be recorded.
+  // Makes an inactive session, for a program that may run without a recording.
   Session() noexcept;
-  // Call it on all ranks, with the same parameters; `transport` is null for a rank alone. Errors
-  // (status): what the transport threw (kIo), on rank 0 those of Aggregator::open, kInvalidArgument
-  // (a rank outside the world, several ranks without a transport, a sketch size outside its range,
-  // two parameters of one canonical name, an unknown SIMD target in PRESUM_SIMD).
+  // Call it on all ranks, with the same parameters. `transport` may be null for a single rank.
+  // Errors (in status()): kIo (the transport threw), on rank 0 those of Aggregator::open,
+  // kInvalidArgument (a rank outside the world, several ranks without a transport, a sketch size
+  // outside its range, two parameters with one canonical name, an unknown SIMD target in
+  // PRESUM_SIMD).
   static Session create(SessionOptions options, const std::vector<Parameter>& parameters,
                         std::unique_ptr<Transport> transport);
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
-  // Without close() the record has a gap. Waits for nothing.
+  // Does not wait. Without close() the recording has a gap.
   ~Session();
 
   bool active() const;
-  // The first error on this rank, or none.
+  // Returns the first error on this rank, or OK.
   Status status() const;
 
-  // Starts a step and forgets what was reported since the last end_step. Numbers are the same on
-  // all ranks, and ascend: one that does not ends the record (end_step returns the error).
+  // Starts a step and discards what was reported since the last end_step(). Numbers must be equal
+  // on all ranks and must ascend; one that does not ascend ends the recording, and end_step()
+  // returns the error.
   void begin_step(std::uint64_t step);
-  // This rank's own gradient of one parameter, before any reduction: all its elements, contiguous,
-  // in any order that all ranks share, at any alignment. Reads the memory once, at steps that are a
-  // multiple of 25 twice (docs/metrics.md, "Layer by layer"). NaN and Inf are counted; empty is
-  // fine. A parameter that is reported twice in a step replaces its first report (its direction is
-  // left out of that first step's sketch, so that step has none). Errors (kInvalidArgument): an
-  // unknown id, a null pointer with count > 0, a `count` that is not the parameter's, an unknown
-  // dtype.
+  // Reports this rank's own gradient of one parameter, before any reduction: all of its elements,
+  // contiguous, in an order that all ranks share, at any alignment. Reads the memory once, or twice
+  // at steps that are a multiple of 25 (docs/metrics.md, "Layer by layer"). Counts NaN and Inf.
+  // Empty gradients are allowed. A second report for a parameter in a step replaces the first. The
+  // first step in which this happens to a parameter has no sketch; from then on the parameter has a
+  // sketch of its own. Errors (kInvalidArgument): an unknown id, a null pointer with count > 0, a
+  // `count` that differs from the parameter's, an unknown dtype.
   Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
-  // The loss of one micro-batch (NaN and Inf are kept and named later), its weight in the rank's
-  // mean and its number of target tokens, 0 if unknown. Any number of them; of more than 1,024 in a
-  // step the weighted mean is sent as one. Error (kInvalidArgument): a weight that is negative or
-  // not finite.
+  // Reports the loss of one micro-batch, its weight in the rank's mean, and its number of target
+  // tokens (0 if unknown). NaN and Inf are kept, and named later. Call it once per micro-batch;
+  // above 1,024 losses in a step, only the weighted mean is sent. Error (kInvalidArgument): a
+  // weight that is negative or not finite.
   Status loss(double value, double weight = 1, std::uint64_t tokens = 0);
-  // Whether the gradients after the reduction are to be reported at this step, of all parameters:
-  // by its number alone, so the same on all ranks, active or not.
+  // Returns whether to report the reduced gradients of all parameters at this step. Depends only on
+  // the step's number, so it is the same on all ranks, active or not.
   bool wants_reduced_gradient() const;
-  // The gradient of one parameter after the reduction and before clipping. Works as `gradient`, but
-  // makes no sketch. Report all parameters of a step or none.
+  // Reports the gradient of one parameter after the reduction and before clipping. Works like
+  // `gradient`, without a sketch. Report all parameters of a step or none.
   Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
 
-  // What else ranks are compared by, optional. All of it between begin_step and end_step; states
-  // before the step's forward pass.
+  // Optional values that ranks are compared by. Report them between begin_step() and end_step();
+  // report states before the step's forward pass.
 
-  // A 64-bit value (presum/fingerprint.h); kinds below 1,024 belong to presum. One that is reported
-  // twice counts as its last.
+  // Reports a 64-bit value (presum/fingerprint.h). Kinds below 1,024 are reserved for presum. The
+  // last report of a kind counts.
   void fingerprint(std::uint32_t kind, std::uint64_t value);
-  // Row hashes of a micro-batch (hash_rows) and the positions of its samples in the data set. At
-  // most 256 hashes are sent, sampled by their value, and the first 4,096 positions (kIndicesMax).
+  // Report the row hashes of a micro-batch (hash_rows) and the positions of its samples in the data
+  // set. At most 256 hashes are sent, sampled by value, and the first 4,096 positions
+  // (kIndicesMax).
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);
-  // Forgets the states reported so far. Call it before the first state of a step's forward pass.
+  // Discards the states reported so far. Call it before the first state of a step's forward pass.
   void begin_states();
-  // Hashes `count` contiguous elements of `element_bytes` (2, 4 or 8) of a parameter, or of a
-  // buffer (its position in SessionOptions::buffers). The hashes are sent with the next end_step,
-  // or with the goodbye. All ranks must report the same tensors at a step.
-  // Of kOptimizer the index is a parameter's. `shard`: which part of a sharded model this rank
-  // holds, from 1; only ranks of equal shards are compared. 0: the whole.
-  // Errors (kInvalidArgument): an unknown index, a null pointer with count > 0, another width, a
-  // shard above StateHash::kShardsMax, kWatched.
+  // Hashes `count` contiguous elements of `element_bytes` (2, 4 or 8) each, from a parameter or a
+  // buffer. `index` is the position of the parameter or, for a buffer, its position in
+  // SessionOptions::buffers; for kOptimizer it is the parameter's. The next end_step() or the
+  // goodbye sends the hashes. All ranks must report the same tensors at a step. `shard` is the
+  // shard of a sharded model that this rank holds, from 1; only ranks with equal shards are
+  // compared. 0: the whole model. Errors (kInvalidArgument): an unknown index, a null pointer with
+  // count > 0, another element size, a shard above StateHash::kShardsMax, kWatched.
   Status state(StateHash::Kind kind, std::uint32_t index, const void* data, std::size_t count,
                std::uint32_t element_bytes, std::uint32_t shard = 0);
 
-  // Adds a fact for the run log, or replaces the one of that name, at any time. Values longer than
-  // 1,024 bytes, here and in SessionOptions, are cut and end in their length and hash.
+  // Adds a fact to the run log, or replaces the fact of that name; callable at any time. Values
+  // over 1,024 bytes, here and in SessionOptions, are truncated and end in their length and hash.
   void fact(std::string_view key, std::string_view value);
 
-  // Sends the step; on rank 0 also takes what has arrived, a few packets a rank, and writes.
-  // Errors: kInvalidArgument (no step was begun, a gradient_scale that is not above 0), and what
-  // ended the record.
+  // Sends the step. On rank 0 it also receives the packets that have arrived, a few per rank, and
+  // writes. Errors: kInvalidArgument (no step was begun, or gradient_scale is not finite and
+  // positive), and the error that ended the recording.
   Status end_step(const StepEnd& end = {});
-  // The end of the recording. Other ranks wait until what they sent is on its way, rank 0 until all
-  // have said goodbye, both at most `patience`; rank 0 then closes the run log. Where goodbyes lack
-  // the record is marked as incomplete, and that is an error (kIo).
+  // Ends the recording. Rank 0 waits until all ranks have said goodbye, then closes the run log;
+  // the other ranks wait until their packets are on their way. Each waits for at most `patience`.
+  // If goodbyes are missing, the recording is marked incomplete and rank 0 returns an error (kIo).
   Status close(Seconds patience = kPatience);
 
-  // On rank 0, where findings and the verdict are, after close() too; null on others, and where it
-  // could not be opened.
+  // On rank 0, the aggregator with the findings and the verdict, also after close(). Null on other
+  // ranks, and on rank 0 if the aggregator could not be opened.
   const Aggregator* aggregator() const;
 
  protected:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the ranks of a job go on, and where they stand if they do not: docs/time.md, "Stalls".
-// Plain values; durations are in seconds of the clock of whoever tells them. NaN: not known.
+// Whether the ranks of a job make progress, and where each one is if they do not: docs/time.md,
+// "Stalls". Plain values; durations are in seconds of the reporting process's clock. NaN: unknown.
 #pragma once
 
 #include <cstdint>
@@ -12,54 +12,55 @@
 
 namespace presum {
 
-// What a process says of itself now and then, whether its training goes on or not.
+// A process's periodic report about itself, sent whether or not its training makes progress.
 struct Heartbeat {
-  std::uint64_t events = 0;       // of its training so far: it goes on if they grow
-  std::uint64_t step = 0;         // of the last event
-  std::uint32_t micro_batch = 0;  // likewise
-  Phase phase = Phase::kRest;     // likewise
-  bool waiting = false;           // for other workers, as far as hooks show
-  // Its interpreter answers nothing: a call holds the lock. A thread that needs none says so.
+  std::uint64_t events = 0;       // training events so far; progress means that this grows
+  std::uint64_t step = 0;         // step of the last event
+  std::uint32_t micro_batch = 0;  // micro-batch of the last event
+  Phase phase = Phase::kRest;     // phase of the last event
+  bool waiting = false;           // waiting for other ranks, as far as hooks show
+  // The interpreter does not respond, because a call holds its lock. A native thread reports this.
   bool lock_held = false;
-  char thread = '?';        // state of the thread that trains, as the system calls it: R, S, D, T
-  std::uint64_t layer = 0;  // the group of the last gradient that came since; 0: none
+  char thread = '?';        // state of the training thread, as the system names it: R, S, D, T
+  std::uint64_t layer = 0;  // group of the last gradient since then; 0: none
   double still = 0;         // seconds since the last event
-  double longest = 0;       // the longest such time that ended
-  double processor = std::numeric_limits<double>::quiet_NaN();  // share of one that the thread used
-  double period = 2;          // seconds from one of these to the next
-  double stall_seconds = 60;  // after which somebody is to say where it stands
+  double longest = 0;       // longest completed time between two events
+  // Share of one processor that the thread used.
+  double processor = std::numeric_limits<double>::quiet_NaN();
+  double period = 2;          // seconds between heartbeats
+  double stall_seconds = 60;  // seconds without progress after which a stall is reported
   std::string host;
-  std::string collective;  // the function of torch.distributed in which it waits; empty: none
-  std::string site;      // "evaluate() of train.py:88": the program's innermost line; may be empty
-  std::string stack;     // the thread's, innermost first, one frame a line; may be empty
-  std::string recorder;  // the last collectives as torch's flight recorder has them; may be empty
+  std::string collective;  // torch.distributed function that it waits in; empty: none
+  std::string site;      // innermost line of the program: "evaluate() of train.py:88"; may be empty
+  std::string stack;     // stack of the thread, innermost frame first, one per line; may be empty
+  std::string recorder;  // last collectives in torch's flight recorder; may be empty
 };
 
-// One rank of a job that stands still.
+// One rank of a stalled job.
 struct StalledRank {
   std::uint32_t rank = 0;
-  bool answers = true;  // it was heard lately
-  bool left = false;    // it has said goodbye
-  double unheard = 0;   // seconds since it was heard
-  double there = 0;     // seconds since it came where it is; not in run logs
-  std::string where;    // one phrase: "waits in the all-reduce of step 1204"
-  std::string layer;    // name of Heartbeat::layer, where it is known
-  Heartbeat last;       // what it said last
+  bool answers = true;  // heard from recently
+  bool left = false;    // has said goodbye
+  double unheard = 0;   // seconds since it was last heard
+  double there = 0;     // seconds in its current place; not in run logs
+  std::string where;    // one phrase, such as "waits in the all-reduce of step 1204"
+  std::string layer;    // name of Heartbeat::layer, if known
+  Heartbeat last;       // its last heartbeat
 };
 
-// A job that stands still.
+// A stalled job.
 struct Stall {
-  std::uint32_t number = 0;  // of those that were seen, from 1
-  std::uint64_t step = 0;    // the latest that a rank has got to
-  double seconds = 0;        // since the last rank went on
-  bool over = false;         // it went on
-  // It may well be meant: nobody waits, the others wait in a barrier, as for a checkpoint, or all
-  // wait and the last has just come.
+  std::uint32_t number = 0;  // number of the stall in its segment, from 1
+  std::uint64_t step = 0;    // the latest step that a rank has reached
+  double seconds = 0;        // seconds since the last progress of any rank
+  bool over = false;         // the job makes progress again
+  // The stall may be intended: no rank waits for another, the waiting ranks are in a barrier (as
+  // for a checkpoint), or all ranks wait and the last one has just arrived.
   bool harmless = false;
-  bool busy = false;                 // who keeps the others waiting works, and will come
-  bool awaited = false;              // somebody waits for another
-  std::string sentence;              // who is where, for people
-  std::vector<std::uint32_t> ranks;  // who keeps the others waiting; empty: not known
+  bool busy = false;                 // the awaited rank works and will arrive
+  bool awaited = false;              // some rank waits for another
+  std::string sentence;              // where each rank is, as one sentence for display
+  std::vector<std::uint32_t> ranks;  // ranks that keep the others waiting; empty: unknown
   std::vector<StalledRank> all;      // by rank
 };
 

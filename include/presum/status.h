@@ -11,13 +11,13 @@
 
 namespace presum {
 
-// What kind of thing went wrong; the message says what, where and what to do.
+// The kind of an error. The message says what went wrong, where, and what to do.
 enum class ErrorCode {
-  kInvalidArgument,  // the caller's input is wrong
+  kInvalidArgument,  // the caller's input is invalid
   kNotFound,         // a file, folder or name does not exist
   kCorrupt,          // bytes or a database are damaged
   kIo,               // the operating system refused
-  kUnsupported,      // valid, but made by a newer version or not possible here
+  kUnsupported,      // valid, but written by a newer version or not possible here
 };
 
 struct Error {
@@ -27,8 +27,8 @@ struct Error {
 
 inline Error fail(ErrorCode code, std::string message) { return {code, std::move(message)}; }
 
-// A value, or the error that there is in its place: errors of operation are returned, never thrown.
-// As thread-safe as its T; owns what it holds. The value of a moved-from one is a moved-from value.
+// A value, or the error in its place. Errors of operation are returned, never thrown. As
+// thread-safe as T; owns its content. After a move, the value is a moved-from T.
 template <class T>
 class [[nodiscard]] Result {
   static_assert(!std::is_reference_v<T> && !std::same_as<T, Error>);
@@ -41,7 +41,7 @@ class [[nodiscard]] Result {
 
   explicit operator bool() const noexcept { return state_.index() == 0; }
 
-  // REQUIRES: there is a value.
+  // REQUIRES: it holds a value.
   const T& operator*() const& { return held(*this); }
   T& operator*() & { return held(*this); }
   T&& operator*() && { return std::move(held(*this)); }
@@ -57,13 +57,13 @@ class [[nodiscard]] Result {
     return *this ? *std::move(*this) : static_cast<T>(std::forward<U>(other));
   }
 
-  // Whether there is a value, and equal to this.
+  // Returns whether it holds a value equal to `value`.
   template <class U>
   friend bool operator==(const Result& result, const U& value) {
     return result && *result == value;
   }
 
-  // REQUIRES: there is none.
+  // REQUIRES: it holds an error.
   const Error& error() const {
     const Error* const found = std::get_if<1>(&state_);
     assert(found != nullptr);
@@ -81,7 +81,7 @@ class [[nodiscard]] Result {
   std::variant<T, Error> state_;
 };
 
-// Done, or why not.
+// Success, or an error.
 template <>
 class [[nodiscard]] Result<void> {
  public:
@@ -92,7 +92,7 @@ class [[nodiscard]] Result<void> {
 
   explicit operator bool() const noexcept { return !error_; }
 
-  // REQUIRES: it was not done.
+  // REQUIRES: it holds an error.
   const Error& error() const {
     assert(error_.has_value());
     return *error_;

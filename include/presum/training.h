@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program says of its model, and of a step that ends.
+// What a program reports about its model and about the end of a step.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,25 @@
 
 namespace presum {
 
-// Position of a parameter in the list given to Session::create.
+// Position of a parameter in the list passed to Session::create.
 using ParameterId = std::uint32_t;
 
 struct Parameter {
-  std::string name;            // as the framework calls it; parts that wrappers add are removed
-  std::uint64_t elements = 0;  // of the whole parameter
-  // Its layer. Empty: the path up to and with the first number, such as "model.layers.3", else its
-  // first two parts.
+  std::string name;            // the framework's name; parts that wrappers add are removed
+  std::uint64_t elements = 0;  // of the whole parameter, unsharded
+  // Name of its layer. Empty: the path through its first number, such as "model.layers.3", or its
+  // first two components if there is no number.
   std::string group;
 };
 
 struct StepEnd {
-  std::optional<std::uint64_t> optimizer_step;  // none: the step's number and one
+  std::optional<std::uint64_t> optimizer_step;  // default: the step's number plus 1
   std::uint32_t micro_batches = 1;
   std::uint32_t skipped_parameters = 0;  // gradients that could not be read (sparse)
-  // The factor that a GradScaler put on the gradients; norms are divided by it. REQUIRES: > 0.
+  // The factor that a GradScaler applied to the gradients; norms are divided by it. REQUIRES: > 0.
   double gradient_scale = 1;
 
-  // Those finished at the end of a step.
+  // Optimizer steps finished at the end of a step.
   std::uint64_t optimizer_steps(std::uint64_t step) const {
     return optimizer_step.value_or(step + 1);
   }

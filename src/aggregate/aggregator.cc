@@ -29,14 +29,15 @@
 namespace presum {
 namespace {
 
-// The W x W matrix: every step up to this many workers, else every kMatrixEvery steps.
+// The W x W matrix is computed at every step up to this many ranks; above, at every kMatrixEvery-th
+// step.
 constexpr std::size_t kMatrixWorkers = 256;
 constexpr std::uint64_t kMatrixEvery = 50;
 constexpr std::uint32_t kModulesMax = 1024;
 constexpr std::size_t kAnalysesMax = 4096;  // models times shards
 constexpr Seconds kDetectorsEvery{30.0};
 constexpr std::size_t kProcessesMax = 65'536;
-constexpr std::size_t kProcessBytes = 64;  // of what a hello says of its process
+constexpr std::size_t kProcessBytes = 64;  // limit for each part of a hello's process description
 
 RankProcess process_of(const packet::Hello& hello) {
   RankProcess out{.rank = hello.header.identity.rank, .host = hello.facts.host};
@@ -67,45 +68,46 @@ struct Aggregator::State {
 
   AggregatorOptions options;
   runlog::Writer writer;
-  aggregate::PriorRuns prior;  // by earlier segments
+  aggregate::PriorRuns prior;  // what earlier segments left
   aggregate::ContinuedRun continued;
   aggregate::StepAssembler assembler;
   aggregate::StallWatch stalls;
   aggregate::RankEnds ends;
   std::optional<checks::RankEnd> end_told;
-  std::map<std::uint32_t, RankProcess> processes;    // by rank, that have not ended
-  std::map<std::uint32_t, std::uint32_t> models_of;  // by rank, that have not said goodbye
+  std::map<std::uint32_t, RankProcess> processes;    // by rank; those that have not ended
+  std::map<std::uint32_t, std::uint32_t> models_of;  // by rank; models that have not said goodbye
   std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>
       analyses;  // model_index, dp_group
   using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
   std::set<FindingKey> announced;
   Seconds detectors_saved{0};
-  bool checkpointed = false;  // since then: a run may go on from there
+  // Since `detectors_saved`. A later run may continue from the checkpoint.
+  bool checkpointed = false;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;  // see admit()
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t>
       replicas;                    // by model_index and dp_group
   std::uint32_t widest_group = 0;  // ranks of a data-parallel group
-  std::set<std::uint32_t> ranks;   // that were heard
+  std::set<std::uint32_t> ranks;   // ranks heard so far
   std::set<WorkerKey> departed;
   std::set<WorkerKey> hellos;
   AggregatorCounters counters;
   PacketCounts counts_written;
-  std::string incomplete;    // why the record is not whole
-  bool lost_others = false;  // packets of some workers cannot come any more
+  std::string incomplete;    // why the record is incomplete
+  bool lost_others = false;  // no more packets can arrive from other ranks
   Status health;             // the first error of the run log; nothing is written after it
   bool closed = false;
 
   static WorkerKey key(const Identity& who) { return {who.model_index, who.dp_group, who.replica}; }
 
-  // What the ranks of this job can be.
+  // Returns whether a rank of this job can have this identity.
   bool possible(const Identity& who) const {
     const std::uint32_t world = options.world_size;
     return world == 0 || (who.replicas <= world && who.rank < world && who.dp_group < world);
   }
 
-  // Gives the worker's model its number in the run log. A rank's own says how many models of the
-  // same ranks it attached before, because it may have others that the rest do not know. False: a
-  // bad packet, which would cost memory.
+  // Replaces the model's index by its number in the run log. A rank's own index counts the models
+  // that it attached before on the same ranks, because a rank may have models that the others do
+  // not know. Returns false for a bad packet, which would cost memory.
   bool admit(Identity& who) {
     const bool known = modules.contains({who.model_index, who.replicas});
     if (!possible(who) || (!known && modules.size() >= kModulesMax)) return false;
@@ -161,15 +163,15 @@ struct Aggregator::State {
     return {};
   }
 
-  // Into the run log at once: a launcher ends the other ranks with the first, and with them the one
-  // that records.
+  // Writes to the run log at once: a launcher that sees the first rank end ends the others,
+  // including the recording one.
   Status watch_ends() {
     auto end = ends.first();
     if (end == end_told || analyses.empty()) return {};
     const bool fresh = !end || !end_told || end->words() != end_told->words();
     end_told = std::move(end);
     analyses.begin()->second.tell().ended(end_told);
-    if (!fresh) return {};  // more evidence, of which each rank brings some
+    if (!fresh) return {};  // only more evidence; each rank brings some
     PRESUM_TRY(write_ready(false));
     PRESUM_TRY(write_findings());
     return writer.commit();
@@ -181,7 +183,7 @@ struct Aggregator::State {
     return watch_ends();
   }
 
-  // Of ranks that end in no order, what they said last is all there is.
+  // Ranks that end abnormally say nothing; their last heartbeats are the only evidence.
   Status watch_silent() {
     if (lost_others) return {};
     for (const auto& [rank, place] : stalls.silent(options.clock())) ends.silent(rank, place);
@@ -189,7 +191,7 @@ struct Aggregator::State {
     return watch_ends();
   }
 
-  // Into the run log at once: whoever ends the job may not wait.
+  // Writes to the run log at once, because a launcher may end the job.
   Status watch_stalls() {
     const auto stall = stalls.look(options.clock());
     if (!stall) return {};
@@ -286,7 +288,7 @@ struct Aggregator::State {
     return writer.count(now);
   }
 
-  // No step is committed without what was found by then.
+  // Never commits a step without its findings.
   Status commit_if_due() {
     if (!writer.is_due()) return {};
     PRESUM_TRY(write_findings());
@@ -325,8 +327,8 @@ struct Aggregator::State {
     return status;
   }
 
-  // The last reason is told, as a record that is lost is worse than one that lacks something; the
-  // file keeps the first.
+  // Keeps the last reason for incomplete(), because losing the record is worse than missing a part
+  // of it; the file keeps the first reason.
   void become_incomplete(std::string_view why) {
     const auto step = writer.committed_step();
     incomplete = step ? fmt::format("{} (after step {})", why, *step)
@@ -341,8 +343,8 @@ Aggregator::~Aggregator() = default;
 
 Result<Aggregator> Aggregator::open(AggregatorOptions options) {
   if (!options.clock) options.clock = monotonic_now;
-  auto prior =
-      aggregate::read_prior_runs(options.run);  // of a damaged one nothing; the writer says so
+  // Empty if the run is damaged; the writer reports that.
+  auto prior = aggregate::read_prior_runs(options.run);
   PRESUM_ASSIGN(auto writer, runlog::open_writer(options.run, options.clock));
   return Aggregator(std::make_unique<State>(std::move(options), std::move(writer),
                                             prior ? std::move(*prior) : aggregate::PriorRuns()));
@@ -390,7 +392,8 @@ Status Aggregator::ingest(std::span<const std::byte> bytes) {
     ++state_->counters.foreign;
     return {};
   }
-  const bool beat = std::holds_alternative<packet::Beat>(*message);  // of a process, of no model
+  // belongs to a process, not to a model
+  const bool beat = std::holds_alternative<packet::Beat>(*message);
   if (beat ? !state_->possible(header.identity) : !state_->admit(header.identity)) {
     ++state_->counters.damaged;
     return {};

@@ -25,7 +25,7 @@ using testing::FakeClock;
 using testing::TempFolder;
 using testing::write_file;
 
-// An aggregator with a clock of its own, fed by hand.
+// An aggregator with its own clock, fed by hand.
 class FedAggregator {
  public:
   FedAggregator() : run_(folder_ / "run"), aggregator_(open()) {}
@@ -95,7 +95,7 @@ std::vector<StepRecord> read_steps(const std::filesystem::path& run) {
   return steps.value_or(std::vector<StepRecord>());
 }
 
-// ---- one thread, packets by hand
+// ---- one thread, hand-made packets
 
 TEST(Aggregator, WritesAStepOnceAllItsWorkersAreThere) {
   FedAggregator aggregator;
@@ -162,7 +162,7 @@ TEST(Aggregator, ModelsAreNumberedAmongThoseWithAsManyWorkers) {
   FedAggregator aggregator;
   aggregator.ingest(step_of(0, 0, 3));
   aggregator.ingest(step_of(0, 1, 3));
-  aggregator.ingest(step_of(0, 1, 2));  // a model that worker 2 of the other does not have
+  aggregator.ingest(step_of(0, 1, 2));  // a model that rank 2 of the other does not have
   aggregator.ingest(step_of(0, 2, 3));
   aggregator.ingest(step_of(0, 0, 2));
   aggregator.close();
@@ -208,7 +208,7 @@ TEST(Aggregator, CloseWritesWhatIsStillOpen) {
   EXPECT_EQ(steps[1].step, 3U);
   EXPECT_EQ(steps[1].workers_seen, 1U);
   EXPECT_TRUE(steps[1].missing_replicas.empty()) << "its packet may be on its way";
-  // After that nothing more is taken, and nothing breaks.
+  // After that nothing more is accepted, and nothing breaks.
   aggregator.ingest(step_of(4, 0, 2));
   EXPECT_TRUE(aggregator->tick());
   EXPECT_TRUE(aggregator->close());
@@ -250,7 +250,7 @@ TEST(Aggregator, SaysWhatIsWrongWithItsFolder) {
 
 TEST(Aggregator, AnErrorOfTheRunLogStopsTheWritingForGood) {
   FedAggregator aggregator;
-  {  // Someone removes a table below it.
+  {  // Another program drops a table of the run log.
     auto db =
         runlog::Database::open(aggregator.run() / "presum.db", runlog::Database::Mode::kWrite);
     ASSERT_TRUE(db);
@@ -309,7 +309,7 @@ TEST(Aggregator, ACallerThatFailsLeavesAnIncompleteSegment) {
   EXPECT_EQ(RunLog::open(aggregator.run())->segments()->front().incomplete, "planted failure");
 }
 
-// Where every worker's recording breaks nobody is missing among the others.
+// If every rank's recording breaks, no rank is missing among the others.
 TEST(Aggregator, ARunWhoseWorkersBrokeIsNotConsistent) {
   for (const bool broken : {false, true}) {
     FedAggregator aggregator;
@@ -366,7 +366,7 @@ TEST(Aggregator, StoresHowManyPacketsItCouldNotUse) {
 
 constexpr std::uint32_t kWorkers = 4;
 
-// A step in which nothing is wrong: losses and norms are noise, gradients differ.
+// A healthy step: losses and norms are noise, gradients differ.
 packet::Step healthy(std::uint64_t step, std::uint32_t replica, std::uint32_t model_index = 0) {
   std::mt19937_64 random(step * 1000 + replica * 10 + model_index);
   std::normal_distribution<double> normal;
@@ -398,7 +398,7 @@ void feed(FedAggregator& aggregator, std::uint64_t first, std::uint64_t last,
   }
 }
 
-// Worker 1 of 4 has NaNs in its gradient.
+// Rank 1 of 4 has NaN in its gradient.
 void feed_nan(FedAggregator& aggregator, std::uint64_t step, std::uint32_t model_index = 0) {
   for (std::uint32_t r = 0; r < kWorkers; ++r) {
     const auto s = healthy(step, r, model_index);
@@ -423,7 +423,7 @@ std::vector<Finding> findings_in(const std::filesystem::path& run) {
   return findings.value_or(std::vector<Finding>());
 }
 
-// Two groups of two ranks, whose samplers divide the data among four.
+// Two groups of two ranks, whose samplers divide the data among all four.
 TEST(MonitorFindings, OfGroupsKnowWhetherAModelIsReducedAmongAll) {
   const auto severity = [](bool dense) {
     FedAggregator aggregator;
@@ -625,17 +625,17 @@ TEST(MonitorPreflight, CannotJudgeASingleWorker) {
   expect_preflight(aggregator, 2);
 }
 
-// ---- what lasts beyond a process
+// ---- state that outlives a process
 
-// A recording of a training: where it begins, how far it comes and what it leaves. Parameters are a
-// number; 0: not told.
+// A recording of a training: where it starts, how far it gets and what it leaves. Parameters are
+// one number; 0: not reported.
 struct Training {
   std::uint64_t begins = 0;
   std::uint64_t steps = 0;
   std::uint64_t saved = 0;
-  std::uint64_t saved_at = 0;  // step to come
+  std::uint64_t saved_at = 0;  // next step
   std::uint64_t first = 0;     // hashed before the first step
-  std::uint64_t last = 0;      // hashed after the last
+  std::uint64_t last = 0;      // hashed after the last step
   std::uint32_t workers = kWorkers;
   bool closes = true;
 };
@@ -667,7 +667,7 @@ std::uint64_t detector_steps(const std::filesystem::path& run) {
   return detector.steps();
 }
 
-// What is told of a training that is recorded into the folder.
+// The notices for a training that is recorded into the folder.
 std::vector<std::string> notices_of(const std::filesystem::path& run, const Training& training) {
   FedAggregator aggregator(run);
   auto out = aggregator->take_notices();
@@ -840,7 +840,7 @@ TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
 
 // ---- the project's salt
 
-// The row hash 5 as the run log holds it.
+// The row hash 5 in the run log.
 std::uint64_t sample_in(const std::filesystem::path& run) {
   FedAggregator aggregator(run);
   auto step = step_of(0, 0, 1);

@@ -20,8 +20,8 @@ const FinalStateRecord* state_of(const PriorModel& prior, std::uint32_t replica)
   return found == prior.ended.end() ? nullptr : &*found;
 }
 
-// Whether the parameters before the first step are those with which a segment ended; nothing where
-// they were not hashed: all are at step 0 only.
+// Returns whether the parameters before the first step equal those at the end of a segment; empty
+// if they were not hashed, because only step 0 hashes all of them.
 std::optional<bool> as_it_ended(const PriorModel& prior, const StepRecord& first) {
   std::optional<bool> out;
   if (first.step != 0) return out;
@@ -48,7 +48,8 @@ const PriorPlace* place_at(const PriorModel& prior, std::uint32_t segment, std::
   return found == prior.places.end() ? nullptr : &*found;
 }
 
-// Empty where the detectors are now those of the training that was left there.
+// Returns an empty string once the detectors have the state of that training; otherwise the reason
+// why not.
 std::string restore(const PriorModel& prior, const PriorPlace& at, const StepRecord& first,
                     const std::optional<runlog::SavedDetector>& saved, detect::Detector& detector) {
   if (!saved) return "none were saved";

@@ -17,22 +17,22 @@
 
 namespace presum::aggregate {
 
-// How a model begins in a segment that continues a run, once its first step is there: with
-// parameters that an earlier segment saved, or had when it ended, or with none of these. Only where
-// it goes on from such parameters, `detector` becomes what those of that training were.
+// Determines how a model started in a segment that continues a run, from its first step: with
+// parameters that an earlier segment saved or ended with, or with others. If it continues from such
+// parameters, restores `detector` to the state that the detectors of that training had.
 Continuation continuation_of(const PriorModel& prior, const checks::BeganWith& began,
                              const StepRecord& first,
                              const std::optional<runlog::SavedDetector>& saved,
                              detect::Detector& detector);
 
-// How a segment continues its run, and what of that was told. Not synchronized.
+// How a segment continues its run, and which notices about it were returned. Not synchronized.
 class ContinuedRun {
  public:
-  // `segment`: 1 continues nothing. `steps`: of the run so far; none: not known.
+  // `segment`: segment 1 continues nothing. `steps`: steps of the run so far; empty: unknown.
   ContinuedRun(std::uint32_t segment, std::optional<std::uint64_t> steps);
 
   void add(const Continuation& continuation);
-  // By model.
+  // Sorted by model.
   std::span<const Continuation> continuations() const { return continuations_; }
   // See Aggregator::take_notices.
   std::vector<std::string> take_notices();

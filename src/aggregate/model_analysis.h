@@ -18,32 +18,33 @@
 
 namespace presum::aggregate {
 
-// What is known of one model over its steps: its noise scale, detectors and findings. Not
-// synchronized.
+// The state of one model over its steps: its noise scale, detectors and findings. Not synchronized.
 class ModelAnalysis {
  public:
   explicit ModelAnalysis(const ModelKey& model);
 
-  // The run has earlier segments, and these are theirs; before anything else.
+  // Sets what the run's earlier segments left. Call it before anything else.
   void resumes(PriorModel prior, std::optional<runlog::SavedDetector> saved);
-  // To be told what is no step; its findings may change by it.
+  // Gives access for reports other than steps. These may change the findings.
   checks::Diagnoser& tell();
   void beats() { diagnoser_.beats(); }
   void group(std::size_t ranks) { diagnoser_.group(ranks); }
-  // The step's record; `input` gets the model's noise scale. REQUIRES: ascending steps.
+  // Returns the step's record, and sets the model's noise scale in `input`. REQUIRES: ascending
+  // steps.
   StepRecord measure(metrics::StepInput input);
   void judge(const StepRecord& record);
 
-  // As of the last call of the above: signals are merged once for all that ask.
+  // The findings as of the last call of the functions above. Signals are merged once for all
+  // callers.
   const std::vector<checks::Diagnoser::Numbered>& findings();
   std::vector<CheckRecord> checks() const { return diagnoser_.checks(); }
   const judge::ModelSteps& steps() const { return steps_; }
-  // Something came in since `take_changed` was last called.
+  // Returns whether there was new input since the last call.
   bool take_changed();
 
-  // In a later segment, once the first step was judged.
+  // Set in a later segment, once the first step has been judged.
   const std::optional<Continuation>& continuation() const { return continuation_; }
-  // None where it is not known yet whether the detectors go on from those that were saved.
+  // Empty while it is unknown whether the detectors continue from the saved ones.
   std::optional<std::string> save() const;
 
  private:

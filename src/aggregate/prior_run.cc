@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kStepsBack = 4000;
 constexpr std::size_t kRates = 4;
-constexpr std::size_t kBytes = std::size_t{1} << 26;  // of snapshots, of all models
+constexpr std::size_t kBytes = std::size_t{1} << 26;  // of snapshots, over all models
 
 using Key = std::pair<std::uint32_t, std::uint32_t>;
 
@@ -30,13 +30,13 @@ std::size_t size_of(const SnapshotRecord& snapshot) {
          snapshot.groups.size() * (sizeof(SnapshotGroup) + packet::kLayerSketch * sizeof(float));
 }
 
-// Of what all workers of a model tell at once.
+// The key that all ranks of a model share for one snapshot.
 auto place_of(const SnapshotRecord& snapshot) {
   return std::tuple(snapshot.model.segment, snapshot.step, snapshot.number, snapshot.kind,
                     key_of(snapshot.model));
 }
 
-// Whether the segment itself went on from something.
+// Returns whether the segment itself continued from parameters.
 bool went_on(const checks::PriorRun& prior, std::uint32_t segment) {
   const auto begun = prior.begun.find(segment);
   return begun == prior.begun.end() || !(begun->second == 0);
@@ -56,26 +56,25 @@ void keep_rate(const StepRecord& step, std::vector<double>& rates) {
   if (rates.size() > kRates) rates.erase(rates.begin());
 }
 
-// Of the pass that was under way where something was saved last.
+// Reads the draws of the pass that was in progress at the last save.
 Status read_draws(const RunLog& log, checks::PriorRun& prior) {
   const SnapshotRecord& last = prior.saved.back();
   PRESUM_ASSIGN(auto steps, log.cursor(last.model, last.step - std::min(last.step, kStepsBack)));
   while (true) {
     PRESUM_ASSIGN(const StepRecord* step, steps.next());
     if (step == nullptr || step->step > last.step) break;
-    if (step->step == last.step && pass_of(*step) <= prior.draws.number())
-      break;  // not the next one
+    if (step->step == last.step && pass_of(*step) <= prior.draws.number()) break;  // the next pass
     prior.draws.see(*step);
     if (step->step < last.step) keep_rate(*step, prior.rates);
   }
-  // Its first pass may have been begun by the segment before.
+  // The segment before may have started its first pass.
   if (prior.draws.is_first() && last.model.segment > 1 && went_on(prior, last.model.segment)) {
     prior.draws.forget();
   }
   return {};
 }
 
-// Adds the snapshots, the last ones if not all.
+// Adds the snapshots; if they are too many, the latest ones.
 Status read_snapshots(const RunLog& log, PriorRuns& out) {
   PRESUM_ASSIGN(auto snapshots, log.snapshots());
   std::ranges::stable_sort(snapshots, std::greater(), place_of);
@@ -102,7 +101,7 @@ Status read_snapshots(const RunLog& log, PriorRuns& out) {
   return {};
 }
 
-// The last words of the model's last segment that has any.
+// The final states of each model, from its last segment that has any.
 Status read_ends(const RunLog& log, PriorRuns& out) {
   PRESUM_ASSIGN(auto states, log.final_states());
   for (FinalStateRecord& state : states) {
@@ -115,7 +114,7 @@ Status read_ends(const RunLog& log, PriorRuns& out) {
 
 using Continuations = std::map<ModelKey, Continuation>;
 
-// How many steps of its training, and of its detectors, are before a step of a model.
+// Counts the steps of the training, and of its detectors, before a step of a model.
 Status add_place(const RunLog& log, const StepKey& at, const Continuations& continuations,
                  PriorModel& model) {
   const auto same = [&](const PriorPlace& place) {

@@ -14,21 +14,21 @@
 
 namespace presum::aggregate {
 
-// Before a step of an earlier segment, from where a later one may go on.
+// The point before a step of an earlier segment, from which a later segment may continue.
 struct PriorPlace {
   std::uint32_t segment = 0;
   std::uint64_t step = 0;
-  std::uint64_t steps = 0;    // recorded ones of its training, up to there
-  std::uint64_t watched = 0;  // of these, since its detectors began
+  std::uint64_t steps = 0;    // recorded steps of the training up to this point
+  std::uint64_t watched = 0;  // how many of these the detectors have seen
 };
 
-// What the segments that are in a run's folder left of one model.
+// What the earlier segments of a run left for one model.
 struct PriorModel {
   checks::PriorRun prior;
-  std::vector<FinalStateRecord> ended;  // of the last segment whose workers told them
-  std::uint64_t end = 0;                // the step after the last of that one
-  std::vector<PriorPlace> places;       // of `prior.saved`, and of `end`
-  // By segment: in which one the detectors began that it went on with.
+  std::vector<FinalStateRecord> ended;  // of the last segment whose ranks reported them
+  std::uint64_t end = 0;                // last step of that segment + 1
+  std::vector<PriorPlace> places;       // for each entry of `prior.saved`, and for `end`
+  // By segment: the segment in which the detectors that it continued with started.
   std::map<std::uint32_t, std::uint32_t> lines;
 
   std::uint32_t line_of(std::uint32_t segment) const {
@@ -39,13 +39,12 @@ struct PriorModel {
 
 struct PriorRuns {
   std::map<std::pair<std::uint32_t, std::uint32_t>, PriorModel> models;  // model_index, dp_group
-  std::optional<std::uint64_t> steps;  // judge::training_steps; none: not known
+  std::optional<std::uint64_t> steps;  // judge::training_steps; empty: unknown
 };
 
-// What the segments that are in a run's folder left, for the one that is about to begin. Empty
-// where there is no run. Keeps what was saved last, at most 64 MiB of it and whole snapshots only;
-// reads the last 4,000 steps.
-// Errors: those of RunLog.
+// Reads what the earlier segments of a run left for the next one. Empty if there is no run. Keeps
+// the latest snapshots, whole ones only, up to 64 MiB; reads the last 4,000 steps. Errors: those of
+// RunLog.
 Result<PriorRuns> read_prior_runs(const std::filesystem::path& run);
 
 }  // namespace presum::aggregate

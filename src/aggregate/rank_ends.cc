@@ -16,8 +16,9 @@ namespace presum::aggregate {
 namespace {
 
 constexpr std::size_t kRanksEndedMax = 65'536;
-constexpr std::uint64_t kStepsAfter = 2;  // in which others miss a rank that has left
-constexpr std::size_t kOthersTold = 4;    // of the others
+// steps for which others may continue after a rank has left
+constexpr std::uint64_t kStepsAfter = 2;
+constexpr std::size_t kOthersTold = 4;  // maximum number of other ranks to name
 constexpr std::size_t kTextBytes = 300;
 
 bool has_any(std::string_view text, std::span<const std::string_view> words) {
@@ -25,7 +26,7 @@ bool has_any(std::string_view text, std::span<const std::string_view> words) {
       words, [&](std::string_view word) { return text.find(word) != std::string_view::npos; });
 }
 
-// What torch raises where the other side of a collective is gone, or does not come.
+// What torch raises if the other side of a collective is gone, or never arrives.
 bool is_of_exchange(std::string_view why) {
   constexpr std::array<std::string_view, 13> kWords = {"Connection closed by peer",
                                                        "Connection reset by peer",
@@ -71,7 +72,7 @@ std::string signal_name(int signal) {
   return known == kNames.end() ? fmt::format("signal {}", signal) : std::string(known->second);
 }
 
-// Without numbers, which are those of one rank: addresses, ports, sizes.
+// Removes the numbers, because they differ between ranks: addresses, ports, sizes.
 std::string without_digits(std::string_view text) {
   std::string out(text);
   std::erase_if(out, [](char c) { return c >= '0' && c <= '9'; });
@@ -155,7 +156,7 @@ RankEnds::Group RankEnds::of(How how) const {
   return out;
 }
 
-// Ranks that ended as this one did.
+// The ranks that ended in the same way.
 RankEnds::Group RankEnds::alike(std::uint32_t first) const {
   const Rank& model = ranks_.at(first);
   Group out;
@@ -176,7 +177,7 @@ std::uint64_t RankEnds::steps_behind(const Group& group) const {
   return latest - last;
 }
 
-// A collective has failed, so that whoever is not there is missed.
+// Returns whether a collective has failed, so that an absent rank is missed.
 bool RankEnds::some_suffer() const {
   return std::ranges::any_of(ranks_, [](const auto& entry) {
     const Rank& rank = entry.second;
@@ -184,7 +185,7 @@ bool RankEnds::some_suffer() const {
   });
 }
 
-// Of those that ended in this way the first, and those that ended as it did.
+// The first rank that ended in one of these ways, and the ranks that ended in the same way.
 RankEnds::Group RankEnds::first_of(std::initializer_list<How> ways) const {
   const Rank* first = nullptr;
   std::uint32_t number_of_first = 0;

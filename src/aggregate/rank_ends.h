@@ -13,46 +13,50 @@
 
 namespace presum::aggregate {
 
-// How the ranks of a job end, and which of them ended first and took the others with them. Not
+// How the ranks of a job end, and which rank ended first and caused the others to end. Not
 // synchronized.
 class RankEnds {
  public:
   // A model of the rank is recorded from now on.
   void hello(std::uint32_t rank);
   void step(std::uint32_t rank, std::uint64_t step);
-  // It has said goodbye of its last model. `why`: the exception that ends its program; may be
-  // empty.
+  // The rank has said goodbye for its last model. `why`: the exception that ends its program; may
+  // be empty.
   void left(std::uint32_t rank, const std::string& why);
   // `missed`: another rank is within a step, or waits.
   void process_ended(std::uint32_t rank, const ProcessEnd& end, bool missed);
-  // Nothing has come from it lately. `last_place`: the program's line when it was last heard.
+  // The rank has not been heard from recently. `last_place`: the line of the program at its last
+  // heartbeat.
   void silent(std::uint32_t rank, const std::string& last_place);
   // The recording ends.
   void close();
 
-  // What is known now; none where every rank that ended left the training in order.
+  // Returns the end that caused the others, as known now; empty if every rank that ended left the
+  // training normally.
   std::optional<checks::RankEnd> first() const;
 
  private:
   enum class How : std::uint8_t {
     kRuns,
-    kLeft,       // in order
-    kStopped,    // by a signal or an exception that somebody outside sends
-    kException,  // of its own
-    kExchange,   // by an exception of a collective: another rank was gone
+    kLeft,       // normally
+    kStopped,    // by a signal or an exception sent from outside
+    kException,  // by an exception of its own
+    kExchange,   // by an exception of a collective, because another rank was gone
     kKilled,     // by a signal, or with an exit code
-    kAborted,    // by SIGABRT, as the watchdog of a backend does where another rank is gone
-    kVanished,   // nobody knows how
+    kAborted,    // by SIGABRT, like the watchdog of a backend if another rank is gone
+    kVanished,   // the way is unknown
     kSilent,
   };
   struct Rank {
     How how = How::kRuns;
     std::string text;   // "was killed by SIGKILL"
-    std::string place;  // where it was when it was last heard; may be empty
+    std::string place;  // its last known place; may be empty
     std::uint64_t order = 0;
-    bool missed = false;  // others were within a step
-    bool late = false;    // after it had left in order: an interpreter's shutdown, or an exit code
-    std::optional<std::uint64_t> step;  // the last
+    bool missed = false;  // other ranks were within a step
+    // The end came after the rank had left normally: from the interpreter's shutdown, or as an exit
+    // code.
+    bool late = false;
+    std::optional<std::uint64_t> step;  // the last one
   };
   using Group = std::vector<std::uint32_t>;
   void end(Rank& rank, How how, std::string text);

@@ -80,7 +80,7 @@ TEST(RankEnds, HowAProcessEndsAfterItHasLeftCountsWhereOthersFailForIt) {
     RankEnds ends = job(2);
     ends.left(1, "");
     ends.process_ended(1, end, false);
-    EXPECT_FALSE(ends.first());  // sys.exit(main()), or an interpreter that crashes as it ends
+    EXPECT_FALSE(ends.first());  // sys.exit(main()), or an interpreter that crashes during shutdown
     ends.left(0, kGone);
     EXPECT_EQ(ends.first()->ranks, (checks::Ranks{1}));
     EXPECT_EQ(ends.first()->severity, Severity::kCritical);

@@ -12,10 +12,10 @@
 namespace presum::aggregate {
 namespace {
 
-constexpr std::size_t kPlacesMax = 64;  // different ones that are compared
+constexpr std::size_t kPlacesMax = 64;  // maximum number of distinct places to compare
 constexpr std::string_view kLeftOut = "...";
 
-// "step() of train.py:88" of "/a/train.py:88 step": hosts have their files elsewhere.
+// Returns "step() of train.py:88" for "/a/train.py:88 step": file locations differ between hosts.
 std::string text_of(std::string_view frame) {
   const std::size_t space = frame.rfind(' ');
   if (space == std::string_view::npos) return std::string(frame);
@@ -51,7 +51,7 @@ class PlacedStack {
     return site_at_ && other.site_at_ && place_->site == other.place_->site &&
            frames_ != other.frames_ && (told || (place_->asleep && other.place_->asleep));
   }
-  // Outer frames that both have.
+  // Number of outer frames that both have.
   std::size_t shared_with(const PlacedStack& other) const {
     const std::size_t most = std::min(frames_.size(), other.frames_.size());
     std::size_t n = 0;
@@ -82,7 +82,8 @@ class PlacedStack {
   const ThreadPlace* place_;
   std::vector<std::string> frames_;
   std::optional<std::size_t> site_at_;
-  std::optional<std::size_t> parting_;  // the depth of the frame at which it parts from another
+  // the depth of the frame at which it diverges from another stack
+  std::optional<std::size_t> parting_;
 };
 
 template <class Visit>

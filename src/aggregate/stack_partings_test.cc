@@ -12,7 +12,7 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-// A stack from its frames, outermost first.
+// Makes a stack from its frames, outermost first.
 std::string stack(std::initializer_list<const char*> frames) {
   std::string out;
   for (const char* frame : frames) out.insert(0, "\n").insert(0, frame);
@@ -89,7 +89,7 @@ TEST(StackPartings, AFunctionThatHasANameOfItsOwnIsPreferred) {
       {{"", kSite, stack({kMain, kStep, "m.py:1773 _call_impl", "m.py:9 forward"}), true},
        {"", kSite, stack({kMain, kStep, "t.py:5 backward"}), true}});
   EXPECT_EQ(said, (Texts{kSite + ", in forward() of m.py:9", kSite + ", in backward() of t.py:5"}));
-  // Not where both come to the same.
+  // Not if both arrive at the same line.
   const Texts again =
       sites_apart({{"", kSite, stack({kMain, kStep, "m.py:1 _a", "m.py:9 forward"}), true},
                    {"", kSite, stack({kMain, kStep, "m.py:2 _b", "m.py:9 forward"}), true}});

@@ -21,20 +21,21 @@ constexpr std::size_t kRanksMax = 65'536;
 constexpr std::size_t kLayersMax = 65'536;
 constexpr double kPeriodsSilent = 5;
 constexpr double kSilentAtLeast = 1;  // seconds
-constexpr double kTimesLongest = 2;   // of the longest time without an event that ended well
-constexpr double kPatience = 10;      // of the limit, for what may well be meant
-constexpr double kTogether = 0.5;     // of the limit: a collective ends sooner once all are there
-constexpr double kBusy = 0.2;         // of a processor
+constexpr double kTimesLongest = 2;   // times the longest time without an event that ended well
+constexpr double kPatience = 10;      // times the limit, for stalls that may be intended
+// times the limit: a collective ends sooner once all ranks are there
+constexpr double kTogether = 0.5;
+constexpr double kBusy = 0.2;  // share of a processor
 
 enum class Doing : std::uint8_t { kGone, kLeft, kWaits, kElsewhere };
 
-// Of one that does not answer the collective is where it was seen last.
+// The collective of a rank that does not respond is only its last known one.
 bool waits(const Heartbeat& beat) {
   return beat.waiting || (!beat.lock_held && !beat.collective.empty());
 }
 
-// It waits on purpose, for somebody who saves or evaluates: in a barrier, an exchange of objects as
-// distributed checkpoints do, or at the end.
+// Returns whether the rank waits on purpose while another rank saves or evaluates: in a barrier, in
+// an exchange of objects as distributed checkpoints do, or at the end.
 bool lets_others_work(const Heartbeat& beat) {
   constexpr std::array<std::string_view, 5> kPatient = {
       "barrier", "gather_object", "broadcast_object_list", "scatter_object_list",
@@ -49,7 +50,7 @@ Doing doing_of(const StalledRank& rank) {
   return waits(rank.last) ? Doing::kWaits : Doing::kElsewhere;
 }
 
-// Where it waits: what differs between ranks that will never meet.
+// Where it waits. Ranks that wait at different places never meet.
 auto waiting_place(const StalledRank& rank) {
   const Heartbeat& b = rank.last;
   const bool reduces = b.collective.empty();
@@ -91,12 +92,12 @@ std::string where_of(const StalledRank& r, const std::string& site) {
   return out;
 }
 
-// Where the system does not tell of processor time, the thread's state decides.
+// If the system does not report processor time, the thread's state decides.
 bool runs(const Heartbeat& b) {
   return std::isnan(b.processor) ? b.thread == 'R' || b.thread == '?' : b.processor >= kBusy;
 }
 
-// Whose phrases name no site, or one that was only seen last, stand apart from nobody.
+// Ranks whose phrase has no site, or only a last known one, get no stack to compare.
 ThreadPlace place_of_thread(const StalledRank& r) {
   const Heartbeat& b = r.last;
   const Doing doing = doing_of(r);
@@ -105,7 +106,7 @@ ThreadPlace place_of_thread(const StalledRank& r) {
   ThreadPlace out{.doing = fmt::format("{} {}", static_cast<int>(doing), b.collective),
                   .site = b.site,
                   .asleep = !runs(b)};
-  // Within a collective ranks come and go: those that meet may stand at different lines of it.
+  // Inside a collective, ranks that meet may be at different lines, so its frames are removed.
   if (named && !b.lock_held) out.stack = without_call(b.stack, b.collective, b.site);
   return out;
 }
@@ -126,7 +127,7 @@ std::vector<std::uint32_t> numbers_of(const Some& some) {
   return out;
 }
 
-// "rank 3 waits in ..." for one, "ranks 0-2 wait in ..." for several that are at one place.
+// "rank 3 waits in ..." for one, "ranks 0-2 wait in ..." for several at the same place.
 std::string clause(const Some& some, bool capital) {
   const auto ranks = checks::rank_ranges(numbers_of(some));
   std::string where = some.front()->where;
@@ -141,7 +142,7 @@ std::string clause(const Some& some, bool capital) {
   return fmt::format("{}{} {} {}", capital ? 'R' : 'r', one ? "ank" : "anks", ranks, where);
 }
 
-// Those of which something is equal together, the largest first.
+// Groups the ranks by equal `of`, largest group first.
 template <class Of>
 std::vector<Some> grouped(const Some& some, Of of) {
   std::vector<Some> out;
@@ -182,12 +183,13 @@ Doings doings_of(const Stall& stall) {
   return out;
 }
 
-// For so long each that waits has done so at one place: who has just come keeps nobody waiting.
+// How long all waiting ranks have been at their places: a rank that has just arrived keeps no rank
+// waiting.
 double waiting_together(const Some& waiting) {
   return (*std::ranges::min_element(waiting, {}, &StalledRank::there))->there;
 }
 
-// All wait, and for one thing: nobody that was heard is missing.
+// All ranks wait for the same thing, and no rank that was heard is missing.
 void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::uint32_t>& unheard,
                      double limit) {
   const bool others_may_compile = stall.step == 0 && stall.seconds < kPatience * limit;
@@ -204,7 +206,8 @@ void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::u
                                unheard.size() == 1 ? "has" : "have", clauses(waiting, false));
 }
 
-// All wait. Where it is not for the same, the smaller groups keep the larger one waiting.
+// All ranks wait. If they wait for different things, the smaller groups keep the largest one
+// waiting.
 void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uint32_t>& unheard,
                    double limit) {
   const auto groups = grouped(waiting, waiting_place);
@@ -219,7 +222,8 @@ void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uin
   stall.sentence = clauses(others, true) + " while " + clauses(groups.front(), false);
 }
 
-// Nobody waits; or the others let somebody work; or something is compiled.
+// No rank waits, or the others wait on purpose while a rank works, or the first step is being
+// compiled.
 bool may_be_meant(const Stall& stall, const Doings& doings, double limit) {
   const Some& waiting = doings.at(Doing::kWaits);
   const bool alone = waiting.empty();
@@ -302,7 +306,7 @@ double StallWatch::limit() const {
   return out;
 }
 
-// Before its first event nothing is known of a rank's training.
+// Before its first event, nothing is known about a rank's training.
 bool StallWatch::stands(const Rank& rank) const {
   return !rank.left && rank.last.events > 0 && rank.last.still >= limit();
 }
@@ -331,7 +335,7 @@ bool StallWatch::in_step(Seconds now) const {
   });
 }
 
-// Of ranks that wait for nobody some may be idle while the others train.
+// Some ranks may be idle while the others train, if they wait for no rank.
 bool StallWatch::anybody_stands(Seconds now) const {
   bool in_vain = false;
   bool any = false;
@@ -405,7 +409,7 @@ bool StallWatch::by_exceptions() const {
 
 std::optional<Stall> StallWatch::look(Seconds now) {
   if (open_ && (goes_on() || all_left())) {
-    const bool over = goes_on() || !by_exceptions();  // else it ended where it stood
+    const bool over = goes_on() || !by_exceptions();  // if false, the job ended during the stall
     Stall ended = *std::exchange(open_, std::nullopt);
     ended.over = over;
     ended.seconds += (now - looked_).count();
@@ -420,7 +424,7 @@ std::optional<Stall> StallWatch::look(Seconds now) {
     looked_ = now;
     if (!graver && !longer) return std::nullopt;
     stall.number = open_->number;
-    if (longer && !graver) {  // as it was, for twice as long
+    if (longer && !graver) {  // the same stall, twice as long
       told_seconds_ = stall.seconds;
       return open_;
     }

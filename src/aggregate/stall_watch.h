@@ -15,38 +15,39 @@
 
 namespace presum::aggregate {
 
-// Sees by heartbeats when a job stands still, and says who is where. Time comes in as an argument.
-// Not synchronized. Ranks that send no heartbeats are left out.
+// Detects from heartbeats when a job is stalled, and describes where each rank is. Time is an
+// argument. Not synchronized. Ignores ranks that send no heartbeats.
 class StallWatch {
  public:
-  // `world_size`: ranks of the job; 0: not known.
+  // `world_size`: number of ranks in the job; 0: unknown.
   explicit StallWatch(std::uint32_t world_size = 0) : world_size_(world_size) {}
 
   // A model of the rank is recorded from now on.
   void hello(std::uint32_t rank, const std::vector<GroupName>& groups);
   void beat(std::uint32_t rank, Heartbeat beat, Seconds now);
-  // A packet of the rank has come.
+  // A packet from the rank has arrived.
   void heard(std::uint32_t rank, Seconds now);
-  // It has said goodbye of a model; `why` may say how the program ended.
+  // The rank has said goodbye for a model; `why` may say how the program ended.
   void left(std::uint32_t rank, const std::string& why);
-  // Ranks that sent heartbeats once, and have not lately, with the program's line of the last one.
+  // Returns the ranks that have sent heartbeats, but not recently, each with the program's line in
+  // its last heartbeat.
   std::vector<std::pair<std::uint32_t, std::string>> silent(Seconds now) const;
 
-  // Whether a rank that has just told where it stands is within a step, or waits for others.
+  // Returns whether a rank with a heartbeat from just now is within a step or waits for others.
   bool in_step(Seconds now) const;
 
-  // A stall that has begun, has become graver, lasts twice as long as when it was told, or is over;
-  // else none. To be asked a few times a second.
+  // Returns a stall that has started, has become more severe, has doubled in length since it was
+  // last returned, or is over; otherwise nothing. Call it a few times a second.
   std::optional<Stall> look(Seconds now);
-  // The one under way.
+  // The current stall.
   const std::optional<Stall>& now() const { return open_; }
 
  private:
   struct Rank {
     Heartbeat last;
     Seconds heard{0};
-    Seconds beaten{0};  // when it last told where it stands
-    Seconds came{0};    // when it first told of this place
+    Seconds beaten{0};  // time of the last heartbeat
+    Seconds came{0};    // time of the first heartbeat from this place
     bool left = false;
     std::string why;
   };
@@ -66,9 +67,10 @@ class StallWatch {
   std::map<std::uint32_t, Rank> ranks_;
   std::map<std::uint64_t, std::string> layers_;
   std::optional<Stall> open_;
-  Seconds looked_{0};                              // when it was last seen to stand still
-  double told_seconds_ = 0;                        // for which it had when it was last told
-  std::map<std::uint32_t, std::uint64_t> events_;  // of those that stood still when it began
+  Seconds looked_{0};        // when the job was last seen stalled
+  double told_seconds_ = 0;  // length of the stall when it was last returned
+  // Event counts of the ranks that were stalled when it started.
+  std::map<std::uint32_t, std::uint64_t> events_;
 };
 
 }  // namespace presum::aggregate

@@ -10,7 +10,7 @@
 namespace presum::aggregate {
 namespace {
 
-// Four ranks that train, until a test stops some of them.
+// Four ranks that train until a test stops some of them.
 struct Job {
   StallWatch watch;
   double now = 0;
@@ -19,7 +19,7 @@ struct Job {
   std::vector<bool> moves = std::vector<bool>(4, true);
   std::vector<Stall> told;
 
-  // It has trained for so long.
+  // The job has trained for this long.
   explicit Job(double seconds) {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       ranks[i].host = "node" + std::to_string(i);
@@ -43,7 +43,7 @@ struct Job {
       if (auto stall = watch.look(Seconds(now))) told.push_back(*stall);
     }
   }
-  // The only one that was told of once so long has passed.
+  // The only stall reported in this time.
   Stall one_stall(double seconds) {
     run(seconds);
     EXPECT_EQ(told.size(), 1U);
@@ -71,7 +71,7 @@ TEST(StallWatch, ARankElsewhereKeepsTheOthersWaiting) {
   Job job(100);
   job.all_reduce({0, 1, 3}, 1204);
   job.ranks[2].site = "evaluate() of train.py:88";
-  const Stall s = job.one_stall(100);  // rank 2 goes on evaluating
+  const Stall s = job.one_stall(100);  // rank 2 keeps evaluating
   EXPECT_EQ(s.sentence,
             "Rank 2 is in evaluate() of train.py:88 while ranks 0-1,3 wait in the all-reduce of "
             "step 1204");
@@ -134,7 +134,7 @@ TEST(StallWatch, RanksInDifferentCollectivesNeverMeet) {
   EXPECT_EQ(s.ranks, (std::vector<std::uint32_t>{3}));
 }
 
-// Both sides in one line of the program: that alone tells nobody apart.
+// Both sides are in one line of the program, which alone does not distinguish them.
 TEST(StallWatch, SidesThatShareTheirOuterFramesAreToldByWhereTheyPart) {
   Job job(100);
   job.stop({0, 1, 2, 3});
@@ -153,7 +153,7 @@ TEST(StallWatch, SidesThatShareTheirOuterFramesAreToldByWhereTheyPart) {
             "of a.py:5");
 }
 
-// In one function of the program, which waits for a message: who called it is what differs.
+// All are in one function of the program, which waits for a message; they differ in its caller.
 TEST(StallWatch, RanksInOneCollectiveThatTwoFunctionsCalledNeverMeet) {
   Job job(100);
   job.stop({0, 1, 2, 3});
@@ -188,8 +188,8 @@ TEST(StallWatch, ACallThatHoldsTheLockIsNamed) {
   job.all_reduce({0, 2, 3}, 7);
   job.stop({1});
   job.ranks[1].lock_held = true;
-  job.ranks[1].site = job.ranks[1].stack = "";  // it does not answer: the last ones stand
-  job.ranks[1].collective = "broadcast";        // as does this
+  job.ranks[1].site = job.ranks[1].stack = "";  // it does not respond: its last known place counts
+  job.ranks[1].collective = "broadcast";        // so is this
   const Stall s = job.one_stall(80);
   EXPECT_NE(s.sentence.find(
                 "Rank 1 is in a call that holds the interpreter's lock, last seen in load() of "),
@@ -212,7 +212,7 @@ TEST(StallWatch, ABackwardPassThatStandsStillNamesTheLayer) {
       << s.sentence;
 }
 
-// A checkpoint of rank 0, which the others await in a barrier.
+// A checkpoint of rank 0, for which the others wait in a barrier.
 TEST(StallWatch, ACheckpointBehindABarrierIsHarmless) {
   Job job(100);
   job.stop({0, 1, 2, 3});
@@ -221,12 +221,13 @@ TEST(StallWatch, ACheckpointBehindABarrierIsHarmless) {
   job.run(90);
   ASSERT_EQ(job.told.size(), 1U);
   EXPECT_TRUE(job.told.front().harmless);
-  job.run(600);  // that is no checkpoint
+  job.run(600);  // too long for a checkpoint
   ASSERT_EQ(job.told.size(), 2U);
   EXPECT_FALSE(job.told.back().harmless);
 }
 
-// The last to come is seen in the barrier before it lets go: that is no stall.
+// The last rank to arrive is seen in the barrier before the barrier releases the ranks: not a
+// stall.
 TEST(StallWatch, WhoHasJustComeToABarrierKeepsNobodyWaiting) {
   Job job(100);
   job.stop({0, 1, 2, 3});
@@ -245,7 +246,7 @@ TEST(StallWatch, WhoHasJustComeToABarrierKeepsNobodyWaiting) {
   job.run(4);
   ASSERT_EQ(job.told.size(), 1U);
   EXPECT_TRUE(job.told.front().harmless);
-  job.run(100);  // it lets nobody go
+  job.run(100);  // it releases no rank
   ASSERT_EQ(job.told.size(), 2U);
   EXPECT_FALSE(job.told.back().harmless);
   EXPECT_TRUE(job.told.back().sentence.starts_with(
@@ -327,7 +328,7 @@ TEST(StallWatch, ARankThatWorksWhileOthersWaitIsBusy) {
   job.all_reduce({1, 2, 3}, 9);
   job.stop({0});
   job.ranks[0].processor = std::numeric_limits<double>::quiet_NaN();
-  job.ranks[0].thread = 'R';  // where the system does not tell of processor time
+  job.ranks[0].thread = 'R';  // if the system does not report processor time
   const Stall s = job.one_stall(80);
   EXPECT_TRUE(s.busy);
   EXPECT_TRUE(s.awaited);
@@ -392,7 +393,8 @@ TEST(StallWatch, OneProcessAloneIsLeftInPeace) {
   for (const Stall& s : job.told) EXPECT_TRUE(s.harmless);
 }
 
-// Whatever ranks do, each stall is told twice at most: when it begins or becomes grave, and its
+// Each stall is reported at most twice, whatever the ranks do: when it starts or becomes severe,
+// and when it ends.
 // end.
 TEST(StallWatch, DoesNotFlap) {
   Job job(100);

@@ -149,7 +149,7 @@ StepAssembler::Assembled StepAssembler::take_first(Stream& stream, Why why) {
   return out;
 }
 
-// Workers may have left out steps that were not reduced.
+// Ranks may have left out steps that were not reduced.
 void StepAssembler::number(Stream& stream, std::vector<packet::Step>& workers) {
   std::uint64_t number = stream.last_number ? *stream.last_number + 1 : 0;
   for (const packet::Step& step : workers) {

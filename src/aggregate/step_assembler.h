@@ -14,44 +14,47 @@
 
 namespace presum::aggregate {
 
-// Sorts the steps of all workers into whole steps, in order for each model. Pure bookkeeping: time
-// comes in as an argument. Not synchronized.
+// Assembles the steps of all ranks into whole steps, in order for each model. Pure bookkeeping:
+// time is an argument. Not synchronized.
 //
-// Steps come out with numbers of their own, ascending: those of the workers, which count
-// reductions, and one more for each step that was not reduced (docs/step.md).
+// The assembled steps have ascending numbers: the ranks' count of reductions, plus one for each
+// step without a reduction (docs/step.md).
 //
-// A worker's step is given up, and the worker recorded as missing, when 64 later steps wait and
-// 30 s have passed: at 7 ms a step the first alone are half a second, in which a starved thread may
-// well not run, and a rank that writes a checkpoint may be silent for longer than the second alone.
-// Of a worker that has been silent for 30 s by then no later step waits until it is heard again.
+// The assembler gives up on a rank's step, and records the rank as missing, once 64 later steps
+// wait and 30 s have passed. Both conditions are needed: at 7 ms per step, 64 steps take half a
+// second, for which a starved thread may not run; and a rank that writes a checkpoint may be silent
+// for more than 30 s. If the rank has been silent for 30 s by then, no later step waits for it
+// until it is heard again.
 class StepAssembler {
  public:
   static constexpr std::size_t kLaterSteps = 64;
   static constexpr Seconds kPatience{30};
-  // What waits may take as much memory. Beyond that the oldest steps are given up, without saying
-  // that anyone is missing but who left.
+  // Memory limit for waiting steps. Beyond it the oldest steps are given up; only ranks that have
+  // left are recorded as missing.
   static constexpr std::size_t kBytesMax = std::size_t{256} << 20;
 
-  // No worker is this many steps ahead of what is known of its model.
+  // Steps this far ahead of a model's known steps are implausible.
   static constexpr std::uint64_t kStepsAheadMax = 1 << 20;
 
   explicit StepAssembler(std::size_t bytes_max = kBytesMax) : bytes_max_(bytes_max) {}
 
   enum class Taken { kNew, kDuplicate, kLate, kImplausible };
   Taken add(packet::Step&& step, Seconds now);
-  // The worker has sent something.
+  // The rank has sent something.
   void heard(const Identity& worker, Seconds now);
-  // The worker will send no further step: nobody waits for it any more.
+  // The rank will send no more steps; steps stop waiting for it.
   void departed(const Identity& worker);
 
   struct Assembled {
     std::uint32_t workers_expected = 0;
-    std::uint32_t left_out = 0;          // of those, who went on without this step; see StepRecord
+    // Of the expected ranks, those that continued without this step; see StepRecord.
+    std::uint32_t left_out = 0;
     std::vector<std::uint32_t> missing;  // replicas, ascending; see StepRecord
     std::vector<packet::Step> workers;   // by replica
   };
-  // The next step that is complete or has waited long enough; with `flush`, any step: of those that
-  // it lacks nothing is said then, but of who left, was given up before, or never came in 30 s.
+  // Returns the next step that is complete or has waited long enough; with `flush`, any step. With
+  // `flush`, an absent rank is recorded as missing only if it has left, was given up before, or
+  // never sent anything in 30 s.
   std::optional<Assembled> next(Seconds now, bool flush);
 
  private:
@@ -62,10 +65,10 @@ class StepAssembler {
     std::size_t bytes = 0;
     std::map<std::uint32_t, packet::Step> workers;
   };
-  // Of one worker: its steps that are open, each with its count of unreduced steps before it.
+  // The open steps of one rank, each with its count of unreduced steps before it.
   struct Worker {
     std::map<Key, std::uint64_t> open;
-    std::uint64_t unreduced = 0;  // after the last of its steps that is closed
+    std::uint64_t unreduced = 0;  // count after its last closed step
   };
   struct Stream {
     explicit Stream(Seconds now) : began(now) {}
@@ -74,18 +77,19 @@ class StepAssembler {
     std::optional<Key> last_closed;
     std::optional<std::uint64_t> last_number;
     std::map<std::uint32_t, Seconds> last_heard;
-    std::uint64_t unreduced = 0;              // the most that a worker has had
-    std::map<std::uint32_t, Worker> workers;  // with open steps, or once heard
-    std::size_t with_open = 0;                // workers that have open steps
-    std::set<std::uint32_t> not_awaited;      // those that left, and those that are silent
+    std::uint64_t unreduced = 0;              // the largest count of a rank
+    std::map<std::uint32_t, Worker> workers;  // with open steps, or heard before
+    std::size_t with_open = 0;                // number of ranks with open steps
+    std::set<std::uint32_t> not_awaited;      // ranks that have left, and silent ones
     std::set<std::uint32_t> left;
   };
   using Streams =
       std::map<std::pair<std::uint32_t, std::uint32_t>, Stream>;  // model_index and dp_group
 
   Stream& stream_of(const Identity& worker, Seconds now);
-  // Whether a worker has left out the stream's first step, which was not reduced: a later one of
-  // it has come, with no unreduced step in between. Else its packet may be late, or lost.
+  // Returns whether a rank has left out the stream's first step, which was not reduced: a later
+  // step of the rank has arrived, with no unreduced step in between. If not, the packet may be late
+  // or lost.
   static bool left_out(const Stream& stream, const Worker& worker);
   static bool is_ahead(const Stream& stream, const Worker& worker);
   static void close(Stream& stream, const packet::Step& step, const Key& key);
@@ -93,7 +97,8 @@ class StepAssembler {
   static std::uint64_t newest(const Stream& stream);
   static bool complete(const Stream& stream);
   static bool ready(const Stream& stream, Seconds now);
-  // Of those that the stream's first step lacks, who has been silent for long, or ever since.
+  // Which of the ranks that the stream's first step lacks: those silent for long, or those never
+  // heard.
   enum class Who { kSilent, kNeverHeard };
   static void stop_awaiting(Stream& stream, Seconds now, Who who);
   Streams::iterator oldest();

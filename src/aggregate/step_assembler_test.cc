@@ -22,7 +22,7 @@ packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t re
   return s;
 }
 
-// The numbers of all steps that come out now.
+// The numbers of all steps that are ready now.
 Numbers closed(StepAssembler& assembler, double now = 0, bool flush = false) {
   Numbers out;
   while (const auto step = assembler.next(Seconds(now), flush)) {
@@ -265,7 +265,7 @@ TEST(StepAssembler, AWorkerThatLeavesOutAStepIsAlignedByTheNextReduction) {
   EXPECT_EQ(workers, (Numbers{2, 1, 2, 2, 2, 1, 2, 2}));
 }
 
-// A worker that is known to have gone on is not awaited, and the world stays as large as it is.
+// A rank known to have continued is not awaited, and the number of expected ranks stays the same.
 TEST(StepAssembler, WhoLeftOutAStepIsCountedAndStillExpected) {
   StepAssembler assembler;
   assembler.add(unreduced(0, 0, 0, 0), Seconds(0));
@@ -287,7 +287,7 @@ TEST(StepAssembler, AStepOfAWorkerThatComesOutOfOrderIsAwaited) {
   EXPECT_EQ(assembler.next(Seconds(0), false)->workers.size(), 2U);
 }
 
-// Its packet was lost: that it is not there says nothing of the worker, which goes on.
+// The packet was lost. Its absence says nothing about the rank, which continues.
 TEST(StepAssembler, NobodyThatGoesOnIsMissingFromAStepThatWasNotReduced) {
   StepAssembler assembler;
   assembler.add(unreduced(0, 0, 0, 0), Seconds(0));

@@ -84,7 +84,7 @@ TEST(Nearer, TellsMeansFromSumsAndZerosFromNeither) {
   EXPECT_EQ(tell(values).to_sum, 3000U);
   for (double& x : values) x /= 4;
   EXPECT_EQ(tell(values).to_mean, 3000U);
-  values.front() = 1e30;  // one element decides nothing
+  values.front() = 1e30;  // one element alone is not decisive
   EXPECT_EQ(tell(values).to_mean, 2999U);
   const std::vector<float> zeros(10);
   const std::vector<const void*> leaves(2, zeros.data());

@@ -8,9 +8,9 @@
 namespace presum::audit {
 namespace {
 
-constexpr double kUsual = 4;  // times the usual error is never usual
+constexpr double kUsual = 4;  // more than this many times the usual error is not usual
 
-// An infinity in the place of a value that is about as large as the dtype holds.
+// Returns whether an infinity replaces a value about as large as the largest of the dtype.
 bool overflows(double result, double exact, Dtype dtype) {
   const double limit = dtype == Dtype::kF16 ? 65504 : std::numeric_limits<float>::max();
   return std::isinf(result) && dtype != Dtype::kF64 && std::abs(exact) > 0.99 * limit;
@@ -72,11 +72,11 @@ std::span<const Dtype> formats_of(Dtype dtype) {
   return {};
 }
 
-// Of W - 1 additions in any order, of casting the values and dividing the cast ones where the
-// format is narrower than theirs: ((1 + u)^n - 1) sum |x|. A value may underflow when it is cast
-// and again when it is divided, so dividing afterwards makes none of that smaller. Usual: sums of
-// random signs have partial sums about as large as the values together, sums of like signs as large
-// as the whole, and the errors of rounding them add up at random.
+// The error of W - 1 additions in any order, of casting the values, and of dividing the cast values
+// if the format is narrower than theirs: ((1 + u)^n - 1) sum |x|. A value may underflow when it is
+// cast and again when it is divided, so dividing afterwards reduces none of that. Usual errors:
+// rounding errors add up randomly. With random signs, partial sums are about as large as the values
+// together; with equal signs, as large as the whole sum.
 Bounds::Bounds(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, double slack, int divided)
     : dtype_(dtype),
       divisor_(divisor),
@@ -99,11 +99,11 @@ Bounds::Bounds(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, double
 
 Bounds Bounds::of_any_division(std::uint32_t workers, Dtype dtype, std::uint32_t divisor) {
   if (std::has_single_bit(divisor)) return {workers, dtype, divisor, 1};
-  // The sum is rounded, and so are its quotient and the inverse; or each value and the inverse.
+  // The sum, its quotient and the inverse are rounded; or each value and the inverse.
   return {workers, dtype, divisor, 4, 2};
 }
 
-// What has underflowed in a narrower format is a value of it.
+// A result that underflowed in a narrower format is a value of that format.
 template <class Real>
 double Bounds::rounding(const Limit& limit, double size, Real result) const {
   if (limit.wire != dtype_ && !is_value_of(limit.wire, result)) {
@@ -116,7 +116,7 @@ template <class Real>
 void Bounds::count(const ResultElement<Real>& element, std::span<std::uint64_t> counts) const {
   const double exact = (element.high + element.low) / divisor_;
   if (!std::isfinite(exact)) {
-    // A NaN or an infinity that went in must come out.
+    // A NaN or infinity in the input must appear in the result.
     const bool lost = std::isfinite(element.result) && !element.finite;
     for (auto& count : counts) count += lost;
     return;

@@ -6,20 +6,20 @@
 namespace presum::audit {
 namespace {
 
-// Of the elements that rounding in the hypothesis's format explains at all.
+// Share of the elements that rounding in the hypothesis's format can explain.
 constexpr double kIdentified = 0.999;
-constexpr double kMostAtLeast = 0.5;    // of all elements that tell something
-constexpr double kByChance = 0.1;       // of damaged elements: those that rounding could explain
-constexpr double kNearByChance = 0.25;  // likewise, in 8 bits of many workers' values
+constexpr double kMostAtLeast = 0.5;    // of all telling elements
+constexpr double kByChance = 0.1;       // of damaged elements: share that rounding could explain
+constexpr double kNearByChance = 0.25;  // the same for 8 bits and the values of many ranks
 constexpr double kFits = 0.001;
 constexpr std::uint64_t kTellingLeast = 24;
-// Elements by which an order must be ahead to be named: a wrong one gives about half of those that
-// depend on it.
+// Number of elements by which an order must lead to be named: a wrong order reproduces about half
+// of the elements that depend on it.
 constexpr std::uint64_t kOrderLeast = 12;
-constexpr int kFewBits = 16;  // a sum of so many significant bits is often hit by chance
+constexpr int kFewBits = 16;  // a sum with this many significant bits is often reproduced by chance
 
-// The narrowest format that a scheme rounds to. A sum in fp32 of values that were cast to 16 bits
-// has lost what the cast took.
+// The narrowest format to which a scheme rounds. A sum in fp32 of values that were cast to 16 bits
+// has the precision of the cast.
 Accumulation format_of(const Hypothesis& h, Dtype dtype) {
   const bool cast = significand_bits(h.scheme.wire) < significand_bits(dtype);
   return accumulation_of(cast ? h.scheme.wire : h.scheme.accumulation);
@@ -27,7 +27,7 @@ Accumulation format_of(const Hypothesis& h, Dtype dtype) {
 
 using Tied = std::vector<Hypothesis>;
 
-// Of the hypotheses that reproduce as much as the best, the narrowest and the widest format.
+// The narrowest and the widest format among the hypotheses that reproduce as much as the best.
 std::pair<Accumulation, Accumulation> formats(const Tied& tied, Dtype dtype) {
   auto narrow = format_of(tied.front(), dtype);
   auto wide = narrow;
@@ -43,7 +43,7 @@ bool has(const Tied& tied, SumOrder order) {
   return std::ranges::any_of(tied, [&](const Hypothesis& h) { return h.order == order; });
 }
 
-// Whether every order that has no rotations gives the same.
+// Returns whether every order without rotations gives the same result.
 bool order_is_open(const Tied& tied, std::uint32_t workers) {
   return workers <= 2 || (has(tied, SumOrder::kSequential) && has(tied, SumOrder::kTree) &&
                           has(tied, SumOrder::kHalving));
@@ -65,7 +65,7 @@ bool is_unrelated(const Evidence& e) {
   return e.telling >= kTellingLeast && 2 * e.sample.far > e.telling;
 }
 
-// The worker whose own values the result has where they tell something.
+// Returns the rank whose own values equal the telling elements of the result.
 std::optional<std::uint32_t> copied_from(const Evidence& e) {
   const std::uint64_t untelling = e.examined - e.telling;
   const auto most = std::ranges::max_element(e.own);
@@ -76,8 +76,8 @@ std::optional<std::uint32_t> copied_from(const Evidence& e) {
   return static_cast<std::uint32_t>(most - e.own.begin());
 }
 
-// The widest format that explains nearly all of what any format explains. What is damaged is near
-// the sum by chance at times, and says nothing of formats.
+// Returns the widest format that explains nearly all that any format explains. Damaged elements are
+// sometimes near the sum by chance, and give no evidence about formats.
 Accumulation by_bounds(const Evidence& e) {
   if (e.telling < kTellingLeast || 2 * e.sample.far > e.telling) return Accumulation::kUnknown;
   const auto far = static_cast<double>(e.sample.far);
@@ -88,9 +88,9 @@ Accumulation by_bounds(const Evidence& e) {
   return Accumulation::kUnknown;
 }
 
-// Elements that are further off than rounding explains are no sums, and speak against no order.
-// Where sums are hit by chance, only what no format explains is no sum: else a wide format forgave
-// itself what the hops of a narrow one did.
+// Elements further off than rounding explains are not sums, and are no evidence against an order.
+// With few bits, where sums are reproduced by chance, only elements that no format explains are
+// excluded; otherwise a wide format would excuse the roundings of a narrow one.
 bool identifies(const Hypothesis& h, const Evidence& e, Dtype dtype) {
   const bool by_chance = significand_bits(h.scheme.wire) <= kFewBits;
   const std::uint64_t off =
@@ -105,14 +105,16 @@ bool identifies(const Hypothesis& h, const Evidence& e, Dtype dtype) {
          reproduced >= kMostAtLeast * static_cast<double>(e.telling);
 }
 
-// Those that were tried on all come first: the share of a dropped one is of other elements.
+// Hypotheses that were tried on all elements come first: the share of a dropped one refers to other
+// elements.
 void sort_best_first(std::vector<Hypothesis>& hypotheses) {
   std::ranges::stable_sort(hypotheses, [](const Hypothesis& a, const Hypothesis& b) {
     return a.examined != b.examined ? a.examined > b.examined : a.reproduced > b.reproduced;
   });
 }
 
-// Elements beyond the format's bound. What the hypothesis gives bit for bit is never wrong.
+// Elements beyond the bound of the format. Elements that the hypothesis reproduces bit for bit are
+// never wrong.
 std::uint64_t wrong_of(const Hypothesis& h, Accumulation format, const Evidence& e) {
   const std::uint64_t beyond = beyond_of(e.all.beyond, format);
   return h.examined == e.elements ? std::min(beyond, e.elements - h.reproduced) : beyond;

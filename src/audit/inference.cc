@@ -28,14 +28,15 @@ std::vector<Scheme> schemes_of(Dtype dtype) {
   return {{dtype, kF32}, {dtype, dtype}};
 }
 
-// Dividing by a power of two and multiplying by its inverse are one.
+// Dividing by a power of two equals multiplying by its inverse.
 std::vector<Division> divisions_after(std::uint32_t divisor) {
   if (divisor == 1) return {Division::kNone};
   if (std::has_single_bit(divisor)) return {Division::kAfterDivide};
   return {Division::kAfterDivide, Division::kAfterMultiply};
 }
 
-// The exact sum is rounded once, in whatever order it was added.
+// Returns whether SumOrder::kExact is possible: an exact sum is rounded only once, regardless of
+// its order.
 bool is_wide(Scheme scheme) {
   return scheme.accumulation == Dtype::kF32 || scheme.accumulation == Dtype::kF64;
 }
@@ -71,7 +72,7 @@ Inference<Real>::Inference(std::uint32_t workers, Dtype dtype, std::uint32_t div
   plan();
 }
 
-// In the order of preference among hypotheses that reproduce as much.
+// In the order of preference among hypotheses that reproduce equally many elements.
 template <class Real>
 void Inference<Real>::plan() {
   using enum SumOrder;
@@ -193,7 +194,7 @@ void Inference<Real>::try_ring(Scheme scheme, const Dividing& dividing, SumOrder
   }
 }
 
-// Workers in turn are tried to the end in each format, since they show which elements tell nothing.
+// Never drops sequential order, in any format, because it shows which elements are not telling.
 template <class Real>
 void Inference<Real>::drop_losers() {
   std::uint64_t best = 0;
@@ -210,7 +211,7 @@ void Inference<Real>::check_bounds(const Rows<Real>& rows, std::span<const Real>
   std::size_t division = 0;
   bounds_.add(rows, divisor_, 1, result, division++);
   if (std::has_single_bit(divisor_)) return;
-  // The sum is rounded, and so are its quotient and the inverse.
+  // The sum, its quotient and the inverse are rounded.
   bounds_.add(rows, divisor_, 4, result, division++);
   for (const Division before : {Division::kBeforeMultiply, Division::kBeforeDivide}) {
     sum_.prepare(rows, dtype_, before);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which arithmetic gave a result: docs/audit.md, "How format and order are inferred".
+// Finds the arithmetic that gave a result: docs/audit.md, "How format and order are inferred".
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace presum::audit {
 
-// One arithmetic, and how many elements of the result it gives bit for bit.
+// One arithmetic, and the number of elements of the result that it reproduces bit for bit.
 struct Hypothesis {
   Scheme scheme;
   Division division = Division::kNone;
@@ -28,20 +28,21 @@ struct Hypothesis {
 struct Piece {
   std::uint64_t first = 0;
   std::uint64_t end = 0;
-  std::uint32_t start = 0;  // the worker with whom its sum begins
+  std::uint32_t start = 0;  // the rank with whose value the sum starts
 };
 
 struct Inferred {
   Accumulation accumulation = Accumulation::kUnknown;
   SumOrder order = SumOrder::kUnknown;
   Division division = Division::kUnknown;
-  std::uint64_t wrong = 0;  // elements that no rounding in `accumulation` explains;
-                            // in any format, where the order is unknown
-  // Where most elements are wrong, the result is no sum or mean of these values: format, order and
-  // division are unknown then.
+  // Elements that rounding in `accumulation` does not explain; if the order is unknown, elements
+  // that rounding in no format explains.
+  std::uint64_t wrong = 0;
+  // Set if most elements are wrong. The result is then no sum or mean of these values, and format,
+  // order and division are unknown.
   bool unrelated = false;
-  std::optional<std::uint32_t>
-      copy_of;                         // the worker whose own values the result has; unrelated too
+  // The rank whose own values the result contains; `unrelated` is set too.
+  std::optional<std::uint32_t> copy_of;
   std::vector<Hypothesis> hypotheses;  // best first
   std::vector<Piece> pieces;           // of the order that was found, if it is a ring; at most 256
   Beyond beyond;
@@ -49,35 +50,37 @@ struct Inferred {
 
 struct Evidence {
   std::uint64_t elements = 0;
-  std::uint64_t examined = 0;      // elements that hypotheses were tried on
-  std::uint64_t telling = 0;       // of those: what not every hypothesis gives; zeros tell nothing
-  Excess all;                      // of all elements
-  Excess sample;                   // of those that hypotheses were tried on
-  std::vector<std::uint64_t> own;  // of the examined: equal to a worker's own value, by worker
+  std::uint64_t examined = 0;  // elements on which hypotheses were tried
+  // Of those, the elements that some hypothesis does not reproduce; zeros are never telling.
+  std::uint64_t telling = 0;
+  Excess all;     // over all elements
+  Excess sample;  // over the examined elements
+  // Examined elements that equal a rank's own value, by rank.
+  std::vector<std::uint64_t> own;
 };
 
-// What follows from the counts. `hypotheses` in the order of preference among equals, not empty,
-// each with its share of what was examined unless it was dropped. From 1 to 23 telling elements:
-// format and order are unknown.
+// Draws the conclusion from the counts. `hypotheses` must not be empty; they are in the order of
+// preference among equals, each with its share of the examined elements unless it was dropped. With
+// 1 to 23 telling elements, format and order are unknown.
 Inferred conclude(std::vector<Hypothesis> hypotheses, const Evidence& evidence,
                   std::uint32_t workers, Dtype dtype);
 
-// Follows which rotation of a ring explains an element and its neighbors, since the places where
-// the pieces of a ring meet are not known. A piece counts from kInformative elements on which the
-// rotations differ: shorter ones come about by chance.
+// Follows which rotation of a ring explains an element and its neighbors, because the boundaries
+// between the pieces of a ring are unknown. A piece counts once it has kInformative elements on
+// which the rotations differ; shorter pieces occur by chance.
 class RingTrack {
  public:
   static constexpr std::uint64_t kInformative = 24;
   static constexpr std::size_t kPiecesMax = 256;
 
-  // The mask of an element that every rotation gives.
+  // The mask of an element that every rotation reproduces.
   static std::uint64_t all_of(std::uint32_t workers) {
     return workers >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << workers) - 1;
   }
   explicit RingTrack(std::uint32_t workers = 1);
-  // Bit s of a mask: the rotation that begins with worker s gives this element.
+  // Bit s of a mask: the rotation that starts with rank s reproduces this element.
   void add(std::span<const std::uint64_t> masks);
-  // Elements that were not looked at. A piece may begin or end among them.
+  // Skips elements that were not examined. A piece may start or end among them.
   void skip(std::uint64_t elements) { position_ += elements; }
   std::uint64_t reproduced() const;
   std::vector<Piece> pieces() const;
@@ -91,14 +94,14 @@ class RingTrack {
   std::uint64_t alive_;
   std::uint64_t position_ = 0;
   std::uint64_t first_ = 0;        // of the open run
-  std::uint64_t informative_ = 0;  // elements of the open run
+  std::uint64_t informative_ = 0;  // in the open run
   std::uint64_t reproduced_ = 0;   // without the open run
   std::vector<Piece> pieces_;
 };
 
-// The elements that hypotheses are tried on: all of at most 65,536, else 256 runs that are spread
-// evenly, since the order in a ring depends on the place. A run has 256 elements, and fewer down to
-// 64 from 9 workers on, since a ring is tried from every worker.
+// The elements on which hypotheses are tried: all of them up to 65,536; above, 256 evenly spaced
+// runs, because the order in a ring depends on the position. A run has 256 elements. From 9 ranks
+// on it has fewer, down to 64, because a ring is tried from every rank.
 class Sample {
  public:
   Sample(std::uint64_t elements, std::size_t workers);
@@ -106,7 +109,8 @@ class Sample {
     std::uint64_t first = 0;
     std::uint64_t end = 0;
   };
-  // The first run that ends behind a position; empty, at `elements`, behind the last one.
+  // Returns the first run that ends after a position; after the last run, an empty run at
+  // `elements`.
   Run from(std::uint64_t position) const;
 
  private:
@@ -114,17 +118,17 @@ class Sample {
   std::uint64_t run_;
 };
 
-// Tries hypotheses on elements of a result. Rings are tried up to 64 workers. A hypothesis that
-// gives 1,024 elements fewer than the best is not tried further. Not thread-safe. Memory does not
-// depend on the number of elements.
+// Tries hypotheses on elements of a result. Tries rings for up to 64 ranks. Drops a hypothesis that
+// reproduces 1,024 elements fewer than the best one. Not thread-safe. Memory does not depend on the
+// number of elements.
 template <class Real>
 class Inference {
  public:
-  // `divisor` as for reduce::exact: 1 where the result is a sum.
+  // `divisor` as for reduce::exact: 1 if the result is a sum.
   Inference(std::uint32_t workers, Dtype dtype, std::uint32_t divisor);
-  // The elements from `first` on. REQUIRES: at most kBlock, behind those of earlier calls.
+  // Adds the elements from `first` on. REQUIRES: at most kBlock, after those of earlier calls.
   void add(std::uint64_t first, const Rows<Real>& rows, std::span<const Real> result);
-  // `all`: of all `elements`, where these were a sample.
+  // `all`: over all `elements`, of which the added ones are a sample.
   Inferred inferred(std::uint64_t elements, const Excess& all) const;
 
  private:
@@ -134,10 +138,10 @@ class Inference {
     bool active = true;
     RingTrack track{};
   };
-  // What is done to values before they are added, and what may become of their sum.
+  // The division of values before the addition, and the possible divisions of their sum.
   struct Dividing {
     Division before = Division::kNone;
-    std::vector<Division> after;  // what the whole is called
+    std::vector<Division> after;  // names of the whole division
   };
 
   void plan();
@@ -157,8 +161,8 @@ class Inference {
   std::uint64_t position_ = 0;
   std::uint64_t examined_ = 0;
   std::uint64_t telling_ = 0;
-  std::vector<std::uint8_t> given_by_all_;  // of the block, by element
-  std::vector<std::uint64_t> own_;          // by worker
+  std::vector<std::uint8_t> given_by_all_;  // in the current block, by element
+  std::vector<std::uint64_t> own_;          // by rank
   std::vector<Scheme> schemes_;
   std::vector<Dividing> dividings_;
   std::vector<Trial> trials_;

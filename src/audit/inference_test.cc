@@ -18,7 +18,7 @@ Turn turn_from(std::uint32_t workers, std::uint32_t start, int direction) {
   return turn;
 }
 
-// Values by worker, then by element.
+// Values by rank, then by element.
 std::vector<std::vector<double>> values_of(const Buffers& buffers, double scale = 1,
                                            double shift = 0) {
   std::vector<std::vector<double>> values(buffers.workers());
@@ -37,7 +37,7 @@ Inferred inferred_of(const Buffers& buffers, const std::vector<double>& result,
   return compare(leaves, buffers.dtype(), buffers.count(), divisor, packed.data())->inferred;
 }
 
-// The pieces of a ring of 8 over 20,000 elements, cut where no one would guess.
+// The pieces of a ring of 8 over 20,000 elements, with irregular boundaries.
 std::uint32_t piece_start(std::size_t element) {
   return static_cast<std::uint32_t>(element / 2711);
 }
@@ -83,7 +83,7 @@ TEST_P(InferenceFormats, WorkersInTurnAreFound) {
 }
 
 TEST_P(InferenceFormats, AnUnknownOrderStillTellsTheFormat) {
-  // Another order for every element: no model of ours.
+  // Another order for every element, which no hypothesis has.
   const auto result =
       summed(buffers, GetParam().format, [](std::size_t i) { return arrival(8, 1000 + i); });
   const Inferred found = inferred_of(buffers, result);
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(All, InferenceFormats,
                                          Case{Dtype::kBF16, Dtype::kBF16, Accumulation::kBF16},
                                          Case{Dtype::kF16, Dtype::kF16, Accumulation::kF16}));
 
-// W and how the mean is made: 3 is no power of two.
+// W and the division of the mean: 3 is not a power of two.
 TEST(Inference, TheWayOfTheMeanIsFound) {
   const Buffers buffers(3, Dtype::kF32, 5000);
   const auto turn = [](std::size_t) { return Turn{0, 1, 2}; };
@@ -134,7 +134,7 @@ TEST(Inference, TheExactMeanIsCalledExact) {
   const Buffers buffers(8, Dtype::kF32, 5000);
   std::vector<double> result;
   for (std::size_t i = 0; i < buffers.count(); ++i) {
-    long double sum = 0;  // 64 bits hold eight floats of like size
+    long double sum = 0;  // 64 bits hold eight floats of similar size
     for (std::size_t w = 0; w < 8; ++w) sum += buffers.at(w, i);
     result.push_back(static_cast<float>(sum / 8));
   }
@@ -176,7 +176,7 @@ TEST(Inference, NumbersOfAnotherOriginAreNoSumInAnyFormat) {
       for (const std::uint32_t divisor : {1U, workers}) {
         for (const double scale : {1.0, 1e-8}) {
           const Buffers unit(workers, Dtype::kF64, 6000);
-          if (dtype == Dtype::kF16 && scale != 1) continue;  // all of it underflows
+          if (dtype == Dtype::kF16 && scale != 1) continue;  // every value underflows
           const Buffers buffers(dtype, values_of(unit, scale));
           const Buffers other(1, Dtype::kF64, 6000, Distribution::kGaussian, 99);
           const Inferred found = inferred_of(buffers, values_of(other, scale).front(), divisor);
@@ -202,7 +202,7 @@ TEST(Inference, AResultOfNaNsOrZerosIsNoSum) {
 }
 
 TEST(Inference, AWorkersOwnValuesAreNamed) {
-  // The workers agree to within the bounds of bf16: only the bits tell.
+  // The ranks agree within the bounds of bf16; only the bits distinguish the formats.
   const Buffers noise(4, Dtype::kF64, 5000);
   const auto values = values_of(noise, 1, 1);
   const Buffers buffers(Dtype::kF32, values);
@@ -213,7 +213,7 @@ TEST(Inference, AWorkersOwnValuesAreNamed) {
   EXPECT_GT(found.wrong, 4900U);
 }
 
-// What is damaged is near the sum by chance, and must not vote for few bits.
+// Damaged elements are near the sum by chance, and must not count as evidence for few bits.
 TEST(Inference, DamageDoesNotInventANarrowFormat) {
   for (const std::uint32_t workers : {8U, 64U}) {
     const Buffers buffers(workers, Dtype::kF32, 20'000);
@@ -227,7 +227,7 @@ TEST(Inference, DamageDoesNotInventANarrowFormat) {
   }
 }
 
-// Values of `workers` in memory, of which only `kept` are not zero, spread evenly.
+// Values of `workers` ranks in memory, of which only `kept`, evenly spaced, are nonzero.
 Buffers sparse(std::uint32_t workers, Dtype dtype, std::size_t count, std::size_t kept) {
   const Buffers dense(workers, dtype, kept);
   std::vector<std::vector<double>> values(workers, std::vector<double>(count));
@@ -284,7 +284,7 @@ TEST(Inference, AFewDamagedElementsOfAFp32SumAreWrongAndItsFormatStays) {
   EXPECT_EQ(found.wrong, 200U);
 }
 
-// Values of `dtype`, cast to fp16 and divided there, and added in orders of no model.
+// Values of `dtype`, cast to fp16, divided there, and added in orders that no hypothesis has.
 std::uint64_t wrong_where_fp16_underflows(std::uint32_t workers, Dtype dtype, double scale) {
   const Buffers unit(workers, Dtype::kF64, 5000);
   const Buffers buffers(dtype, values_of(unit, scale));
@@ -351,7 +351,7 @@ TEST(Inference, OfALongResultASampleIsTriedAndEveryElementJudged) {
   const Buffers buffers(3, Dtype::kF32, 400'000);
   auto result = summed(buffers, Dtype::kF32,
                        [](std::size_t i) { return turn_from(3, i < 330'000 ? 0 : 1, 1); });
-  result[1000] += 1;  // of no run that is tried
+  result[1000] += 1;  // outside the sampled runs
   const Inferred found = inferred_of(buffers, result);
   EXPECT_EQ(found.order, SumOrder::kRing);
   EXPECT_EQ(found.accumulation, Accumulation::kF32);

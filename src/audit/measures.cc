@@ -69,7 +69,7 @@ void Exact<Real>::rounded(const Rows<Real>& rows, std::span<const std::uint32_t>
     pack(rows[worker], dtype_, leaf);
     leaves.push_back(leaf);
   }
-  // What the constructor requires leaves no reason to fail.
+  // Cannot fail, because the constructor's requirements hold.
   static_cast<void>(reduce::exact(leaves, dtype_, rows.count, divisor_, sum_.data()));
   unpack(sum_.data(), 0, dtype_, out.first(rows.count));
 }

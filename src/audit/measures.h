@@ -14,7 +14,8 @@
 
 namespace presum::audit {
 
-// Sums of rows, element by element, as unevaluated pairs of doubles, and of their absolute values.
+// Sums of rows, element by element, as unevaluated pairs of doubles; and the sums of their absolute
+// values.
 struct Sums {
   template <class Real>
   void of(const Rows<Real>& rows);
@@ -30,14 +31,14 @@ struct Truth {
   Sums sums;                  // not divided
 };
 
-// Computes truths of rows of one dtype. Not thread-safe.
+// Computes the truth for rows of one dtype. Not thread-safe.
 template <class Real>
 class Exact {
  public:
-  // REQUIRES: 1 to reduce::kLeavesMax workers, a divisor from 1 to reduce::kDivisorMax.
+  // REQUIRES: 1 to reduce::kLeavesMax ranks, a divisor from 1 to reduce::kDivisorMax.
   Exact(std::size_t workers, Dtype dtype, std::uint32_t divisor);
   void rounded(const Rows<Real>& rows, std::span<Real> out);
-  // The same of rows in another order; as `rounded` if nothing depends on the order.
+  // The same for rows in another order; equals `rounded` if nothing depends on the order.
   void rounded(const Rows<Real>& rows, std::span<const std::uint32_t> order, std::span<Real> out);
   const Truth<Real>& truth(const Rows<Real>& rows);
 
@@ -50,17 +51,19 @@ class Exact {
   Truth<Real> truth_;
 };
 
-// The error of a value: value - (high + low) / divisor, nearly exact. NaN for what is not finite.
+// The error of a value: value - (high + low) / divisor, nearly exact. NaN if an operand is not
+// finite.
 double error_of(double value, double high, double low, double divisor);
 
-// Percentiles of distances in units in the last place: exact to 4,096, above that the upper end of
-// a power of two.
+// Percentiles of distances in units in the last place: exact up to 4,096; above, the upper end of a
+// power-of-two range.
 class UlpHistogram {
  public:
   void add(std::uint64_t ulps, std::uint64_t times = 1);
   std::uint64_t count() const { return count_; }
   std::uint64_t largest() const { return largest_; }
-  // The smallest distance that at least this share of the elements does not exceed; 0 for none.
+  // Returns the smallest distance that at least this share of the elements does not exceed; 0 if
+  // there are no elements.
   std::uint64_t percentile(double share) const;
   UlpPercentiles percentiles() const {
     return {percentile(0.5), percentile(0.9), percentile(0.99), largest_};
@@ -74,12 +77,12 @@ class UlpHistogram {
   std::uint64_t largest_ = 0;
 };
 
-// A sum of squares at a scale of its own, a power of two, so that none overflows or is lost.
+// A sum of squares scaled by a power of two, so that no square overflows or underflows.
 class Squares {
  public:
   void add(double x);            // REQUIRES: finite
   void add_sum(double squares);  // REQUIRES: finite, not negative
-  // The root of a / b. NaN for 0 / 0, infinite for x / 0.
+  // Returns the square root of a / b. NaN for 0 / 0, infinite for x / 0.
   static double root_of_ratio(const Squares& a, const Squares& b);
 
  private:
@@ -88,15 +91,15 @@ class Squares {
   int shift_ = 0;
 };
 
-// Sums over blocks. Elements of which the exact value, the result or the error is not finite (in
-// fp64 partial sums overflow) count in `elements`, `differing` and `nonfinite` only.
+// Measures summed over blocks. Elements whose exact value, result or error is not finite count only
+// in `elements`, `differing` and `nonfinite` (in fp64, partial sums can overflow).
 class Measures {
  public:
   template <class Real>
   void add(std::span<const Real> result, const Truth<Real>& truth, Dtype dtype, double divisor);
 
-  // The same, already added up: few[k] elements at a distance of k, and those at `distances`, which
-  // are not 0; sums over elements.
+  // Adds totals: few[k] elements at a distance of k, the elements with the given nonzero
+  // `distances`, and sums over elements.
   void add_distances(std::span<const std::uint64_t> few, std::span<const std::uint32_t> distances);
   void add_sums(double squared_errors, double squared_exact, double ratios, double largest_ratio);
 
@@ -104,10 +107,10 @@ class Measures {
   std::uint64_t differing = 0;  // from the correctly rounded value
   std::uint64_t nonfinite = 0;
   UlpHistogram ulps;
-  double error_max = 0;  // of |error| / sum of |x|; 0 where that sum is 0
+  double error_max = 0;  // largest |error| / sum of |x|; 0 if that sum is 0
 
-  double relative_l2() const;  // NaN where the exact result is zero throughout
-  double error_mean() const;   // of |error| / sum of |x|; NaN for no element
+  double relative_l2() const;  // NaN if the exact result is zero everywhere
+  double error_mean() const;   // mean |error| / sum of |x|; NaN without elements
 
  private:
   Squares squared_errors_;
@@ -115,7 +118,7 @@ class Measures {
   double error_sum_ = 0;
 };
 
-// Elements in which two blocks differ as numbers.
+// Number of elements in which two blocks differ as numbers.
 template <class Real>
 std::uint64_t differing(std::span<const Real> a, std::span<const Real> b);
 

@@ -39,7 +39,7 @@ TEST(Measures, AreZeroForTheExactSum) {
 }
 
 TEST(Measures, SeeALostBitUnderCancellation) {
-  // 1 + 2^-60 - 1: what is left is all error.
+  // 1 + 2^-60 - 1: the result is all error.
   const auto m = measured({{1}, {0x1p-60}, {-1}}, {0});
   EXPECT_EQ(m.differing, 1U);
   EXPECT_EQ(m.relative_l2(), 1);
@@ -67,7 +67,7 @@ TEST(Measures, CountWhatIsNotFiniteAndLeaveItOutOfMeans) {
   const auto m = measured({{kNaN, 1, kInf, 1}, {1, 1, 1, 1}}, {kNaN, kInf, kInf, 2});
   EXPECT_EQ(m.elements, 4U);
   EXPECT_EQ(m.nonfinite, 3U);
-  EXPECT_EQ(m.differing, 1U);  // the infinity that the workers did not have
+  EXPECT_EQ(m.differing, 1U);  // the infinity, which no rank had
   EXPECT_EQ(m.relative_l2(), 0);
 }
 

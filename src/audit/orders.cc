@@ -49,7 +49,7 @@ Order tree(std::uint32_t workers) {
 
 Order halving(std::uint32_t workers) {
   Order order;
-  // Workers beyond the largest power of two join the others first.
+  // Ranks beyond the largest power of two join the others first.
   std::uint32_t active = workers;
   for (std::uint32_t distance = std::bit_floor(workers); distance > 0; distance /= 2) {
     fold(order, active, distance, 1);
@@ -63,7 +63,7 @@ std::vector<std::uint32_t> arrival(std::uint32_t workers, std::uint64_t seed) {
   std::iota(turn.begin(), turn.end(), 0U);
   for (std::uint32_t i = workers; i > 1; --i) {
     const std::uint64_t draw = splitmix64(splitmix64(seed) + i);
-    std::swap(turn[i - 1], turn[draw % i]);  // i is far below 2^64: no bias that could be seen
+    std::swap(turn[i - 1], turn[draw % i]);  // i is far below 2^64: the bias is negligible
   }
   return turn;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Orders in which an all-reduce adds the workers' values, as lists of additions.
+// Orders in which an all-reduce adds the values of the ranks, as lists of additions.
 #pragma once
 
 #include <cstddef>
@@ -17,22 +17,22 @@ struct Addition {
   std::uint32_t from = 0;
 };
 
-// The sum is in row `root` after all additions. One worker: no addition.
+// The sum is in row `root` after all additions. One rank: no addition.
 struct Order {
   std::uint32_t root = 0;
   std::vector<Addition> additions;
 };
 
-// REQUIRES: at least one worker, `start` below `workers`; a permutation of the workers.
+// REQUIRES: at least one rank, `start` below `workers`; a permutation of the ranks.
 Order in_turn(std::span<const std::uint32_t> permutation);
 Order ring(std::uint32_t workers, std::uint32_t start);       // start, start + 1, ...
 Order ring_down(std::uint32_t workers, std::uint32_t start);  // start, start - 1, ...
 Order tree(std::uint32_t workers);
 Order halving(std::uint32_t workers);
-// A permutation of the workers: each of them is as likely as the others, fixed by the seed.
+// Returns a permutation of the ranks, uniformly distributed and determined by the seed.
 std::vector<std::uint32_t> arrival(std::uint32_t workers, std::uint64_t seed);
 
-// As many values of each worker, worker by worker; at most kBlock.
+// The same number of values for each rank, rank by rank; at most kBlock per rank.
 inline constexpr std::size_t kBlock = 2048;
 template <class Real>
 struct Rows {
@@ -52,19 +52,20 @@ struct Rows {
   std::size_t workers_;
 };
 
-// Partial sums are rounded to `accumulation`, values and the sum to `wire`.
+// Partial sums are rounded to `accumulation`; the values and the sum are rounded to `wire`.
 struct Scheme {
   Dtype wire = Dtype::kF32;
   Dtype accumulation = Dtype::kF32;
   bool operator==(const Scheme&) const = default;
 };
 
-// Adds rows of values of the wire in an order. Not thread-safe: it has room for partial sums.
+// Adds rows of values in the wire format, in a given order. Not thread-safe, because it owns a
+// buffer for partial sums.
 template <class Real>
 class Adder {
  public:
   explicit Adder(std::size_t workers) : partial_(workers), written_(workers) {}
-  // REQUIRES: as many workers, holds<Real>() of both formats; `out` as long as the rows.
+  // REQUIRES: the same number of ranks, holds<Real>() for both formats; `out` as long as the rows.
   void add(const Rows<Real>& rows, const Order& order, Scheme scheme, std::span<Real> out);
 
  private:

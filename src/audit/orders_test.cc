@@ -9,7 +9,7 @@
 namespace presum::audit {
 namespace {
 
-// The additions in brackets, such as "((0+1)+2)".
+// The additions in parentheses, such as "((0+1)+2)".
 std::string written(const Order& order, std::uint32_t workers) {
   std::vector<std::string> rows;
   for (std::uint32_t w = 0; w < workers; ++w) rows.push_back(std::to_string(w));
@@ -57,7 +57,7 @@ TEST(Adder, RoundsEveryPartialSum) {
   Adder<float> adder(3);
   std::vector<float> out(kBlock);
   adder.add(rows, ring(3, 0), {Dtype::kBF16, Dtype::kBF16}, out);
-  EXPECT_EQ(out[0], 256.F);  // 257 is no bf16, twice
+  EXPECT_EQ(out[0], 256.F);  // 257 is not a bf16, twice
   adder.add(rows, ring(3, 1), {Dtype::kBF16, Dtype::kBF16}, out);
   EXPECT_EQ(out[0], 258.F);  // (1 + 1) + 256
   adder.add(rows, ring(3, 0), {}, out);

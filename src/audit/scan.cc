@@ -34,7 +34,7 @@ bool Scan<Real>::has_kernel() const {
   return dtype_ != Dtype::kF64 && divisor_ <= (1U << 28);
 }
 
-// Whole tiles where they are, the rest when its tile is full.
+// Adds whole tiles in place; the remainder waits until its tile is full.
 template <class Real>
 void Scan<Real>::add(Leaves leaves, std::size_t count, const void* result) {
   for (std::size_t first = 0, length = 0; first < count; first += length) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over all elements of a result: its measures, and how many elements are further off than
-// sums in each format can be.
+// One pass over all elements of a result: its measures, and the number of elements that are further
+// off than sums in each format can be.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,18 @@ namespace presum::audit {
 
 using Leaves = std::span<const void* const>;
 
-// Elements of every worker from `first` on, as values.
+// Reads elements of every rank from `first` on, as values.
 template <class Real>
 void read_rows(Leaves leaves, Dtype dtype, std::size_t first, std::size_t count, Rows<Real>& rows);
 
-// Not thread-safe. Pieces may be of any length: bits do not depend on how a buffer is cut.
+// Not thread-safe. Pieces may have any length: the bits do not depend on how a buffer is divided.
 // REQUIRES: the default floating-point environment.
 template <class Real>
 class Scan {
  public:
-  // REQUIRES: arguments that check_arguments takes.
+  // REQUIRES: arguments that check_arguments accepts.
   Scan(std::uint32_t workers, Dtype dtype, std::uint32_t divisor);
-  // REQUIRES: as many leaves as workers.
+  // REQUIRES: one leaf per rank.
   void add(Leaves leaves, std::size_t count, const void* result);
 
   struct Result {
@@ -37,7 +37,7 @@ class Scan {
   Result result() const;
 
  private:
-  // Elements that do not fill a tile yet, row by row; the result is the last row.
+  // Elements that do not yet fill a tile, row by row; the result is the last row.
   struct Pending {
     std::vector<std::byte> bytes;
     std::size_t count = 0;

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "audit/scan_kernel.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h:
+// Must come after foreach_target.h:
 #include "base/vectors-inl.h"
 #include "hwy/highway.h"
 
@@ -29,12 +29,12 @@ using Integers = hn::RebindToSigned<Doubles>;
 using Small = hn::Rebind<std::uint32_t, LongWords>;
 
 constexpr std::size_t kVectors = kScanLanes / kDoubleLanes;
-constexpr std::size_t kGroup = 8;  // leaves that are added in one go
+constexpr std::size_t kGroup = 8;  // leaves added in one pass
 
 HWY_INLINE hn::Vec<LongWords> bits(Reals x) { return hn::BitCast(LongWords(), x); }
 HWY_INLINE hn::Vec<LongWords> word(std::uint64_t x) { return hn::Set(LongWords(), x); }
 
-// Sums in double of a tile, and of absolute values.
+// Sums of a tile in double, and sums of absolute values.
 struct Tile {
   alignas(64) double sums[kScanTile];
   alignas(64) double sizes[kScanTile];
@@ -52,7 +52,7 @@ struct Tile {
       auto high = begin ? hn::Zero(d) : hn::Load(d, sums + k);
       auto low_size = begin ? hn::Zero(d) : hn::Load(d, sizes + i);
       auto high_size = begin ? hn::Zero(d) : hn::Load(d, sizes + k);
-      // Of the next tile, every second line; the others while this one is judged.
+      // Prefetches every second line of the next tile; the others follow while this tile is judged.
       for (std::size_t j = 0; j < kCount && i * kBytes % 128 == 0; ++j) {
         prefetch(from[j], (i + count) * kBytes);
       }
@@ -70,7 +70,7 @@ struct Tile {
     }
   }
 
-  // Whether no addition was rounded.
+  // Returns whether no addition was rounded.
   template <Dtype kDtype>
   HWY_INLINE bool add_all(Pointers leaves, std::size_t first, std::size_t count) {
     base::clear_inexact();
@@ -91,10 +91,10 @@ struct Elements {
   Reals rounded;  // the exact sum or mean, rounded once
 };
 
-// Kept apart from all that a function is given the address of, so that it stays in registers.
+// Separate from everything whose address a function receives, so that it stays in registers.
 struct Lanes {
   Reals squared_errors[kVectors], squared_sums[kVectors], ratios[kVectors], largest[kVectors];
-  std::size_t beyond = 0;  // the widest format
+  std::size_t beyond = 0;  // beyond the bound of the widest format
 
   HWY_INLINE explicit Lanes(const ScanSums& s) {
     const Doubles d;
@@ -126,7 +126,8 @@ struct Lanes {
   }
 };
 
-// Zeros of all workers and in the result stay; other elements that are not sound become zeros.
+// Keeps elements where the result and the values of all ranks are zero; turns other unsound
+// elements into zeros.
 HWY_NOINLINE Elements leave(Elements e, Mask sound, std::size_t at, ScannedTile& tile) {
   const Mask zero = hn::And(hn::Eq(e.size, real(0)), hn::Eq(e.result, real(0)));
   std::uint8_t left[8] = {};
@@ -161,7 +162,8 @@ HWY_INLINE Reals rounding(const ScanPlan::Limit& limit, Reals result, Reals size
   return hn::IfThenElse(is_value(limit, result), fine, hn::Mul(size, real(limit.coarse)));
 }
 
-// The other formats, for elements of which one is beyond what would do for all of these.
+// Counts for the other formats. Called if an element exceeds the sieve's bound; within that bound
+// it is within the bounds of all these formats.
 HWY_NOINLINE void judge_others(const ScanPlan& plan, Elements e, Reals off, Reals size, Reals power,
                                ScanSums& sums) {
   const Reals usual = hn::Add(hn::Mul(e.size, real(plan.usual_of_values)),
@@ -186,7 +188,7 @@ class Loop {
                   ScannedTile& tile)
       : plan_(plan), of_leaves_(of_leaves), exact_(exact), sums_(sums), tile_(tile) {}
 
-  // The elements from `at` on; `vector` is the place of their lanes.
+  // Adds the elements from `at` on; `vector` is the position of their lanes.
   HWY_INLINE void add(Reals result, std::size_t at, std::size_t vector, Lanes& lanes) {
     const Elements e = elements(result, at);
     const Reals error = hn::Sub(hn::Mul(e.result, real(plan_.divisor)), e.sum);
@@ -196,7 +198,7 @@ class Loop {
     judge(e, off, lanes);
   }
 
-  // Few ulps are counted in vectors, since most elements have few.
+  // Counts small ulp distances in vectors, since most elements have few.
   HWY_INLINE void count_ulps(std::size_t count) const {
     const Words d;
     std::array<std::size_t, ScannedTile::kFew> few{};
@@ -207,7 +209,8 @@ class Loop {
       }
       const auto many = hn::Gt(ulps, hn::Set(d, ScannedTile::kFew - 1));
       if (hn::AllFalse(d, many)) continue;
-      // To a register first: processors of one maker take a hundred cycles to compress to memory.
+      // Compresses to a register first: on one vendor's processors, compressing to memory takes a
+      // hundred cycles.
       hn::StoreU(hn::Compress(ulps, many), d, tile_.ulps.data() + tile_.ulps_count);
       tile_.ulps_count += hn::CountTrue(d, many);
     }
@@ -218,7 +221,7 @@ class Loop {
  private:
   static constexpr int kShift = ScanPlan::shift_of(kDtype);
 
-  // Rounded to the dtype, ties to even. REQUIRES: normal there.
+  // Rounds to the dtype, ties to even. REQUIRES: a normal result.
   static HWY_INLINE Reals rounded(Reals x) {
     const auto b = bits(x);
     const auto last = hn::And(hn::ShiftRight<kShift>(b), word(1));
@@ -253,7 +256,7 @@ class Loop {
     hn::StoreU(hn::TruncateTo(Small(), hn::ShiftRight<kShift>(distance)), Small(), ulps_ + at);
   }
 
-  // The widest format's bound is the tightest.
+  // The bound of the widest format is the tightest.
   HWY_INLINE void judge(const Elements& e, Reals off, Lanes& lanes) const {
     const Reals size = hn::Max(hn::Abs(e.result), hn::Abs(e.mean));
     const Reals power =

@@ -11,7 +11,7 @@ namespace {
 ScanPlan::Limit limit_of(const Bounds::Limit& limit, Dtype dtype, std::uint32_t workers) {
   const int bits = significand_bits(limit.wire);
   const int exponent = smallest_exponent(limit.wire);
-  // Sums in double are as exact as a format of doubles is.
+  // Sums in double are only as exact as a double format.
   const bool wide = significand_bits(dtype) <= 24 && limit.unit < 0x1p-50;
   return {.own = limit.wire == dtype,
           .relative = limit.relative + (wide ? 3 * workers * 0x1p-53 : 0),

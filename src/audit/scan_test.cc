@@ -17,7 +17,7 @@ constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kBF16, Dtype::kF16};
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// What a result may look like.
+// Kinds of damage to a result.
 enum class Damage { kNone, kHops, kOther, kSpecial };
 
 struct Case {
@@ -125,7 +125,7 @@ bool same_bits(const Measures& a, const Measures& b) {
   return std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
 }
 
-// Errors far below the last bit of a double are not seen.
+// Ignores errors far below the last bit of a double.
 bool near(double a, double b) {
   return a == b || (a != a && b != b) || std::abs(a - b) <= 1e-9 * std::abs(b) + 1e-15;
 }

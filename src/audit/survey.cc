@@ -10,7 +10,7 @@ namespace presum::audit {
 
 namespace {
 
-// Local sums of two neighbors, then the orders that others of half as many workers have.
+// Local sums of two neighbors, then the order for half as many ranks.
 Order of_pairs(const Order& order) {
   Order out{2 * order.root, {}};
   std::uint32_t last = order.root;
@@ -22,7 +22,7 @@ Order of_pairs(const Order& order) {
   return out;
 }
 
-// How values are added: in one order, or in one for each piece of a ring.
+// How values are added: in one order, or in one order per piece of a ring.
 struct Summation {
   std::string name;
   Scheme scheme;
@@ -123,7 +123,7 @@ class SurveyOf final : public Survey {
 
   void sum(const Summation& s, std::span<Real> out) {
     const Rows<Real>& rows = s.scheme.wire == options_.dtype ? rows_ : cast(s.scheme.wire);
-    // Pieces are cut as a ring cuts them: all alike, the last one shorter.
+    // Pieces are cut like those of a ring: equally long, except a shorter last one.
     const std::uint64_t piece =
         std::max<std::uint64_t>(1, (options_.elements + s.pieces.size() - 1) / s.pieces.size());
     for (std::size_t at = 0; at < rows.count;) {
@@ -171,7 +171,7 @@ class SurveyOf final : public Survey {
         changes(truth.rounded, [&](const auto& turn) { exact_.rounded(rows_, turn, other_); });
   }
 
-  // Elements of `base` that any of the orders changes.
+  // Number of elements of `base` that any of the orders changes.
   template <class Add>
   std::uint64_t changes(std::span<const Real> base, Add&& add_in) {
     std::ranges::fill(changed_, false);

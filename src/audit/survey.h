@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same gradients summed in many orders and formats, each compared with the exact sum.
+// The same gradients, summed in many orders and formats and compared with the exact sum.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 namespace presum::audit {
 
 struct SurveyRow {
-  std::string name;  // "ring"
+  std::string name;  // for example "ring"
   Measures measures;
 };
 
-// Elements in which two of the sums differ.
+// Number of elements in which two of the sums differ.
 struct SurveyPair {
   std::string name;
   std::uint64_t differing = 0;
@@ -25,25 +25,26 @@ struct SurveyPair {
 
 struct SurveyResult {
   std::uint64_t elements = 0;
-  std::vector<SurveyRow> rows;  // the last one is "exact"
-  std::vector<SurveyPair>
-      pairs;  // the last two: any change over kSurveyOrders, and the same of exact
+  std::vector<SurveyRow> rows;  // the last row is "exact"
+  // The last two: elements that any of kSurveyOrders orders changes, and the same for the exact
+  // sum.
+  std::vector<SurveyPair> pairs;
 };
 
 inline constexpr std::uint32_t kSurveyOrders = 20;
 
 struct SurveyOptions {
-  std::uint32_t workers = 16;  // leaves; an even number above 2 is also split as half x 2
+  std::uint32_t workers = 16;  // number of leaves; an even number above 2 is also split as half x 2
   Dtype dtype = Dtype::kF32;
-  std::uint64_t elements = 0;  // of the whole buffer: a ring cuts it into pieces
-  std::uint64_t seed = 1;      // of orders of arrival
+  std::uint64_t elements = 0;  // of the whole buffer: a ring divides it into pieces
+  std::uint64_t seed = 1;      // for the orders of arrival
 };
 
-// Takes the buffers piece by piece in their order. Memory does not depend on the number of
-// elements. Not thread-safe; pointers as for Auditor::add.
+// Takes the buffers piece by piece, in order. Memory does not depend on the number of elements. Not
+// thread-safe; pointers as for Auditor::add.
 class Survey {
  public:
-  // Errors as check_arguments.
+  // Errors: those of check_arguments.
   static Result<std::unique_ptr<Survey>> create(const SurveyOptions& options);
   virtual ~Survey() = default;
 

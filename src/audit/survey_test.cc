@@ -42,7 +42,7 @@ TEST(Survey, EveryOrderDiffersFromTheExactSumAndTheExactSumFromNothing) {
   ASSERT_EQ(result.pairs.size(), 5U);
   for (std::size_t p = 0; p < 4; ++p) EXPECT_GT(result.pairs[p].differing, 10'000U);
   EXPECT_GT(result.pairs[3].differing, 35'000U);  // any of 20 orders
-  EXPECT_EQ(result.pairs[4].differing, 0U);       // the same of the exact sum
+  EXPECT_EQ(result.pairs[4].differing, 0U);       // the same for the exact sum
 }
 
 TEST(Survey, TheRingIsTheOneThatInferenceFinds) {

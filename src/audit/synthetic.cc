@@ -8,18 +8,18 @@
 namespace presum::audit {
 namespace {
 
-constexpr std::uint64_t kShared = ~std::uint64_t{0};  // in the place of a worker
-constexpr std::uint64_t kRow = 1024;                  // elements of an embedding
+constexpr std::uint64_t kShared = ~std::uint64_t{0};  // in place of a rank
+constexpr std::uint64_t kRow = 1024;                  // elements of an embedding row
 constexpr std::uint64_t kLayer = 65'536;
 
-// Draws of one element, one after the other.
+// The draws for one element, in sequence.
 class Draws {
  public:
   Draws(std::uint64_t seed, std::uint64_t worker, std::uint64_t element)
       : state_(splitmix64(splitmix64(seed) ^ splitmix64(worker)) + element * 16) {}
   std::uint64_t bits() { return splitmix64(state_++); }
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
-  // Standard normal to the eye: the sum of twelve uniform values less six (Irwin-Hall).
+  // Approximately standard normal: the sum of twelve uniform values minus six (Irwin-Hall).
   double normal() {
     std::uint64_t sum = 0;
     for (int word = 0; word < 4; ++word) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients to try sums on. Every value depends on seed, worker and element alone, and on no
-// mathematical library, so that a table is the same on every machine.
+// Synthetic gradients for testing sums. A value depends only on seed, rank and element, and on no
+// math library, so a table is the same on every machine.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,19 @@
 namespace presum::audit {
 
 enum class Distribution : std::uint8_t {
-  kGradients,  // a signal that the workers share and noise of their own, at a scale per layer that
-               // ranges over 2^20; a tenth of the rows of embeddings zero on a worker
-  kGaussian,   // independent
-  kLognormal,  // independent signs, magnitudes spread by a factor of 2^4 (one standard deviation)
-  kWide,       // independent signs, exponents even over 60 binades
+  // A signal shared by the ranks plus noise of each rank, at a scale per layer that ranges over
+  // 2^20; a tenth of the embedding rows are zero on a rank.
+  kGradients,
+  kGaussian,  // independent
+  // Independent signs, magnitudes with a standard deviation of a factor of 2^4.
+  kLognormal,
+  kWide,  // independent signs, exponents uniform over 60 binades
 };
 
-// "gradients", "gaussian", "lognormal", "wide"; none for another name.
+// "gradients", "gaussian", "lognormal", "wide"; empty for another name.
 std::optional<Distribution> distribution_of(std::string_view name);
 
-// Values of a worker's elements from `first` on, in double. Thread-safe.
+// Writes the values of a rank's elements from `first` on, in double. Thread-safe.
 void generate(Distribution distribution, std::uint64_t seed, std::uint32_t worker,
               std::uint64_t first, std::span<double> out);
 

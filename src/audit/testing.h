@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers of workers and what an all-reduce makes of them, for tests.
+// For tests: buffers of ranks, and the results of an all-reduce over them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace presum::audit {
 
-// Gradients of `workers` in memory, in a dtype.
+// Gradients of `workers` ranks in memory, in one dtype.
 class Buffers {
  public:
   Buffers(std::uint32_t workers, Dtype dtype, std::size_t count,
@@ -26,7 +26,7 @@ class Buffers {
     }
   }
 
-  // Values by worker, then by element.
+  // Values by rank, then by element.
   Buffers(Dtype dtype, const std::vector<std::vector<double>>& workers)
       : dtype_(dtype), count_(workers.front().size()) {
     for (const auto& values : workers) leaves_.push_back(packed(values));
@@ -44,7 +44,7 @@ class Buffers {
     return out;
   }
 
-  // The value of one element of a worker.
+  // Returns the value of one element of a rank.
   double at(std::size_t worker, std::size_t element) const {
     double out = 0;
     unpack(leaves_[worker].data(), element, dtype_, std::span(&out, 1));
@@ -66,7 +66,7 @@ class Buffers {
   std::vector<std::vector<std::byte>> leaves_;
 };
 
-// All of a result at once.
+// Compares a whole result at once.
 inline Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count,
                                   std::uint32_t divisor, const void* result) {
   PRESUM_ASSIGN(const auto auditor, Auditor::create(leaves.size(), dtype, divisor, count));
@@ -79,7 +79,7 @@ inline float rounded(float x, Dtype format) {
   return x;
 }
 
-// A sum of each element in an order of the workers, written out: values in float, every partial
+// Sums each element over the ranks in a given order, written out: values in float, every partial
 // sum rounded to `format`. `turn(element)` is the order.
 template <class Turn>
 std::vector<double> summed(const Buffers& buffers, Dtype format, Turn&& turn) {

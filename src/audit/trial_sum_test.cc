@@ -10,7 +10,7 @@ namespace {
 
 constexpr Scheme kF32{Dtype::kF32, Dtype::kF32};
 
-// One element of each worker.
+// One element of each rank.
 Rows<float> rows_of(const std::vector<float>& values) {
   Rows<float> rows(values.size());
   rows.count = 1;

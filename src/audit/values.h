@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values of 16 and 32 bits held in float, those of 64 bits in double, and their rounding.
 //
-// Rounding the float sum of two bf16 or two fp16 values once more is the same as rounding their
-// exact sum (24 >= 2 * 11 + 2 bits), so such an addition is the one that hardware makes.
+// Rounding the float sum of two bf16 or two fp16 values once more equals rounding their exact sum
+// (24 >= 2 * 11 + 2 bits), so such an addition is the one that hardware performs.
 #pragma once
 
 #include <bit>
@@ -42,7 +42,7 @@ struct ToF16 {
     const auto bits = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t up = (bits + 0xFFFU + ((bits >> 13) & 1U)) & 0xFFFFE000U;
     const float size = std::fabs(x);
-    // Below 2^-14 the spacing is 2^-24, which is that of floats from 0.5 to 1.
+    // Below 2^-14 the spacing is 2^-24, the spacing of floats from 0.5 to 1.
     const float small = std::copysign((size + 0.5F) - 0.5F, x);
     const float large = size >= 65520.F ? std::copysign(std::numeric_limits<float>::infinity(), x)
                                         : std::bit_cast<float>(up);
@@ -51,7 +51,8 @@ struct ToF16 {
   }
 };
 
-// Whether a Real holds every value of the dtype, and a sum of two of them closely enough.
+// Returns whether a Real holds every value of the dtype, and the sum of two of them accurately
+// enough.
 template <class Real>
 constexpr bool holds(Dtype dtype) {
   return std::is_same_v<Real, double> ? dtype == Dtype::kF64 || dtype == Dtype::kF32
@@ -70,25 +71,26 @@ void with_rounding(Dtype dtype, Body&& body) {
   }
 }
 
-// Elements in memory, from `first` on, to values, and values to memory. A value of a narrower dtype
-// is kept as it is. REQUIRES: holds<Real>(dtype); for `pack`, values of the dtype.
+// Converts elements in memory, from `first` on, to values, and values to memory. Does not round; a
+// value of a narrower dtype is kept. REQUIRES: holds<Real>(dtype); for `pack`, values of the dtype.
 template <class Real>
 void unpack(const void* elements, std::size_t first, Dtype dtype, std::span<Real> out);
 template <class Real>
 void pack(std::span<const Real> values, Dtype dtype, void* out);
 
-// The place of a value among all values of its dtype, so that neighbors differ by one; both zeros
-// are 0. REQUIRES: a finite or infinite value of the dtype.
+// Returns the position of a value among all values of its dtype: neighbors differ by one, and both
+// zeros are 0. REQUIRES: a finite or infinite value of the dtype.
 template <class Real>
 std::int64_t place(Real value, Dtype dtype);
 
-// Equal as numbers: NaN is NaN, and the sign of a zero does not count (docs/audit.md).
+// Returns whether two values are equal as numbers: NaN equals NaN, and the sign of zero does not
+// count (docs/audit.md).
 template <class Real>
 bool same(Real a, Real b) {
   return a == b || (a != a && b != b);
 }
 
-// Half the distance of a value of the dtype to its neighbor, upwards.
+// Half the distance from a value of the dtype to the next larger one in magnitude.
 double half_ulp(double value, Dtype dtype);
 int significand_bits(Dtype dtype);   // 53, 24, 11, 8
 int smallest_exponent(Dtype dtype);  // of the smallest normal number: -1022, -126, -14, -126

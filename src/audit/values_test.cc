@@ -16,10 +16,10 @@ float value_of(std::uint16_t bits, Dtype dtype) {
   return out[0];
 }
 
-// The nearest of all values of a 16-bit format, found by looking at each; ties to the even one.
+// The nearest value of a 16-bit format, found by comparing all values; ties to the even one.
 float nearest(float x, Dtype dtype) {
   const std::uint16_t infinity = dtype == Dtype::kF16 ? 0x7C00 : 0x7F80;
-  // Beyond the largest value spacing goes on, up to where infinity would stand.
+  // Above the largest value the spacing continues, up to where infinity would be.
   const double beyond = dtype == Dtype::kF16 ? 65536 : 0x1p128;
   std::uint16_t best = 0;
   double distance = std::abs(static_cast<double>(x));

@@ -15,7 +15,7 @@ namespace presum {
 static_assert(std::endian::native == std::endian::little,
               "presum stores little-endian bytes as is");
 
-// Appends little-endian scalars to a byte vector that it borrows.
+// Appends little-endian scalars to a borrowed byte vector.
 class ByteWriter {
  public:
   explicit ByteWriter(std::vector<std::byte>& out) : out_(out) {}
@@ -40,7 +40,7 @@ class ByteWriter {
   std::vector<std::byte>& out_;
 };
 
-// Reads little-endian scalars from bytes that it borrows; never reads past the end.
+// Reads little-endian scalars from borrowed bytes; never reads past the end.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}

@@ -8,7 +8,7 @@ namespace presum {
 
 using Seconds = std::chrono::duration<double>;
 
-// Seconds since an arbitrary start, never going back. Injected, so that time-outs are testable.
+// Returns seconds since an arbitrary start; never decreases. Injected to make timeouts testable.
 using MonotonicClock = std::function<Seconds()>;
 
 inline Seconds monotonic_now() { return std::chrono::steady_clock::now().time_since_epoch(); }

@@ -9,10 +9,11 @@
 
 namespace presum::base {
 
-// While it lives, this thread computes in the default floating-point environment: round to nearest,
-// keep denormals (torch.set_flush_denormal drops them), no traps. The end restores the caller's
-// environment, exception flags included. On x86 only the SSE state is exchanged, because all
-// arithmetic here is SSE and exchanging the x87 state as well costs more than a small buffer.
+// Sets the thread's floating-point environment to the default while it lives: round to nearest,
+// keep denormals (torch.set_flush_denormal drops them), no traps. The destructor restores the
+// caller's environment, including the exception flags. On x86 it exchanges only the SSE state: all
+// arithmetic here is SSE, and exchanging the x87 state too costs more than processing a small
+// buffer.
 class DefaultFloatEnvironment {
  public:
 #if defined(__SSE2__)
@@ -37,9 +38,10 @@ class DefaultFloatEnvironment {
 #endif
 };
 
-// Whether an operation since clear_inexact was rounded, or invalid as infinity - infinity is, as
-// the processor reports it. `results` is the memory that the operations have written; what they
-// read must be in memory as well. So the compiler cannot move them.
+// Returns whether an operation since clear_inexact() rounded its result or was invalid (such as
+// infinity - infinity), according to the processor's flags. `results` is the memory that the
+// operations wrote; their operands must be in memory too. This keeps the compiler from moving the
+// operations.
 #if defined(__SSE2__)
 inline constexpr unsigned kReported = _MM_EXCEPT_INEXACT | _MM_EXCEPT_INVALID;
 #endif
@@ -60,7 +62,7 @@ inline bool inexact(const void* results) noexcept {
 #endif
 }
 
-// False on emulators that leave it out.
+// False on emulators that do not set the flag.
 inline bool inexact_is_reported() noexcept {
   static const bool reported = [] {
     const DefaultFloatEnvironment environment;

@@ -7,14 +7,14 @@
 
 namespace presum::base {
 
-// The median of all values but one, from one sorted copy.
+// Returns the median of all values but one. Sorts one copy of the values.
 class OthersMedian {
  public:
-  // REQUIRES: two values at least, none NaN.
+  // REQUIRES: at least two values, no NaN.
   explicit OthersMedian(std::vector<double> values) : sorted_(std::move(values)) {
     std::ranges::sort(sorted_);
   }
-  // REQUIRES: one of the values.
+  // REQUIRES: `value` is one of the values.
   double of(double value) const {
     const auto rank =
         static_cast<std::size_t>(std::ranges::lower_bound(sorted_, value) - sorted_.begin());

@@ -6,7 +6,7 @@
 
 namespace presum::base {
 
-// From the system's source of randomness; never 0. Thread-safe.
+// Returns a number from the system's source of randomness; never 0. Thread-safe.
 inline std::uint64_t random_id() {
   std::random_device device;
   return (std::uint64_t{device()} << 32) | device() | 1;

@@ -3,10 +3,11 @@
 
 #include <cstddef>
 
-// For sources that compile a kernel for every target; to be included before hwy/foreach_target.h.
-// Scalable vectors are left out, because the kernels keep arrays of vectors; SSSE3 alone is older
-// than any processor of interest. Where a processor has none of the others, EMU128 emulates vectors
-// of 128 bits, by any compiler: Highway takes SCALAR, which has too few lanes, with older ones.
+// For sources that compile a kernel for every target; include it before hwy/foreach_target.h.
+// Excludes scalable vectors, because the kernels keep arrays of vectors, and SSSE3, which no
+// current processor has as its best target. On a processor with none of the remaining targets,
+// EMU128 emulates 128-bit vectors, with any compiler: by default, Highway uses SCALAR with older
+// ones, which has too few lanes.
 #define HWY_BROKEN_EMU128 0
 #define HWY_DISABLED_TARGETS                                                            \
   (HWY_SCALAR | HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | \
@@ -15,8 +16,8 @@
 
 namespace presum::base {
 
-// The place of the target in use in a table made by HWY_EXPORT. Highway's own choice is one per
-// process and belongs to every library in it, so it is left alone. Thread-safe.
+// Returns the index of the current target in a table made by HWY_EXPORT. Highway's own choice
+// applies to every library in the process, so presum leaves it unchanged. Thread-safe.
 std::size_t simd_table_index() noexcept;
 
 }  // namespace presum::base

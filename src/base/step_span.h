@@ -8,14 +8,14 @@
 
 namespace presum::base {
 
-// The steps of one model in one segment: how many of them are lost. Not synchronized.
+// Counts the lost steps of one model in one segment. Not synchronized.
 class StepSpan {
  public:
-  // As many at the end may lack packets: those that were under way then.
+  // This many steps at the end may lack packets, because those may still be under way.
   static constexpr std::uint64_t kUnderWay = 5;
 
-  // `whole`: it lacks no packet that may still have been on the way. A step that is not above the
-  // one before is ignored.
+  // `whole`: the step has all the packets that could have arrived by then. Ignores a step that is
+  // not above the previous one.
   void add(std::uint64_t step, bool whole = true) {
     if (count_ == 0) {
       first_ = step;
@@ -29,10 +29,10 @@ class StepSpan {
     if (whole) partial_ += std::exchange(at_the_end_, 0);
     at_the_end_ += whole ? 0 : 1;
   }
-  // Whether no smaller part of all steps is recorded, as far as two of them say.
+  // Returns whether every step is recorded, as far as the distances between steps show.
   bool every_one() const { return count_ < 2 || stride_ == 1; }
-  // Steps between the first and the last that are not there, where one in every so many is recorded
-  // as the smallest distance between two says; and those that are not whole.
+  // Returns the number of missing steps between the first and the last, if every n-th step is
+  // recorded and n is the smallest distance between two steps, plus the number of partial steps.
   std::uint64_t lost() const {
     return absent() + partial_ + (at_the_end_ > kUnderWay ? at_the_end_ : 0);
   }
@@ -45,8 +45,8 @@ class StepSpan {
   std::uint64_t first_ = 0;
   std::uint64_t last_ = 0;
   std::uint64_t count_ = 0;
-  std::uint64_t partial_ = 0;     // and followed by a whole one
-  std::uint64_t at_the_end_ = 0;  // partial ones
+  std::uint64_t partial_ = 0;     // followed by a whole step
+  std::uint64_t at_the_end_ = 0;  // partial steps at the end
   std::uint64_t stride_ = std::numeric_limits<std::uint64_t>::max();
 };
 

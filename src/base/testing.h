@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of rooms with kernels: buffers of every dtype, given by their bits; every SIMD target.
+// For tests of rooms with kernels: buffers of every dtype, given as bits, and a loop over all SIMD
+// targets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -43,7 +44,7 @@ inline std::uint64_t infinity_bits(Dtype dtype) {
   return ((std::uint64_t{1} << l.exponent_bits) - 1) << l.mantissa_bits;
 }
 
-// The nearest element, by the processor or by dropping bits: good enough to make test data.
+// The nearest element, rounded by the processor or by truncation; sufficient for test data.
 inline std::uint64_t bits_near(double x, Dtype dtype) {
   if (dtype == Dtype::kF64) return std::bit_cast<std::uint64_t>(x);
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(static_cast<float>(x));
@@ -55,7 +56,7 @@ inline std::uint64_t bits_near(double x, Dtype dtype) {
   return sign | ((std::bit_cast<std::uint32_t>(static_cast<float>(size)) - (112U << 23)) >> 13);
 }
 
-// At any byte offset.
+// A buffer that can start at any byte offset.
 class Buffer {
  public:
   Buffer(Dtype dtype, std::size_t count, std::size_t offset = 0)
@@ -87,7 +88,7 @@ class Buffer {
   std::vector<unsigned char> bytes_;
 };
 
-// Calls work() with each target that this processor has.
+// Calls work() with each target that this processor supports.
 template <class Work>
 void on_every_target(const Work& work) {
   for (const std::string_view target : simd_targets()) {

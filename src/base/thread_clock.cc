@@ -20,8 +20,8 @@ double processor_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// The second of three numbers, in nanoseconds. The file is opened each time: one that was opened
-// before a fork tells of the parent.
+// Reads the second of three numbers, in nanoseconds. Opens the file on each call, because a
+// descriptor opened before a fork still reports the parent.
 double queued_seconds() {
   const int file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
   if (file < 0) return NAN;

@@ -3,13 +3,13 @@
 
 namespace presum::base {
 
-// Of the calling thread, in seconds since it began.
+// Times of the calling thread, in seconds since it started.
 struct ThreadTimes {
-  double processor = 0;  // on a processor; NaN where the system does not tell
-  double queued = 0;  // ready to run while no processor was free; NaN likewise: Linux alone tells
+  double processor = 0;  // on a processor; NaN if the system does not report it
+  double queued = 0;     // runnable while no processor was free; NaN except on Linux
 };
 
-// A few microseconds. Any thread, for itself.
+// Takes a few microseconds. Thread-safe.
 ThreadTimes thread_times();
 
 }  // namespace presum::base

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors are passed on to the caller by these two.
+// Two macros that return errors to the caller.
 #pragma once
 
 #include <utility>
 
-// Ends the enclosing function with the error of a Status or Result, if it has one.
+// Returns the error of a Status or Result from the enclosing function, if it has one.
 #define PRESUM_TRY(...)                                          \
   do {                                                           \
     if (auto&& done = (__VA_ARGS__); !done) return done.error(); \
   } while (false)
 
-// PRESUM_ASSIGN(auto steps, log.steps()): the value of a Result, or likewise.
+// PRESUM_ASSIGN(auto steps, log.steps()): assigns the value of a Result, or returns its error.
 #define PRESUM_ASSIGN(variable, ...) \
   PRESUM_ASSIGN_BY(PRESUM_NAME_OF(__LINE__), variable, __VA_ARGS__)
 #define PRESUM_ASSIGN_BY(result, variable, ...) \

@@ -16,7 +16,8 @@ Character first_character(std::string_view text) {
     if ((byte(at) & 0xC0) != 0x80) return {};
     code = (code << 6) | (byte(at) & 0x3FU);
   }
-  constexpr char32_t kFirstOf[] = {0, 0, 0x80, 0x800, 0x10000};  // by bytes
+  // first code of each length in bytes
+  constexpr char32_t kFirstOf[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
   if (code < kFirstOf[bytes] || code > 0x10FFFF || surrogate) return {};
   return {code, bytes};

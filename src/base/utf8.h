@@ -9,13 +9,13 @@ namespace presum::base {
 
 struct Character {
   char32_t code = 0;
-  std::size_t bytes = 0;  // 0: the text does not begin with a character of UTF-8
+  std::size_t bytes = 0;  // 0: the text does not start with a valid UTF-8 character
 };
 
 // REQUIRES: the text is not empty.
 Character first_character(std::string_view text);
 
-// The text with U+FFFD for each byte that belongs to no character.
+// Returns the text with each byte outside a valid character replaced by U+FFFD.
 std::string valid_utf8(std::string_view text);
 
 }  // namespace presum::base

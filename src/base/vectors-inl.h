@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements of any dtype as vectors, for sources that compile a kernel for every target: to be
-// included after hwy/foreach_target.h, once for each.
+// Elements of any dtype as vectors, for sources that compile a kernel for every target. Include it
+// after hwy/foreach_target.h, once per target.
 #if defined(PRESUM_BASE_VECTORS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef PRESUM_BASE_VECTORS_INL_H
 #undef PRESUM_BASE_VECTORS_INL_H
@@ -39,8 +39,9 @@ HWY_INLINE const std::uint8_t* element(const void* buffer, std::size_t i) {
   return static_cast<const std::uint8_t*>(buffer) + i * element_bytes(kDtype);
 }
 
-// Into the second cache: the first takes up fewer requests at a time than memory serves. What is
-// behind a buffer's end does no harm, but no pointer may be advanced there.
+// Prefetches into the second-level cache: the first-level cache accepts fewer outstanding requests
+// than memory can serve. Prefetching past the end of a buffer is harmless, but a pointer must not
+// be advanced that far.
 template <int kLocality = 2>
 HWY_INLINE void prefetch(const void* from, std::size_t bytes) {
   const auto at = reinterpret_cast<std::uintptr_t>(from) + bytes;
@@ -53,7 +54,7 @@ HWY_INLINE hn::Vec<D> load(D d, const std::uint8_t* from) {
   return hn::BitCast(d, hn::LoadU(hn::Repartition<std::uint8_t, D>(), from));
 }
 
-// The nearest floats: an infinity where a number is too large, unlike what EMU128 makes of it.
+// Rounds to the nearest floats. Too large numbers become infinite, on EMU128 too.
 HWY_INLINE hn::Vec<HalfFloats> narrowed(Reals x) {
 #if HWY_TARGET == HWY_EMU128
   hn::Vec<HalfFloats> floats;
@@ -64,8 +65,8 @@ HWY_INLINE hn::Vec<HalfFloats> narrowed(Reals x) {
 #endif
 }
 
-// kLanes elements, exact as doubles. For f64, floats are rounded, and words, which fill two
-// vectors, continue in words_high.
+// kLanes elements, exact as doubles. For f64, `floats` is rounded, and the words fill two vectors:
+// `words` and `words_high`.
 struct Vectors {
   hn::Vec<Floats> floats;
   hn::Vec<HalfFloats> low_floats, high_floats;
@@ -88,8 +89,8 @@ HWY_INLINE void widen(Vectors& v) {
   widen_halves(v);
 }
 
-// Floats that are in memory. Clang would widen a register that holds them too, which takes a
-// shuffle besides; GCC does what is written, and makes less of assembly.
+// Widens floats from memory. Clang would widen a register with the same floats instead, which needs
+// an additional shuffle; GCC uses the memory operand, and optimizes inline assembly worse.
 #if HWY_TARGET == HWY_AVX2 && defined(__clang__)
 HWY_INLINE hn::Vec<Doubles> widened(const std::uint8_t* floats) {
   hn::Vec<Doubles> doubles;
@@ -108,8 +109,8 @@ HWY_INLINE hn::Vec<Floats> from_half(hn::Vec<Shorts> halves, hn::Vec<Words>) {
   return hn::PromoteTo(Floats(), hn::BitCast(hn::Rebind<hwy::float16_t, Floats>(), halves));
 }
 #else
-// Exponent and mantissa are moved to their places in a float, which then lacks a factor of 2^112;
-// infinities and NaNs need all exponent bits besides.
+// Moves exponent and mantissa to their positions in a float and multiplies by 2^112 for the
+// difference in bias. Infinities and NaNs also get all exponent bits set.
 HWY_INLINE hn::Vec<Floats> from_half(hn::Vec<Shorts>, hn::Vec<Words> halves) {
   const Floats df;
   const Words dw;
@@ -133,7 +134,7 @@ HWY_INLINE Vectors read(const std::uint8_t* from) {
     v.words = hn::BitCast(Words(), v.low);
     v.words_high = hn::BitCast(Words(), v.high);
   } else if constexpr (kDtype == Dtype::kF32) {
-    // The halves are loaded again, which is cheaper than to take a register apart.
+    // Loads the halves again; this is cheaper than splitting a register.
     v.floats = load(Floats(), from);
     v.low_floats = load(HalfFloats(), from);
     v.high_floats = load(HalfFloats(), from + kDoubleLanes * sizeof(float));

@@ -11,7 +11,8 @@
 namespace presum::device {
 namespace {
 
-// What is used of CUDA's driver API; handles are pointers, results are 0 or an error's number.
+// The part of CUDA's driver API that presum uses. Handles are pointers; results are 0 or an error
+// number.
 struct Driver {
   using Handle = void*;
 
@@ -62,8 +63,8 @@ Status checked(const Driver& d, int result, const char* what) {
                                   (text != nullptr ? text : std::to_string(result)));
 }
 
-// The kernels of all rooms for one kind of GPU; the driver loads them into whichever context they
-// are started in.
+// The kernels of all rooms for one GPU architecture. The driver loads them into the context in
+// which they are started.
 class Kernels final : public Launcher {
  public:
   static Result<std::unique_ptr<Kernels>> load(const Driver& d, unsigned gpu) {

@@ -7,12 +7,12 @@
 #include "device/kernel.h"
 #include "presum/status.h"
 
-// Kernels on a GPU, by way of the driver's library alone (libcuda.so.1, opened when this is first
-// asked for): no CUDA runtime, and nothing on a machine without a driver.
+// CUDA kernels on a GPU, started through the driver's library only (libcuda.so.1, opened at first
+// use). Needs no CUDA runtime, and does nothing on a machine without a driver.
 namespace presum::device {
 
-// A room's kernels, compiled for one kind of GPU: sm_75 is 75. PTX is compiled by the driver, for
-// that kind and later ones.
+// A room's kernels, compiled for one GPU architecture: sm_75 is 75. The driver compiles PTX for
+// that architecture and later ones.
 struct Image {
   const char* room;
   unsigned gpu;
@@ -20,16 +20,17 @@ struct Image {
   const void* code;
 };
 
-// Those that presum was built with (CMake's PRESUM_CUBINS); may be none.
+// The images that presum was built with (CMake's PRESUM_CUBINS); may be empty.
 std::span<const Image> images();
 
-// The best of a room's for a GPU: compiled for its generation and no later than it, else PTX;
-// nullptr where there is none.
+// Returns the room's best image for a GPU: a binary of the GPU's generation, not newer than the
+// GPU, or PTX; nullptr if there is none.
 const Image* image_for(std::span<const Image> images, std::string_view room, unsigned gpu);
 
-// For the current device of this thread, which has a context; owned by presum, for the rest of the
-// process. Thread-safe. Fails with kUnsupported, and says why, where there are no kernels, no
-// driver of CUDA 12.0 or later, or no image that the device can run.
+// Returns the launcher for this thread's current device, which must have a context. presum owns it
+// until the process ends. Thread-safe. Fails with kUnsupported, and a message that gives the
+// reason, if there are no kernels, no driver of CUDA 12.0 or later, or no image that the device can
+// run.
 Result<Launcher*> driver_launcher();
 
 }  // namespace presum::device

@@ -21,7 +21,7 @@ TEST(CudaDriverTest, TheBestImageIsOfTheGenerationElsePtx) {
   EXPECT_EQ(image_for({}, "observe", 90), nullptr);
 }
 
-// On a machine without a GPU, and on one with.
+// Runs on a machine without a GPU, and on one with.
 TEST(CudaDriverTest, WithoutAContextItIsSaidWhyThereIsNone) {
   const Result<Launcher*> launcher = driver_launcher();
   ASSERT_FALSE(launcher);

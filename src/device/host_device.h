@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// C++'s library for headers that the host and NVRTC compile. There every function is a device's
-// (tools/cubins.py: --device-as-default-execution-space).
+// The C++ standard library for headers that both the host and NVRTC compile. NVRTC compiles every
+// function for the device (tools/cubins.py: --device-as-default-execution-space).
 #ifdef __CUDACC_RTC__
 #include "device/rtc_std.h"
 #else

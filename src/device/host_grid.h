@@ -8,7 +8,7 @@
 
 namespace presum::device {
 
-// Calls function(0) to function(count - 1), or the other way round.
+// Calls function(0) to function(count - 1), or in reverse order.
 template <class Function>
 void each(std::uint32_t count, Order order, Function function) {
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -16,7 +16,7 @@ void each(std::uint32_t count, Order order, Function function) {
   }
 }
 
-// Runs each launch at once, on the host, and writes it down. Not thread-safe.
+// Runs each launch immediately on the host and records it. Not thread-safe.
 class HostGrid final : public Launcher {
  public:
   struct Launched {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the kernels and the headers that they include use of C++'s library, for NVRTC, which has
-// none of it. tools/cubins.py puts this file in the place of every <header>.
+// The part of the C++ standard library that the kernels and their headers use, for NVRTC, which has
+// none. tools/cubins.py substitutes this file for every <header>.
 namespace std {
 
 using size_t = decltype(sizeof(0));

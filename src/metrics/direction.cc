@@ -10,7 +10,7 @@ namespace presum::metrics {
 namespace {
 
 // Sum of products in double, over 8 fixed lanes so that compilers vectorize it. A sketch has a
-// power of two of buckets, 64 at least.
+// power of two of buckets, at least 64.
 template <class Values>
 double dot(std::span<const float> a, const Values& b) {
   std::array<double, 8> lane{};
@@ -47,7 +47,8 @@ std::vector<double> reciprocals(const std::vector<double>& x) {
 
 }  // namespace
 
-// Per bucket b, with unit sketches u_i: sums over workers that the estimates and their errors need.
+// Sums over ranks for each bucket b, with unit sketches u_i, that the estimates and their errors
+// need.
 struct CosineEstimate::Buckets {
   std::vector<double> unit;            // sum u_ib
   std::vector<double> weighted;        // sum n_i u_ib
@@ -88,7 +89,7 @@ CosineEstimate::CosineEstimate(const Directions& d) : norms_(d.norms) {
 }
 
 // Delta method: bucket b contributes psi_b to the error of the mean cosine and phi_b to that of the
-// cross sum; both sum to zero over b, and their squares to the variances.
+// cross sum. Both sum to zero over b; the sums of their squares are the variances.
 void CosineEstimate::estimate_errors(const Buckets& b) {
   const auto v = static_cast<double>(norms_.size());
   const double pairs = v * (v - 1) / 2;
@@ -109,8 +110,8 @@ void CosineEstimate::estimate_errors(const Buckets& b) {
   cross_sum_error_ = std::sqrt(cross);
 }
 
-// Carries what is added to every <g_i, g_j> into the cosines. The order of the additions is fixed:
-// the bits of recorded cosines depend on it.
+// Applies an addition to every <g_i, g_j> to the cosines. Keep the order of the additions: the bits
+// of recorded cosines depend on it.
 void CosineEstimate::correct_total(double exact_cross_sum) {
   const auto v = static_cast<double>(norms_.size());
   const double all = std::accumulate(rows_.begin(), rows_.end(), 0.0);

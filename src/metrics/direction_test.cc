@@ -35,8 +35,8 @@ std::vector<double> norms_of(const Gradients& gradients) {
   return out;
 }
 
-// Sketches of other gradients than those whose norms and sums are known: the correction has to
-// bridge the whole gap.
+// The sketches belong to other gradients than the norms and sums: the correction has to bridge the
+// whole gap.
 struct Mismatch {
   Gradients sketched = testing::random_gradients(5, 3, 0.5, 256);
   Gradients real = testing::random_gradients(5, 4, 0.5, 300);
@@ -152,7 +152,7 @@ Gradients make_gradients(Data data, std::uint64_t seed) {
   return out;
 }
 
-// Root mean square of errors, and how often an interval held the truth.
+// Root mean square of the errors, and the coverage of the intervals.
 class Score {
  public:
   void error(double e) {
@@ -235,7 +235,7 @@ constexpr bool kSanitized = false;
 class CosineStatistics : public ::testing::TestWithParam<Data> {
  protected:
   void SetUp() override {
-    // Half a minute each; the tests above take the same code through the sanitizers.
+    // Each takes half a minute; the tests above cover the same code under the sanitizers.
     if (kSanitized) GTEST_SKIP() << "measured in plain builds";
   }
 };

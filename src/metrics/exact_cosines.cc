@@ -12,12 +12,12 @@
 namespace presum::metrics {
 namespace {
 
-// The exact dot products of all pairs of workers, by position in the list of workers. Entries of a
-// worker whose norm is not finite are not to be used.
+// The exact dot products of all pairs of ranks, by position in the list of ranks. Do not use the
+// entries of a rank whose norm is not finite.
 class Gram {
  public:
-  // Adds the workers' shares up. Null where one is missing or not of as many workers as are
-  // expected, and where the sum contradicts the workers' norms.
+  // Adds the shares of the ranks. Empty if a share is missing or was made for another number of
+  // ranks, or if the sum contradicts the ranks' norms.
   static std::optional<Gram> sum(Steps steps, const StepRecord& record) {
     const std::size_t size = packet::gram_size(record.workers_expected);
     const bool whole =
@@ -29,14 +29,14 @@ class Gram {
     return gram.fits(record.workers) ? std::optional(std::move(gram)) : std::nullopt;
   }
 
-  // From -1 to 1. REQUIRES: both gradients are finite and not zero. By the matrix's own diagonal:
-  // equal gradients have the cosine 1 however roughly they are summed.
+  // From -1 to 1. REQUIRES: both gradients are finite and non-zero. Uses the matrix's own diagonal,
+  // so that equal gradients have the cosine 1 regardless of rounding in the sums.
   double cosine(std::size_t i, std::size_t j) const {
     return std::clamp(product(i, j) / (std::sqrt(product(i, i)) * std::sqrt(product(j, j))), -1.0,
                       1.0);
   }
 
-  // Sum over i != j of <g_i, g_j>; NaN if one of them is.
+  // Sum over i != j of <g_i, g_j>; NaN if one of them is NaN.
   double cross_sum() const {
     double sum = 0;
     for (std::size_t i = 0; i < workers_; ++i) {
@@ -62,10 +62,10 @@ class Gram {
     }
   }
 
-  // The diagonal holds the squared norms, and no product exceeds that of its norms. NaN does
-  // neither.
+  // Returns whether the diagonal holds the squared norms and no product exceeds the product of its
+  // norms. NaN passes neither test.
   bool fits(std::span<const WorkerRecord> records) const {
-    constexpr double kTolerance = 1e-3;  // gradients may be summed up in fewer bits than norms
+    constexpr double kTolerance = 1e-3;  // gradients may be multiplied in fewer bits than norms
     for (std::size_t i = 0; i < workers_; ++i) {
       const double norm = records[i].grad_norm;
       if (!std::isfinite(norm)) continue;
@@ -121,7 +121,7 @@ bool fits(const ReducedGradient& reduced, double cross, const NormSums& norms) {
   return std::abs(*reduced.cross_sum() - cross) <= slack;
 }
 
-// Whether two workers' sketches, where there are any, allow this cosine.
+// Returns whether the sketches of two ranks, if there are any, are compatible with this cosine.
 bool sketches_allow(double cosine, const Directions& directed) {
   if (directed.workers.size() < 2) return true;
   const double sketched = pair_cosines(directed).front();

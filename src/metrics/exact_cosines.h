@@ -12,17 +12,17 @@
 
 namespace presum::metrics {
 
-// Of a step of which each worker computed a share of the dot products of all pairs: fills in the
-// cosines, the matrix too where `pairwise`, and, if `norms` is complete, the norm of the mean
-// gradient; then G is distrusted where it does not fit the products. Returns the sum over i != j of
-// <g_i, g_j>. None, and nothing changes, where the products are not known or contradict the norms,
-// and where fewer than two workers have a finite, non-zero gradient.
+// For a step in which each rank computed a share of the dot products of all pairs. Fills in the
+// cosines, with the matrix if `pairwise`, and, if `norms` is complete, the norm of the mean
+// gradient. Distrusts G if it does not fit the products. Returns the sum over i != j of <g_i, g_j>.
+// Returns nothing and changes nothing if the products are unknown or contradict the norms, or if
+// fewer than two ranks have a finite, non-zero gradient.
 std::optional<double> fill_gram_cosines(Steps steps, bool pairwise, const NormSums& norms,
                                         ReducedGradient& reduced, StepRecord& record);
 
-// Two workers' cosine follows from the norm of the reduced gradient: fills it in. False where there
-// are not two workers with non-zero gradients, or where G is not known; and where the cosine does
-// not fit the norms or, in `directed`, the workers' sketches: then G is distrusted.
+// Fills in the cosine of two ranks, which follows from the norm of the reduced gradient. Returns
+// false if there are not two ranks with non-zero gradients, or if G is unknown. Also returns false,
+// and distrusts G, if the cosine does not fit the norms or the ranks' sketches in `directed`.
 bool fill_exact_pair(Steps steps, const Directions& directed, bool pairwise,
                      ReducedGradient& reduced, StepRecord& record);
 

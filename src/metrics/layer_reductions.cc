@@ -16,12 +16,13 @@ using Sketch = std::array<float, packet::kLayerSketch>;
 using Vector = std::array<double, packet::kLayerSketch>;
 using Ranks = std::vector<std::uint32_t>;
 
-constexpr double kApart = 0.1;        // of the mean's size: what was put in is not the mean
-constexpr double kFits = 0.02;        // of the mean's size: rounding, or what a fit leaves
-constexpr double kClear = 0.2;        // a weight this near to 0 or to the largest is that
-constexpr double kMeans = 0.02;       // from a mean's weight: what rounding makes of it
+constexpr double kApart = 0.1;  // of the mean's size: the contribution differs from the mean
+constexpr double kFits = 0.02;  // of the mean's size: rounding, or the residual of a fit
+// a weight this near to 0 or to the largest weight counts as equal to it
+constexpr double kClear = 0.2;
+constexpr double kMeans = 0.02;       // accepted deviation from the weight in a mean, for rounding
 constexpr double kRidge = 1e-10;      // of the mean diagonal
-constexpr std::size_t kWorkers = 64;  // beyond, sketches are too short for a fit
+constexpr std::size_t kWorkers = 64;  // above this, sketches are too short for a fit
 
 struct Part {
   std::uint32_t rank = 0;
@@ -62,12 +63,12 @@ bool is_sharded(const packet::Step* step) {
   return std::ranges::any_of(step->layers, [](const packet::Layer& l) { return l.shard != 0; });
 }
 
-// Whether what came out was added to what earlier reductions had left.
+// Returns whether the result was added to what earlier reductions had left.
 bool added(const Parts& parts) {
   return std::ranges::any_of(parts, [](const Part& p) { return std::isnan(p.layer->squares); });
 }
 
-// The group's sketches of every worker; empty where one is not told.
+// The group's sketches of every rank; empty if a rank did not report it.
 Parts parts_of(Steps steps, std::size_t at, std::uint64_t id) {
   Parts parts;
   for (const packet::Step* step : steps) {
@@ -93,8 +94,8 @@ Vector mean_of(const Parts& parts) {
   return mean;
 }
 
-// Of the mean, or of the mean of gradients of these sizes that have nothing in common: where they
-// cancel, a rounding is large beside their mean.
+// The size of the mean, or of the mean of uncorrelated gradients of these sizes if that is larger:
+// when gradients cancel, rounding is large relative to their mean.
 double size_of(const Parts& parts, const Vector& mean) {
   double squares = 0;
   for (const Part& part : parts) squares += dot(part.layer->own, part.layer->own);
@@ -102,7 +103,8 @@ double size_of(const Parts& parts, const Vector& mean) {
   return std::max(std::sqrt(dot(mean, mean)), std::sqrt(squares) / workers);
 }
 
-// Cholesky's factor of the n x n matrix, in its place; false where it is not positive.
+// Computes the Cholesky factor of the n x n matrix in place; false if the matrix is not positive
+// definite.
 bool factor(std::vector<double>& a, std::size_t n) {
   for (std::size_t j = 0; j < n; ++j) {
     for (std::size_t i = j; i < n; ++i) {
@@ -115,7 +117,7 @@ bool factor(std::vector<double>& a, std::size_t n) {
   return true;
 }
 
-// Of the system whose matrix has that factor.
+// Solves the system whose matrix has this Cholesky factor.
 void solve(const std::vector<double>& a, std::vector<double>& x) {
   const std::size_t n = x.size();
   for (std::size_t i = 0; i < n; ++i) {
@@ -128,7 +130,8 @@ void solve(const std::vector<double>& a, std::vector<double>& x) {
   }
 }
 
-// The factor of the parts' Gram matrix, with a ridge; empty where they are too many, or zero.
+// The Cholesky factor of the parts' Gram matrix, with a ridge; empty if there are too many parts or
+// they are zero.
 std::vector<double> factor_of(const Parts& parts) {
   const std::size_t n = parts.size();
   if (n > kWorkers) return {};
@@ -144,7 +147,8 @@ std::vector<double> factor_of(const Parts& parts) {
   return factor(gram, n) ? gram : std::vector<double>();
 }
 
-// What each part weighs in what came out, by least squares; empty where these do not explain it.
+// The weight of each part in the result, by least squares; empty if the parts do not explain the
+// result.
 std::vector<double> weights_of(const Parts& parts, const std::vector<double>& gram,
                                const Sketch& out, double size) {
   if (gram.empty()) return {};
@@ -159,8 +163,8 @@ std::vector<double> weights_of(const Parts& parts, const std::vector<double>& gr
 
 bool apart(double weight, double most) { return std::abs(weight - most) > kClear * most; }
 
-// Of two: a mean's weight, where one has that and the other is left out, turned, or at least
-// doubled; 0 elsewhere, since each may then be the one that is wrong.
+// For two ranks: the weight in a mean, if one rank has it and the other is left out, negated, or at
+// least doubled; otherwise 0, since either rank may be the wrong one.
 double usual_of_two(double one, double other) {
   constexpr double kMean = 0.5;
   if (std::abs(other - kMean) < std::abs(one - kMean)) std::swap(one, other);
@@ -168,7 +172,7 @@ double usual_of_two(double one, double other) {
   return std::abs(one - kMean) <= kMeans && told ? one : 0;
 }
 
-// The weight in the middle.
+// The median weight.
 double usual(std::vector<double> weights) {
   if (weights.size() == 2) return usual_of_two(weights[0], weights[1]);
   const auto middle = weights.begin() + static_cast<std::ptrdiff_t>(weights.size() / 2);
@@ -176,7 +180,7 @@ double usual(std::vector<double> weights) {
   return *middle;
 }
 
-// Of ranks whose part weighs otherwise than most do.
+// Finds the ranks whose part has a different weight than that of most ranks.
 void find_weighed(const Parts& parts, const Sketch& reduced, double size, LayerReduction& out) {
   const std::vector<double> weights = weights_of(parts, factor_of(parts), reduced, size);
   if (weights.empty()) return;
@@ -188,7 +192,7 @@ void find_weighed(const Parts& parts, const Sketch& reduced, double size, LayerR
   if (2 * out.weighed.size() >= parts.size() && parts.size() > 2) out.weighed.clear();
 }
 
-// The ranks whose equally weighted parts make what came out; none where no such set does.
+// The ranks whose equally weighted parts make the result; empty if no such set does.
 Ranks ranks_in(const Parts& parts, const std::vector<double>& gram, const Sketch& out,
                double size) {
   const std::vector<double> weights = weights_of(parts, gram, out, size);
@@ -202,13 +206,13 @@ Ranks ranks_in(const Parts& parts, const std::vector<double>& gram, const Sketch
   return ranks;
 }
 
-// One copy of what came out: a worker's, or that of a replica whose workers hold a part each.
+// One copy of the result: that of one rank, or that of a replica whose ranks hold one part each.
 struct Copy {
   std::uint64_t fingerprint = 0;
   std::uint64_t elements = 0;
   double squares = 0;
   Sketch sketch{};
-  std::vector<std::size_t> workers;  // places in the parts
+  std::vector<std::size_t> workers;  // indices into the parts
 };
 using Copies = std::vector<Copy>;
 
@@ -221,8 +225,8 @@ void join(Copy& copy, const Part& part, std::size_t place) {
   copy.workers.push_back(place);
 }
 
-// The k-th workers of all shards, by rank, hold one copy. Empty where that makes no whole one:
-// some parts were not told, or the numbers of workers differ.
+// The k-th ranks of all shards, by rank, hold one copy. Empty if the copies are not whole: a part
+// was not reported, or the shards have different numbers of ranks.
 Copies copies_of(const Parts& parts) {
   Copies copies;
   std::map<std::uint32_t, std::size_t> copies_so_far;

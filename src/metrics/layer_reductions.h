@@ -9,14 +9,14 @@
 
 namespace presum::metrics {
 
-// Of the groups that all of these workers told of, in the first one's order; empty for fewer than
-// two workers. Groups with something that is not finite, or into which nothing was put, are left
-// out. Pure: docs/metrics.md, "Layer by layer".
+// Returns the reductions of the groups that all of these ranks reported, in the first rank's order;
+// empty for fewer than two ranks. Skips groups with a non-finite value or with a zero contribution.
+// Pure: docs/metrics.md, "Layer by layer".
 std::vector<LayerReduction> layer_reductions(Steps steps);
 
-// Of a sharded model each worker read a part of the reduced gradient: gives all of them the norm
-// and a fingerprint of the whole, where every part of every group was told. Of a whole one nothing
-// is changed. REQUIRES: `steps` and `workers` are parallel.
+// For a sharded model, in which each rank read its part of the reduced gradient: gives all ranks
+// the norm and a fingerprint of the whole, if all parts of all groups were reported. Changes
+// nothing for an unsharded model. REQUIRES: `steps` and `workers` are parallel.
 void join_shards(Steps steps, std::span<WorkerRecord> workers);
 
 }  // namespace presum::metrics

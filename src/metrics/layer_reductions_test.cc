@@ -21,7 +21,7 @@ using Ranks = std::vector<std::uint32_t>;
 
 constexpr std::size_t kElements = 5000;
 
-// What the workers have in common, and what each has of its own.
+// Gradients with a common part and a part of each rank.
 Gradients gradients(std::size_t workers, double common) {
   std::mt19937_64 random(workers);
   std::normal_distribution<float> normal;
@@ -43,7 +43,7 @@ Gradient mean_of(const Gradients& all, const Ranks& ranks, double factor = 1) {
   return out;
 }
 
-// The same, one rank's times a factor.
+// The same gradients, one rank's multiplied by a factor.
 Gradients weighing(Gradients all, std::uint32_t rank, double factor) {
   for (float& x : all[rank]) x *= static_cast<float>(factor);
   return all;
@@ -55,7 +55,7 @@ Ranks everyone(std::size_t workers) {
   return out;
 }
 
-// Any linear map with random signs will do; and a hash.
+// A hash, and a sketch: any linear map with random signs works.
 std::uint64_t sketch(const Gradient& of, std::array<float, packet::kLayerSketch>& into) {
   std::uint64_t hash = of.size();
   for (std::size_t e = 0; e < of.size(); ++e) {
@@ -76,7 +76,7 @@ struct Step {
   }
 };
 
-// Each worker holds what `reduced` has for it.
+// Each rank holds its entry of `reduced`.
 Step step_of(const Gradients& own, const Gradients& reduced) {
   Step out{std::vector<packet::Step>(own.size())};
   for (std::size_t w = 0; w < own.size(); ++w) {
@@ -93,7 +93,7 @@ Step step_of(const Gradients& own, const Gradients& reduced) {
   return out;
 }
 
-// Worker w holds part w modulo `shards` of what `reduced` has for it.
+// Rank w holds part w modulo `shards` of its entry of `reduced`.
 Step sharded(const Gradients& own, const Gradients& reduced, std::size_t shards) {
   Gradients held(own.size());
   std::vector<bool> kept(own.size());
@@ -215,7 +215,7 @@ TEST(LayerReductions, OfTwoTheOneThatAMeanWeighsOtherwiseIsTold) {
 TEST(LayerReductions, OfTwoAShareOfAnotherSizeBlamesNobody) {
   for (const double common : {0.0, 0.5, 10.0}) {
     const Gradients own = gradients(2, common);
-    for (const double weight : {0.3, 0.6, 1.0, 1.5}) {  // as each may clip its own layer
+    for (const double weight : {0.3, 0.6, 1.0, 1.5}) {  // as if each rank clipped its own layer
       const auto got = reduction(own, each(2, mean_of(weighing(own, 1, weight), {0, 1})));
       EXPECT_TRUE(got.weighed.empty()) << weight;
     }
@@ -323,7 +323,7 @@ TEST(LayerReductions, OfPartsThatMakeNoWholeNothingIsSaid) {
   join_shards(step.borrowed(), records);
   EXPECT_TRUE(std::isnan(records.front().reduced_norm));
   step = sharded(own, each(4, mean_of(own, everyone(4))), 4);
-  step.steps[2].elements += 1;  // of another group, which was not told
+  step.steps[2].elements += 1;  // of another group, which was not reported
   join_shards(step.borrowed(), records);
   EXPECT_TRUE(std::isnan(records[2].reduced_norm));
   step = sharded(own, each(4, mean_of(own, everyone(4))), 4);

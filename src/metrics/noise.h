@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of the workers' gradients is noise, and for how many independent workers they count:
+// The noise in the ranks' gradients, and the number of independent ranks that they are worth:
 // docs/metrics.md, "Noise and effective workers".
 #pragma once
 
@@ -9,14 +9,15 @@
 namespace presum::metrics {
 
 // Fills in signal, noise and effective workers. `cross_sum` is the sum over i != j of <g_i, g_j>.
-// Nothing for fewer than two workers; no effective workers where all gradients are zero.
+// Fills in nothing for fewer than two ranks; leaves out effective workers if all gradients are
+// zero.
 void fill_noise(double cross_sum, const NormSums& norms, StepRecord& record);
 
-// Gradient noise scale S / |G|^2: averages signal and noise on their own over steps, with weights
-// that fall by half every 35 steps, then divides. One per model; not synchronized.
+// Gradient noise scale S / |G|^2. Averages signal and noise separately over steps, with weights
+// that halve every 35 steps, then divides. One per model; not synchronized.
 class NoiseScale {
  public:
-  // Takes one step's estimates; NaN is skipped. Returns the running value, NaN where the running
+  // Takes the estimates of one step; skips NaN. Returns the running value, or NaN if the running
   // signal is not positive.
   double update(double signal, double noise);
 

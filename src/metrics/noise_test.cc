@@ -52,7 +52,7 @@ TEST(Noise, NeedsTwoWorkersAndAGradient) {
 
 TEST(NoiseScale, ConvergesToNoiseOverSignal) {
   constexpr double kSignal = 2;  // |G|^2
-  constexpr double kNoise = 12;  // tr(Sigma) of one worker's gradient
+  constexpr double kNoise = 12;  // tr(Sigma) of one rank's gradient
   constexpr std::size_t kDimensions = 128;
   std::mt19937_64 random(31);
   std::normal_distribution<double> normal(0, std::sqrt(kNoise / kDimensions));

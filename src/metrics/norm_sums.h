@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the norms n_i of the workers' own gradients.
+// Sums over the norms n_i of the ranks' own gradients.
 #pragma once
 
 #include <cmath>
@@ -9,16 +9,16 @@
 namespace presum::metrics {
 
 struct NormSums {
-  double workers = 0;  // how many
+  double workers = 0;  // number of ranks
   double sum = 0;
   double squares = 0;
-  bool complete = false;  // no worker is missing, and every norm is finite
+  bool complete = false;  // all ranks are there, and every norm is finite
 
-  // Sum over i != j of n_i n_j, which no sum over i != j of <g_i, g_j> exceeds.
+  // Sum over i != j of n_i n_j; an upper bound for the sum over i != j of <g_i, g_j>.
   double pair_weight() const { return sum * sum - squares; }
 };
 
-// Of the record's workers. A norm that is not finite makes the sums so.
+// Sums over the ranks in the record. A non-finite norm makes the sums non-finite.
 inline NormSums sum_norms(const StepRecord& record) {
   NormSums n;
   n.workers = static_cast<double>(record.workers.size());

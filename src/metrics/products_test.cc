@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps whose exact dot products of all pairs are known.
+// Steps with known exact dot products of all pairs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ Gradients random_gradients(std::size_t workers, std::uint64_t seed) {
   return testing::random_gradients(workers, seed, 0.5, kElements);
 }
 
-// Worker `owner`'s share, taken literally: the dot products of its piece of all gradients.
+// The share of rank `owner`, computed literally: the dot products of its piece of all gradients.
 std::vector<double> share_of(const Gradients& g, std::size_t owner) {
   std::vector<double> out;
   for (std::size_t i = 0; i < g.size(); ++i) {
@@ -49,7 +49,7 @@ struct Observed {
   double scale = 1;
 };
 
-// Through real workers and packets, with the products that a reduction by presum adds.
+// Uses real observers and packets, with the products that a reduction by presum adds.
 Steps observe(const Gradients& g, const Observed& how = {}) {
   Steps steps = sent(g, 3, how.sketch_size, how.scale);
   for (std::size_t i = 0; i < g.size(); ++i) {

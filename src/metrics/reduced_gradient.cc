@@ -6,7 +6,7 @@
 namespace presum::metrics {
 
 ReducedGradient::ReducedGradient(std::span<const WorkerRecord> workers, const NormSums& norms) {
-  // Every worker that read a norm must hold the same bits.
+  // Every rank that read a norm must hold the same bits.
   const WorkerRecord* first = nullptr;
   for (const WorkerRecord& w : workers) {
     if (std::isnan(w.reduced_norm) && w.reduced_fingerprint == 0) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the reduced gradient G says exactly about the gradients that went in, if it is their mean:
+// What the reduced gradient G says exactly about the contributed gradients if it is their mean:
 // docs/metrics.md, "The consistency identity", "Corrections".
 #pragma once
 
@@ -12,25 +12,26 @@
 
 namespace presum::metrics {
 
-// One step's G. Not synchronized.
+// G of one step. Not synchronized.
 class ReducedGradient {
  public:
-  // How far a reduction may miss the mean, relative to sum n_i^2: 16-bit reductions round.
+  // Accepted deviation of a reduction from the mean, relative to sum n_i^2: 16-bit reductions
+  // round.
   static constexpr double kTolerance = 0.02;
 
-  // REQUIRES: `norms` is of `workers`.
+  // REQUIRES: `norms` was computed from `workers`.
   ReducedGradient(std::span<const WorkerRecord> workers, const NormSums& norms);
 
-  // |G|, where all workers that read it hold the same; else NaN.
+  // |G|, if all ranks that read it hold the same; otherwise NaN.
   double norm() const { return norm_; }
-  // Workers hold different ones, or G is not the mean of their gradients.
+  // The ranks hold different G, or G is not the mean of their gradients.
   bool contradicted() const { return contradicted_; }
 
-  // Sum over i != j of <g_i, g_j> = W^2 |G|^2 - sum n_i^2. None where a worker is missing, |G| is
-  // not known, or G is contradicted.
+  // Sum over i != j of <g_i, g_j> = W^2 |G|^2 - sum n_i^2. Empty if a rank is missing, |G| is
+  // unknown, or G is contradicted.
   const std::optional<double>& cross_sum() const { return cross_sum_; }
 
-  // G is not the mean of the gradients: nothing follows from it any longer.
+  // Marks G as not the mean of the gradients; nothing more is derived from it.
   void distrust();
 
  private:

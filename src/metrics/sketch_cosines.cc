@@ -66,7 +66,7 @@ std::optional<double> SketchCosines::cross_sum() const {
   return estimate_->cross_sum();
 }
 
-// Zero gradients have no direction and add nothing; anything else left out is unknown.
+// Zero gradients have no direction and add nothing. A rank left out for another reason is unknown.
 bool SketchCosines::every_gradient_counted() const {
   const auto zero = std::ranges::count_if(record_.workers,
                                           [](const WorkerRecord& w) { return w.grad_norm == 0; });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cosines of a step from the workers' sketches, corrected by what the reduced gradient says:
+// The cosines of a step from the ranks' sketches, corrected with the reduced gradient:
 // docs/metrics.md, "Cosines from sketches", "Corrections", "Norm of the mean gradient".
 #pragma once
 
@@ -14,26 +14,26 @@
 
 namespace presum::metrics {
 
-// An exact number that is further from the sketches' than this many standard errors contradicts
+// An exact number further from the sketches' estimate than this many standard errors contradicts
 // them.
 inline constexpr double kSketchSigmas = 6;
 
-// Of workers with a finite, non-zero gradient and a usable sketch of the length of the first such;
-// borrows the sketches. REQUIRES: `steps` and `workers` are parallel.
+// Selects the ranks with a finite, non-zero gradient and a usable sketch as long as the first such
+// sketch; borrows the sketches. REQUIRES: `steps` and `workers` are parallel.
 Directions directed_workers(Steps steps, std::span<const WorkerRecord> workers);
 
-// Not synchronized; borrows all that it is given.
+// Not synchronized; borrows its arguments.
 class SketchCosines {
  public:
   SketchCosines(const Directions& directed, const NormSums& norms, StepRecord& record);
 
-  // Fills in the norm of the mean gradient, where all gradients are known: before any correction.
+  // Fills in the norm of the mean gradient, without corrections, if all gradients are known.
   void fill_mean_norm();
-  // Fills in the cosines, corrected where G fits the sketches; else G is distrusted. Nothing where
-  // fewer than two workers have a direction.
+  // Fills in the cosines, corrected if G fits the sketches; otherwise distrusts G. Fills in nothing
+  // if fewer than two ranks have a direction.
   void fill_cosines(bool pairwise, ReducedGradient& reduced);
-  // Estimate of the sum over i != j of <g_i, g_j>, with the corrections made so far; none where a
-  // worker's direction is not known.
+  // Estimate of the sum over i != j of <g_i, g_j>, with the corrections made so far; empty if a
+  // rank's direction is unknown.
   std::optional<double> cross_sum() const;
 
  private:
@@ -45,7 +45,7 @@ class SketchCosines {
   const Directions& directed_;
   const NormSums& norms_;
   StepRecord& record_;
-  std::optional<CosineEstimate> estimate_;  // of two or more workers
+  std::optional<CosineEstimate> estimate_;  // set for two or more ranks
 };
 
 }  // namespace presum::metrics

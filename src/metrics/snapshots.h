@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mean, standard deviation and range of what is known.
+// Mean, standard deviation and range of the known values.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,9 @@ struct Snapshots {
   double range = kNaN;
 };
 
-// Of `get(item)` of all items, in double, in two passes. Values that are not finite are left out;
-// NaN where none is left. The deviation is the population's, 0 for one value and for equal ones.
+// Statistics of `get(item)` over all items, in double, in two passes. Skips values that are not
+// finite; all NaN if none is left. The standard deviation is that of the population; it is 0 for
+// one value and for equal values.
 template <class Range, class Get>
 Snapshots snapshots(const Range& range, Get&& get) {
   Snapshots m;

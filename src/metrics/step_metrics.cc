@@ -57,7 +57,7 @@ struct CrossSum {
   std::optional<double> estimated;
 };
 
-// Fills in the cosines and the norm of the mean gradient by the most exact source that there is.
+// Fills in the cosines and the norm of the mean gradient from the most exact source available.
 CrossSum fill_directions(const StepInput& input, const NormSums& norms, ReducedGradient& reduced,
                          StepRecord& record) {
   const Directions directed = directed_workers(input.workers, record.workers);

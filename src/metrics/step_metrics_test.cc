@@ -219,7 +219,7 @@ TEST(StepMetrics, AZeroGradientHasNoDirectionButANorm) {
   EXPECT_TRUE(std::isnan(raw.workers[0].cosine_to_others));
   EXPECT_EQ(raw.distinct_gradients, 3U);
   EXPECT_NEAR(raw.grad_norm_mean, (rest.norm(0) + rest.norm(1) + rest.norm(2)) / 4, 1e-12);
-  // It adds nothing to the sum, so the reduced norm still corrects the others.
+  // The zero gradient adds nothing to the sum, so the reduced norm still corrects the others.
   set_reduced(steps, Truth(gradients).reduced_norm());
   const StepRecord corrected = measure(steps);
   EXPECT_EQ(corrected.cosine_source, CosineSource::kTotalNorm);
@@ -261,7 +261,7 @@ TEST(StepMetrics, NoSketchesGiveNoCosines) {
   EXPECT_EQ(record.sketch_size, 0U);
 }
 
-// ---- few workers
+// ---- few ranks
 
 TEST(StepMetrics, NoWorkerGivesNaNs) {
   const StepRecord record = measure({}, 3);
@@ -301,7 +301,7 @@ TEST_P(TwoWorkers, AreExactWhereTheReducedNormIsKnown) {
   gradients[1] = scaled(gradients[1], GetParam());
   const Truth truth(gradients);
   auto steps = steps_of(gradients);
-  // Sketches that are a little off must not matter.
+  // Slightly inaccurate sketches must not matter.
   steps[0].sketch = Gradient(gradients[0].begin(), gradients[0].begin() + 1024);
   steps[1].sketch = Gradient(gradients[1].begin(), gradients[1].begin() + 1024);
   set_reduced(steps, truth.reduced_norm());
@@ -417,7 +417,7 @@ TEST(StepMetrics, WithoutSomeWorkersNothingExactIsClaimed) {
   EXPECT_NEAR(record.cosine_mean, rest.cosine_mean(), 1e-12);
 }
 
-// A "reduction" that did nothing: every worker holds worker 0's own gradient.
+// A "reduction" without effect: every rank holds rank 0's own gradient.
 TEST(StepMetrics, ANormThatIsNotTheMeansDisagrees) {
   for (const std::size_t workers : {2U, 3U, 8U}) {
     const Gradients gradients(random_gradients(workers, 23, 0.7, 4096));
@@ -453,7 +453,8 @@ TEST(StepMetrics, ANormThatNoMeanCanHaveDisagreesWithoutSketchesToo) {
 TEST(StepMetrics, ARoundedReductionStillCounts) {
   const Gradients gradients = random_gradients(4, 25);
   auto steps = steps_of(gradients);
-  set_reduced(steps, Truth(gradients).reduced_norm() * (1 + 1.0 / 256));  // about bf16
+  // about the rounding of bf16
+  set_reduced(steps, Truth(gradients).reduced_norm() * (1 + 1.0 / 256));
   const StepRecord record = measure(steps);
   EXPECT_FALSE(record.reduced_disagrees);
   EXPECT_EQ(record.cosine_source, CosineSource::kTotalNorm);
@@ -471,8 +472,8 @@ TEST(MeanNorm, IsThatOfTheMeanForExactSketches) {
   }
 }
 
-// A sum that was never divided, a reduction that did nothing, one that was right: the mean of what
-// went in is the same.
+// A sum that was never divided, a reduction without effect, and a correct one: the mean of the
+// contributions is the same.
 TEST(MeanNorm, DoesNotDependOnTheReducedGradient) {
   for (const std::size_t workers : {2U, 4U}) {
     const Gradients gradients = random_gradients(workers, 50);

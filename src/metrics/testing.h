@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by this room's tests: gradients, what is true of them in float64, and their packets.
+// Shared by the tests of this room: gradients, their true metrics in float64, and their packets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline double dot(const Gradient& a, const Gradient& b) {
   return sum;
 }
 
-// Workers' gradients that have something in common, each of another size.
+// Gradients of ranks with a common part, each with another scale.
 inline Gradients random_gradients(std::size_t workers, std::uint64_t seed, double common = 0.7,
                                   std::size_t elements = 1024) {
   std::mt19937_64 random(seed);
@@ -46,7 +46,7 @@ inline Gradients random_gradients(std::size_t workers, std::uint64_t seed, doubl
   return out;
 }
 
-// The definitions of docs/metrics.md, taken literally. REQUIRES: at least one gradient.
+// The definitions of docs/metrics.md, implemented literally. REQUIRES: at least one gradient.
 class Truth {
  public:
   explicit Truth(const Gradients& g) : workers_(g.size()), gram_(g.size() * g.size()) {
@@ -84,7 +84,7 @@ class Truth {
     for (std::size_t i = 0; i < workers_; ++i) sum += cosine_to_others(i);
     return sum / static_cast<double>(workers_);
   }
-  // The mean of the pairs' cosines, weighted by the products of their norms.
+  // The mean cosine of the pairs, weighted by the products of their norms.
   double consistency() const {
     double sum = 0;
     double weights = 0;
@@ -122,8 +122,8 @@ inline Snapshots snapshots(const std::vector<double>& x) {
 
 inline constexpr std::uint32_t kFirstRank = 100;  // ranks differ from replicas on purpose
 
-// A packet whose sketch is the gradient itself, so that its cosines are exact.
-// REQUIRES: a power of two of elements, at least 64.
+// A packet whose sketch is the gradient itself, so that its cosines are exact. REQUIRES: the number
+// of elements is a power of two, at least 64.
 inline packet::Step step_of(const Gradient& gradient, std::uint32_t replica,
                             std::uint32_t replicas) {
   packet::Step step;
@@ -152,7 +152,7 @@ inline std::vector<packet::Step> steps_of(const Gradients& gradients) {
   return steps;
 }
 
-// Every worker says that the reduced gradient has this norm.
+// Every rank reports this norm of the reduced gradient.
 inline void set_reduced(std::vector<packet::Step>& steps, double norm) {
   for (packet::Step& s : steps) {
     s.reduced = GradientSums{.sum_squares = norm * norm, .fingerprint = 99};
@@ -174,7 +174,7 @@ inline StepRecord measure(const std::vector<packet::Step>& steps) {
   return measure(steps, static_cast<std::uint32_t>(steps.size()));
 }
 
-// What workers with these gradients send of a step.
+// The packets of a step that ranks with these gradients send.
 inline std::vector<packet::Step> sent(const Gradients& gradients, std::uint64_t number,
                                       std::uint32_t sketch_size, double scale = 1) {
   const auto workers = static_cast<std::uint32_t>(gradients.size());

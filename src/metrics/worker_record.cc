@@ -41,7 +41,7 @@ WorkerRecord worker_record(const packet::Step& step) {
   w.rank = step.header.identity.rank;
   w.replica = step.header.identity.replica;
   fill_loss(w, step);
-  // A worker without input under DDP's join() takes part with no micro-batch.
+  // A rank without input under DDP's join() takes part with no micro-batch.
   const bool unread =
       step.elements == 0 && (step.skipped_parameters > 0 || step.micro_batches == 0);
   w.grad_norm = unread ? kNaN : std::sqrt(step.total.sum_squares);
@@ -65,7 +65,7 @@ std::vector<GroupRecord> group_records(Steps steps) {
     g.maxima.reserve(steps.size());
     g.fingerprints.reserve(steps.size());
   }
-  for (const packet::Step* step : steps) {  // in the order in which they lie in memory
+  for (const packet::Step* step : steps) {  // in the order of memory
     for (std::size_t g = 0; g < records.size(); ++g) {
       add_group(records[g], find_group(*step, g, records[g].id));
     }

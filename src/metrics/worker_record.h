@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the packets of one step say, as records: nothing here compares workers.
+// Turns the packets of one step into records. Nothing here compares ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace presum::metrics {
 
-// The packets of one step, one per worker, by replica. Borrowed.
+// The packets of one step, one per rank, sorted by replica. Borrowed.
 using Steps = std::span<const packet::Step* const>;
 
-// All but `cosine_to_others`.
+// Fills all fields but `cosine_to_others`.
 WorkerRecord worker_record(const packet::Step& step);
 
-// One record per group of the first worker, in its order. Others are matched by id; NaN, and 0 as
-// the fingerprint, where a worker lacks the group.
+// One record per group of the first rank, in its order. The groups of other ranks are matched by
+// id; a rank without the group has NaN, and 0 as the fingerprint.
 std::vector<GroupRecord> group_records(Steps steps);
 
-// How many different gradients there are. Zero ones, and those that were not read, do not count.
+// Number of distinct gradients, without zero gradients and those that were not read.
 std::uint32_t distinct_gradients(std::span<const WorkerRecord> workers);
 
 }  // namespace presum::metrics

@@ -13,9 +13,9 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr std::size_t kBlock = std::size_t{1} << 20;  // elements that are reduced at a time
+constexpr std::size_t kBlock = std::size_t{1} << 20;  // elements reduced at a time
 
-// What a rank asks for; the same on every rank, but for the leaves.
+// What a rank asks for; must be equal on every rank, except the leaves.
 struct Request {
   std::uint64_t count;
   std::uint64_t kind;  // dtype, mean
@@ -27,10 +27,10 @@ Status check(int code) {
   return fail(ErrorCode::kIo, "presum: MPI failed in a reproducible all-reduce");
 }
 
-// How a block of all ranks' buffers is reduced.
+// How to reduce one block of the buffers of all ranks.
 struct Reduction {
   MPI_Comm comm;
-  std::vector<int> leaves_of;  // of each rank
+  std::vector<int> leaves_of;  // for each rank
   Dtype dtype;
   std::uint32_t divisor;
 
@@ -90,7 +90,7 @@ std::uint64_t kind_of(Dtype dtype, Mean mean) {
   return static_cast<std::uint64_t>(dtype) << 8 | static_cast<std::uint64_t>(mean);
 }
 
-// What makes every rank refuse, as all of them see it.
+// The error for which every rank refuses, based on the requests of all ranks.
 std::optional<Error> objection(const std::vector<Request>& requests) {
   const auto invalid = [](const char* text) { return Error{ErrorCode::kInvalidArgument, text}; };
   const Request& first = requests.front();
@@ -132,7 +132,7 @@ Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Mean mea
     all.leaves_of.push_back(static_cast<int>(request.leaves));
   }
   all.divisor = divisor_of(mean, all);
-  // Chunks of all leaves are counted in int.
+  // MPI counts the chunks of all leaves in int.
   const std::size_t block =
       std::clamp<std::size_t>((std::size_t{1} << 27) / all.leaves(), 1, kBlock);
   std::vector<const void*> part(leaves.size());

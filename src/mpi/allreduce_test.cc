@@ -15,7 +15,7 @@ constexpr std::size_t kLeaves = 12;
 using Bytes = std::vector<std::byte>;
 using Buffers = std::vector<Bytes>;
 
-// The same on every rank: finite values of all sizes, a few that are not.
+// The same on every rank: finite values of all magnitudes, and a few that are not finite.
 Buffers leaves_of_all(Dtype dtype, std::size_t count) {
   std::mt19937_64 random(count + static_cast<std::size_t>(dtype));
   Buffers leaves(kLeaves, Bytes(count * element_bytes(dtype)));
@@ -31,7 +31,7 @@ std::vector<const void*> pointers(const Buffers& leaves, std::size_t begin, std:
   return out;
 }
 
-// Which leaves a rank brings, in two ways to share them out.
+// The leaves of a rank, for two ways to distribute them.
 std::vector<const void*> own(const Buffers& leaves, bool evenly) {
   constexpr std::size_t kEven[] = {0, 3, 6, 9, 12};
   constexpr std::size_t kUneven[] = {0, 1, 6, 10, 12};

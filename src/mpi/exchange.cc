@@ -16,7 +16,7 @@ namespace {
 
 using Steady = std::chrono::steady_clock;
 
-constexpr int kRecords = 0;  // the rank
+constexpr int kRecords = 0;  // the recording rank
 constexpr int kTag = 0;
 constexpr std::chrono::milliseconds kPause{1};
 
@@ -30,7 +30,7 @@ void check(int code, const char* call) {
 
 }  // namespace
 
-// Nobody waits for these any longer; MPI may still touch their bytes, so they are never freed.
+// Gives up on these transfers. MPI may still access their bytes, so they are never freed.
 template <class Transfers>
 void Exchange::abandon(Transfers& transfers) noexcept {
   if (!transfers.empty()) static_cast<void>(new (std::nothrow) Transfers(std::move(transfers)));
@@ -72,14 +72,14 @@ bool Exchange::send(Packet packet) {
   if (sending_.size() >= kInFlight + (leaves_ ? 1 : 0)) return false;
   sending_.push_back({.packet = std::move(packet)});
   auto& [kept, request] = sending_.back();
-  // Synchronous mode: complete once rank 0 took it. Eager messages would pile up there instead.
+  // Synchronous mode: completes once rank 0 has received it. Eager messages would accumulate there.
   check(MPI_Issend(kept.bytes.data(), static_cast<int>(size_bytes), MPI_BYTE, kRecords, kTag, comm_,
                    &request),
         "MPI_Issend");
   return true;
 }
 
-// Not a blocking receive: a long message needs its sender's next call of MPI to move.
+// Does not block: to make progress, a long message needs its sender's next MPI call.
 void Exchange::start_receiving(MPI_Message message, const MPI_Status& status) {
   int count = 0;
   check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
@@ -98,7 +98,7 @@ void Exchange::match_what_came() {
   }
 }
 
-// Ranks take turns.
+// Takes packets from the ranks in turn.
 std::optional<Packet> Exchange::receive() {
   match_what_came();
   for (std::size_t turn = 0; turn < arriving_.size(); ++turn) {

@@ -14,13 +14,13 @@
 namespace presum::mpi {
 
 // Carries packets from every rank of a communicator to its rank 0: see presum::mpi::Session. Throws
-// std::runtime_error where MPI refuses. Memory that MPI may still read or write stays allocated
-// when it goes.
+// std::runtime_error if MPI refuses. Memory that MPI may still read or write stays allocated after
+// destruction.
 class Exchange final : public Transport {
  public:
   static constexpr std::size_t kInFlight = 64;
 
-  // REQUIRES: MPI runs until the last call.
+  // REQUIRES: MPI is running until the last call.
   explicit Exchange(MPI_Comm comm) : comm_(comm) {}
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -28,13 +28,13 @@ class Exchange final : public Transport {
 
   // Collective; duplicates the communicator.
   std::string announce(const std::string& own) override;
-  // False too for what is no packet.
+  // Also returns false for bytes that are not a packet.
   bool send(Packet packet) override;
   std::optional<Packet> receive() override;
   void flush(Seconds patience) override;
 
  private:
-  // A message that MPI reads or writes until `request` is complete.
+  // A message that MPI reads or writes until `request` completes.
   struct Transfer {
     Packet packet;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -49,8 +49,8 @@ class Exchange final : public Transport {
 
   MPI_Comm comm_;
   std::vector<Transfer> sending_;
-  bool leaves_ = false;  // there is room for a goodbye
-  // Of rank 0: what arrives, by rank and in order; whom it looks at next.
+  bool leaves_ = false;  // keep room for the goodbye
+  // On rank 0: the incoming messages, by rank and in order, and the rank to look at next.
   std::vector<std::deque<Transfer>> arriving_;
   std::size_t next_ = 0;
 };

@@ -24,10 +24,11 @@ using Clock = std::chrono::steady_clock;
 
 const std::string kAnnounced = "81985529216486895 3";
 constexpr Seconds kLong{20};
-constexpr std::size_t kEager = 64;      // floats: a message that MPI may send at once
-constexpr std::size_t kLarge = 65'536;  // one that needs its receiver, and its sender's progress
+constexpr std::size_t kEager = 64;  // floats: a message that MPI may send eagerly
+// floats: a message that needs its receiver and its sender's progress
+constexpr std::size_t kLarge = 65'536;
 
-// What the program under watch does at each step.
+// What the observed program does at each step.
 int sum_over_ranks(int value) {
   int sum = 0;
   MPI_Allreduce(&value, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
@@ -36,7 +37,7 @@ int sum_over_ranks(int value) {
 
 void all_meet() { MPI_Barrier(MPI_COMM_WORLD); }
 
-// This rank's exchange; all have met.
+// This rank's exchange, after all ranks have met.
 std::unique_ptr<Exchange> open() {
   auto exchange = std::make_unique<Exchange>(MPI_COMM_WORLD);
   EXPECT_EQ(exchange->announce(rank() == 0 ? kAnnounced : ""), kAnnounced);
@@ -51,7 +52,7 @@ Packet packet_of(std::uint64_t step, std::size_t floats = kEager) {
   return packet::encode(message);
 }
 
-// What rank 0 was given, decoded.
+// The packets that rank 0 received, decoded.
 class Ledger {
  public:
   void take(const Packet& bytes) {
@@ -66,7 +67,7 @@ class Ledger {
     while (const auto packet = exchange.receive()) take(*packet);
   }
   std::size_t count(int from) const { return steps_.contains(from) ? steps_.at(from).size() : 0; }
-  // That these came from a rank, each once and in order.
+  // Checks that these steps of a rank arrived, each once and in order.
   void expect_first_steps(int from, std::size_t count) const {
     std::vector<std::uint64_t> wanted(count);
     std::iota(wanted.begin(), wanted.end(), 0);
@@ -93,7 +94,7 @@ double seconds_of(const std::function<void()>& work) {
   return Seconds(Clock::now() - start).count();
 }
 
-// Rank 0 takes what comes until it has heard so much of each; the others see to it that it can.
+// Rank 0 receives until it has `wanted` of each rank; the others flush meanwhile.
 void bring(Exchange& exchange, Ledger& ledger, std::size_t wanted) {
   if (rank() != 0) return exchange.flush(kLong);
   EXPECT_TRUE(soon([&] {
@@ -127,7 +128,8 @@ TEST(MpiExchange, BringsEveryPacketOnceAndThoseOfARankInOrder) {
 class MpiExchangeOfSize : public ::testing::TestWithParam<std::size_t> {};
 INSTANTIATE_TEST_SUITE_P(Messages, MpiExchangeOfSize, ::testing::Values(kEager, kLarge));
 
-// Small messages too: rank 0's memory is bounded only if those count that MPI has already taken.
+// Small messages count too: rank 0's memory is bounded only if messages that MPI has already
+// accepted count as in flight.
 TEST_P(MpiExchangeOfSize, DropsWhatRank0DoesNotTake) {
   const auto exchange = open();
   for (std::size_t i = 0; i < Exchange::kInFlight + 36 && rank() != 0; ++i) {
@@ -143,7 +145,7 @@ TEST_P(MpiExchangeOfSize, DropsWhatRank0DoesNotTake) {
   all_meet();
 }
 
-// A rank that calls nothing of MPI, with a long message half on its way, until rank 0 has heard all
+// A rank that makes no MPI call, with a long message half sent, until rank 0 has heard from all
 // others.
 TEST(MpiExchange, NobodyWaitsForASlowRank) {
   constexpr int kSlow = 2;
@@ -186,7 +188,7 @@ TEST(MpiExchange, CostsPacketsAndNoTimeWhereRank0NeverPolls) {
 
 TEST(MpiExchange, TellsAllRanksThatRank0CannotRecord) {
   Exchange exchange(MPI_COMM_WORLD);
-  // What other ranks pass does not count.
+  // The arguments of other ranks are ignored.
   EXPECT_EQ(exchange.announce(rank() == 0 ? "" : kAnnounced), "");
 }
 

@@ -21,7 +21,7 @@ using presum::testing::steps_in;
 constexpr std::uint64_t kSteps = 30;
 constexpr Seconds kLong{20};
 
-Status status_before_mpi;  // of a session that was asked for too early
+Status status_before_mpi;  // of a session created before MPI_Init
 
 class MpiSession : public ::testing::Test {
  protected:
@@ -76,7 +76,7 @@ TEST_F(MpiSession, AGoodbyeFindsRoomWhereRank0IsLate) {
   auto session = Session::create(MPI_COMM_WORLD, {.run = folder_ / "run"}, parameters_);
   if (rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   train(session, 100);
-  // The others give up before rank 0 comes: all their places are taken.
+  // The others give up before rank 0 arrives: all their places are taken.
   EXPECT_TRUE(session.close(rank() == 0 ? kLong : Seconds(0.2)));
 }
 

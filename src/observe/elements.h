@@ -23,7 +23,7 @@ inline double half_value(std::uint16_t bits) {
   return sign * std::ldexp(mantissa + 1024, exponent - 25);
 }
 
-// The elements of a buffer, one at a time. Borrows the buffer, which may lie at any address.
+// Accesses the elements of a buffer one at a time. Borrows the buffer, which may be misaligned.
 class Elements {
  public:
   Elements(const void* data, Dtype dtype) : data_(data), dtype_(dtype) {}

@@ -18,7 +18,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "observe/gradient_pass.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h:
+// Must come after foreach_target.h:
 #include "base/vectors-inl.h"
 #include "hwy/highway.h"
 
@@ -30,23 +30,24 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::size_t kChunk = 64;  // elements handled together: one word of signs
+constexpr std::size_t kChunk = 64;  // elements processed together: one word of signs
 static_assert(kZeroRun == kChunk);
 constexpr std::size_t kAccumulators = 16;
 constexpr std::size_t kCacheLine = 64;
-// Into the second-level cache and from there into the first. No processor's own prefetcher goes
-// beyond a page, and one level alone fetches too little at a time (bench/kernel_bench.cc).
+// Prefetches into the second-level cache, and from there into the first. The processors' own
+// prefetchers stop at the end of a page, and prefetching into one level alone fetches too little at
+// a time (bench/kernel_bench.cc).
 constexpr std::size_t kFarAhead = 8192;
 constexpr std::size_t kNearAhead = 1024;
 
-// The buckets of the elements to come: a place in the sketch, or, for a chunk that wraps around the
-// sketch's end or is not full, a copy that `write_back` returns.
+// The buckets of the next elements: a place in the sketch or, for a chunk that is partial or wraps
+// around the sketch's end, a copy that `write_back` writes back.
 class Buckets {
  public:
   explicit Buckets(SketchSpan sketch) : sketch_(sketch), mask_(sketch.size - 1) {}
 
-  // REQUIRES: first is a multiple of kChunk; elements is one too, or less than kChunk. Lowers
-  // elements to how many have consecutive buckets from the returned one on.
+  // REQUIRES: first is a multiple of kChunk; elements is a multiple of kChunk, or less than kChunk.
+  // Reduces elements to the number that have consecutive buckets from the returned one on.
   float* take(std::size_t first, std::size_t& elements) {
     const std::size_t in_block = first & mask_;
     if (in_block == 0) {
@@ -93,8 +94,8 @@ class Buckets {
   alignas(64) float copy_[kChunk] = {};
 };
 
-// The chunk at the end, padded with zeros; the keys of words that do not exist are zero too, so
-// that padding adds nothing.
+// The last chunk, padded with zeros. The keys of absent words are zero too, so padding adds
+// nothing.
 template <std::size_t kElementBytes>
 struct LastChunk {
   static constexpr std::size_t kKeys = kElementBytes == 8 ? 2 * kChunk : kChunk;
@@ -133,7 +134,7 @@ template <Dtype kDtype, bool kSketch>
 class Pass {
  public:
   // Everything is inlined into one function, so that the sums stay in registers. The constructor is
-  // spelled out because an implicit one would not be compiled for the target.
+  // written out because an implicit one would not be compiled for the target.
   HWY_INLINE Pass()
       : largest_double_(hn::Zero(Doubles())),
         largest_float_(hn::Zero(Floats())),
@@ -149,8 +150,8 @@ class Pass {
     return sums;
   }
 
-  // In stretches of chunks between which nothing has to be done: until a fingerprint block ends or
-  // the sketch wraps. The last chunk, if not full, is a stretch of its own.
+  // Processes the chunks in stretches, each up to the end of a fingerprint block or up to the point
+  // at which the sketch wraps. A partial last chunk is a stretch by itself.
   HWY_INLINE void run(const std::uint8_t* data, std::size_t count, SketchSpan sketch) {
     Buckets buckets(sketch);
     LastChunk<kBytes> last;
@@ -218,7 +219,7 @@ class Pass {
     if constexpr (kSketch) add_signed<kStep>(v.floats, signs, buckets);
   }
 
-  // A fused multiply-add is as good as two operations where the product is exact.
+  // A fused multiply-add gives the same result as two operations if the product is exact.
   static HWY_INLINE hn::Vec<Doubles> add_square(hn::Vec<Doubles> x, hn::Vec<Doubles> sum) {
     return kDtype == Dtype::kF64 ? hn::Add(sum, hn::Mul(x, x)) : hn::MulAdd(x, x, sum);
   }
@@ -229,7 +230,7 @@ class Pass {
     sums_[kSum + 1] = add_square(v.high, sums_[kSum + 1]);
   }
 
-  // With a NaN the result is arbitrary, and not used.
+  // With a NaN the result is arbitrary, and unused.
   HWY_INLINE void take_largest(const Vectors& v) {
     if constexpr (kDtype == Dtype::kF64) {
       largest_double_ = hn::Max(largest_double_, hn::Max(hn::Abs(v.low), hn::Abs(v.high)));
@@ -239,7 +240,7 @@ class Pass {
   }
 
 #if HWY_TARGET <= HWY_AVX3
-  // May be negative.
+  // The result may be negative.
   static HWY_INLINE hn::Vec<Floats> larger(hn::Vec<Floats> a, hn::Vec<Floats> b) {
     constexpr int kOfMagnitudes = 7;
     return hn::Vec<Floats>{_mm512_range_ps(a.raw, b.raw, kOfMagnitudes)};
@@ -250,7 +251,7 @@ class Pass {
   }
 #endif
 
-  // Of the stretch that was just read, and is in the cache.
+  // Counts in the stretch that was just read, and is in the cache.
   HWY_INLINE void count_zeros(const std::uint8_t* from, std::size_t first, std::size_t elements) {
     const std::size_t past = first % kZeroPeriod;
     for (std::size_t i = past == 0 ? 0 : kZeroPeriod - past; i < elements; i += kZeroPeriod) {
@@ -280,7 +281,7 @@ class Pass {
   }
 
 #if HWY_TARGET <= HWY_AVX3
-  // Lane l of step s has its sign in bit s * kLanes + l.
+  // The sign of lane l in step s is bit s * kLanes + l.
   template <std::size_t kStep>
   static HWY_INLINE void add_signed(hn::Vec<Floats> x, std::uint64_t signs, float* buckets) {
     const Floats df;
@@ -290,7 +291,7 @@ class Pass {
     hn::StoreU(hn::Vec<Floats>{_mm512_mask_sub_ps(added, negated, sum.raw, x.raw)}, df, buckets);
   }
 #else
-  // One shift by lane serves 32 elements; a constant shift then brings the step's signs to the sign
+  // One shift by lane serves 32 elements; a constant shift then moves the step's signs to the sign
   // bit.
   template <std::size_t kStep>
   static HWY_INLINE hn::Vec<Words> sign_bits(std::uint64_t signs) {

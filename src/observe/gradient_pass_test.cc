@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::uint64_t kSeed = 0x5EED;
 
-// Sketches that already hold something, so that a lost addition and a lost sign of zero show.
+// Sketches with initial values, to detect a lost addition or a lost sign of zero.
 std::vector<float> used_sketch(std::uint32_t size) {
   std::vector<float> values(size);
   for (std::size_t i = 0; i < size; ++i)
@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, KernelTest,
                                   name_of(std::get<1>(test.param));
                          });
 
-// The reference against code that shares nothing with it.
+// Compares the reference with code that shares nothing with it.
 
 TEST(GradientPassReferenceTest, TheSumOfSquaresIsThatOfLongDouble) {
   std::mt19937_64 random(5);
@@ -235,7 +235,7 @@ TEST(GradientPassReferenceTest, TheSketchKeepsTheSumOfSquaresOfOneBlock) {
   EXPECT_DOUBLE_EQ(energy, stats.sum_squares);
 }
 
-// Fingerprint: the vectors of tests/data/hash_vectors.json.
+// Fingerprints: the vectors of tests/data/hash_vectors.json.
 
 std::uint64_t fingerprint_of(const void* data, std::size_t count, Dtype dtype) {
   const std::uint64_t wanted = gradient_pass_reference(data, count, dtype, {}).fingerprint;

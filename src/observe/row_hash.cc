@@ -11,7 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "observe/row_hash.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h:
+// Must come after foreach_target.h:
 #include "base/vectors-inl.h"
 #include "hwy/highway.h"
 
@@ -64,7 +64,7 @@ HWY_INLINE hn::Vec<LongWords> product(hn::Vec<LongWords> x, std::uint64_t factor
   const auto words = hn::BitCast(d, x);
   const auto lower = hn::BitCast(d, hn::Set(LongWords(), factor & 0xFFFFFFFF));
   const auto upper = hn::BitCast(d, hn::Set(LongWords(), factor >> 32));
-  // Exchanged and not shifted: processors have more units for that.
+  // Swaps instead of shifting: processors have more units for that.
   const auto crossed =
       hn::Add(hn::MulEven(words, upper), hn::MulEven(hn::Shuffle2301(words), lower));
   return hn::Add(hn::MulEven(words, lower), hn::ShiftLeft<32>(crossed));
@@ -99,8 +99,8 @@ HWY_INLINE Mixed sum_with(const std::uint8_t* words, const std::uint64_t* keys,
   return all;
 }
 
-// The sum of mix64 of each word with its key, without those whose flag is zero (null: none is).
-// Words and flags may lie at any address.
+// The sum of mix64 of each word with its key, over the words whose flag is nonzero (all words if
+// `flags` is null). Words and flags may be misaligned.
 Mixed sum_of_mixed(const std::uint8_t* words, const std::uint64_t* keys, const std::uint8_t* flags,
                    std::size_t count) {
   return flags == nullptr ? sum_with<false>(words, keys, flags, count)
@@ -121,9 +121,9 @@ namespace {
 HWY_EXPORT(sum_of_mixed);
 
 constexpr std::uint64_t kSampledColumnsMax = 4096;
-constexpr std::size_t kBlock = 512;  // places that are gathered together, in the first cache
+constexpr std::size_t kBlock = 512;  // places that are gathered together, in the first-level cache
 
-// Calls it with a value of the unsigned type of 1, 2, 4 or 8 bytes.
+// Calls `work` with a value of the unsigned type of 1, 2, 4 or 8 bytes.
 template <class Work>
 auto with_width(std::uint32_t bytes, const Work& work) {
   switch (bytes) {
@@ -138,16 +138,16 @@ auto with_width(std::uint32_t bytes, const Work& work) {
   }
 }
 
-// Elements of 1, 2, 4 or 8 bytes, at any address, of which each stride-th is read.
+// Elements of 1, 2, 4 or 8 bytes, possibly misaligned, of which each stride-th is read.
 struct Elements {
   const std::uint8_t* bytes;
   std::uint32_t width;
   std::size_t stride;
 
-  // From a place on.
+  // The elements from a place on.
   Elements from(std::size_t place) const { return {bytes + place * stride * width, width, stride}; }
 
-  // The places that are left when a run of equal elements at the end is taken away.
+  // The number of places without a run of equal elements at the end.
   std::size_t without_padding(std::size_t places) const {
     if (places < 2) return places;
     return with_width(width, [&](auto type) {
@@ -159,7 +159,8 @@ struct Elements {
     });
   }
 
-  // The first `count` as words, in the room where they are none in memory.
+  // The first `count` elements as words; converted into `room` unless they already are words in
+  // memory.
   const std::uint8_t* words(std::size_t count, std::uint64_t* room) const {
     if (width == sizeof *room && stride == 1) return bytes;
     with_width(width, [&](auto type) {
@@ -208,7 +209,7 @@ class RowHasher {
   const RowBatch& batch_;
   std::size_t stride_;
   std::size_t places_;
-  std::array<std::uint64_t, kSampledColumnsMax> keys_;  // splitmix64 of each place's column
+  std::array<std::uint64_t, kSampledColumnsMax> keys_;  // splitmix64 of the column of each place
 };
 
 }  // namespace

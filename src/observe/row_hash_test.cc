@@ -26,7 +26,7 @@ std::vector<std::uint64_t> hashes(const std::vector<T>& data, std::uint64_t rows
   return out;
 }
 
-// The definition in docs/packet_format.md, of the kept (column, element) pairs.
+// The definition in docs/packet_format.md, applied to the kept (column, element) pairs.
 std::uint64_t by_definition(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& kept) {
   std::uint64_t sum = 0;
   for (const auto& [column, value] : kept) sum += mix64(value ^ splitmix64(column));
@@ -60,7 +60,7 @@ TEST(RowHash, OrderAndLeftPaddingMatter) {
   EXPECT_EQ(hashes<std::int64_t>({0, 5, 6}, 1, {0, 1, 1})[0], by_definition({{1, 5}, {2, 6}}));
 }
 
-// Columns and elements of one row as the definition leaves them; mask: null, or its row.
+// The columns and elements of one row that the definition keeps; mask: null, or the row's mask.
 template <class Element, class Mask>
 std::vector<std::pair<std::uint64_t, std::uint64_t>> kept_of(const Element* row, const Mask* mask,
                                                              std::size_t columns) {

@@ -13,7 +13,7 @@
 #include "observe/fingerprint.h"
 #include "observe/gradient_pass.h"
 
-// Buffers of every dtype, and what a pass over them must give.
+// Buffers of every dtype, and the expected results of a pass over them.
 namespace presum::observe {
 
 using base::Buffer;
@@ -25,7 +25,7 @@ using base::sign_bit;
 inline std::uint64_t nan_bits(Dtype dtype) { return infinity_bits(dtype) | 1; }
 inline std::uint64_t largest_bits(Dtype dtype) { return infinity_bits(dtype) - 1; }
 
-// Any bits but those of NaN and infinity; now and then zeros of both signs and denormals.
+// Any bits but those of NaN and infinity; occasionally zeros of both signs and denormals.
 inline std::uint64_t finite_bits(Dtype dtype, std::mt19937_64& random) {
   const std::uint64_t bits = random();
   const std::uint64_t mask = infinity_bits(dtype);
@@ -55,9 +55,9 @@ inline bool same_or_both_nan(float a, float b) {
          std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
-// ---- the fingerprint and the pass as they are defined
+// ---- the fingerprint and the pass, as defined
 
-// A 32-bit word of the fingerprint: one an element, two for f64.
+// A 32-bit word of the fingerprint: one per element, two for f64.
 inline std::uint32_t fingerprint_word(const void* data, Dtype dtype, std::size_t j) {
   const std::size_t width = std::min(element_bytes(dtype), sizeof(std::uint32_t));
   std::uint32_t word = 0;

@@ -12,7 +12,7 @@
 namespace presum::observe {
 namespace {
 
-constexpr double kSameDirection = 1 - 5e-5;  // the cosine that rounding to 16 bits leaves
+constexpr double kSameDirection = 1 - 5e-5;  // the cosine that rounding to 16 bits preserves
 
 double dot(std::span<const double> a, std::span<const double> b) {
   double sum = 0;

@@ -8,7 +8,7 @@
 
 #include "presum/dtype.h"
 
-// A few elements of buffers, kept to be held against what is there later.
+// Samples a few elements of buffers for comparison with later values.
 namespace presum::observe {
 
 struct Buffer {
@@ -17,13 +17,13 @@ struct Buffer {
   Dtype dtype = Dtype::kF32;
 };
 
-// At most `each` elements of each buffer, at equal distances from its first, one after the other.
+// Returns at most `each` elements of each buffer, evenly spaced from its first, concatenated.
 std::vector<double> value_sample(std::span<const Buffer> buffers, std::size_t each);
 
-// What multiplied the values since: exactly 1 only where every bit is what it was, NaN where it is
-// no factor of 0 or more: their directions differ by more than rounding to 16 bits explains.
-// Nothing where that is not known: other numbers of values, all of them zero before, or some that
-// are not finite, or so large that their squares are not.
+// Returns the factor between the values before and now: exactly 1 only if every bit is unchanged;
+// NaN if no factor of 0 or more explains the change, because the directions differ by more than
+// rounding to 16 bits. Empty if the factor is unknown: the numbers of values differ, all values
+// were zero, or some values or their squares are not finite.
 std::optional<double> value_factor(std::span<const double> before, std::span<const double> now);
 
 }  // namespace presum::observe

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 
-// Elements of exactly zero are counted among the first 64 of every 960: looking at all of them
-// costs an eighth of the pass. Fifteen runs are a period, so that rows whose length is a power of
-// two are met at every place.
+// Exact zeros are counted among the first 64 of every 960 elements, because counting among all
+// costs an eighth of the pass. The period is 15 runs, so that in rows whose length is a power of
+// two every position gets sampled.
 namespace presum::observe {
 
 inline constexpr std::uint64_t kZeroRun = 64;

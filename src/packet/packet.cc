@@ -60,7 +60,7 @@ constexpr std::size_t kRunOffset = 16;
 constexpr std::size_t kSegmentOffset = 24;
 constexpr std::size_t kKindOffset = 6;
 constexpr std::size_t kSectionHeaderBytes = 8;
-// Of what follows the header of the first section, which encode puts first.
+// Offsets of fields in the first section, which encode() writes right after the header.
 constexpr std::size_t kFirstBody = kHeaderBytes + kSectionHeaderBytes;
 constexpr std::size_t kStepDroppedOffset = kFirstBody + 24;
 
@@ -80,14 +80,14 @@ constexpr std::size_t kPlaceBytesMax = 8192;
 
 // ---- sections: one list of fields for both directions
 
-// Every pattern of its bits may be read, and it has no padding.
+// Whether T has no padding and any bit pattern is a valid value.
 template <class T>
 constexpr bool kIsPlain =
     (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T>;
 template <class T, std::size_t N>
 constexpr bool kIsPlain<std::array<T, N>> = kIsPlain<T>;
 
-// Appends the fields of a list, each as many bytes as it has.
+// Appends the fields of a list, each with its own size.
 class Put {
  public:
   static constexpr bool kReads = false;
@@ -119,7 +119,7 @@ class Put {
     this->text(kept);
   }
   void text(std::string_view text) { out_.put_bytes(std::as_bytes(std::span(text))); }
-  // The value is there.
+  // REQUIRES: the value is present.
   template <class T>
   const T& value(const std::optional<T>& optional) {
     return *optional;
@@ -137,7 +137,7 @@ class Put {
   ByteWriter out_;
 };
 
-// Takes them from a section's body, and says whether that can be.
+// Reads fields from a section's body, and reports whether they could be read.
 class Get {
  public:
   static constexpr bool kReads = true;
@@ -156,7 +156,7 @@ class Get {
   void as(As /*wire*/, T& field) {
     field = static_cast<T>(get<As>());
   }
-  // To the body's end, as `values` and `text` are too.
+  // Reads to the end of the body, as `values` and `text` do.
   template <class T>
   void list(std::vector<T>& list, std::size_t max) {
     list.clear();
@@ -178,7 +178,7 @@ class Get {
   T& value(std::optional<T>& optional) {
     return optional.emplace();
   }
-  // Whether the body has more than that: records may end where the rest is not known.
+  // Returns whether the body continues: records may end where the rest is unknown.
   template <class T>
   bool goes_on_with(std::optional<T>& optional) {
     if (goes_on()) optional.emplace();
@@ -188,7 +188,7 @@ class Get {
   void require(Right&& right) {
     valid_ = valid_ && right();
   }
-  // A number that the enumeration does not have becomes its 0: not known, or not tried.
+  // A number without an enumerator becomes 0: unknown, or not tried.
   template <class Enum>
   void limit(Enum& code, Enum last) {
     if (code > last) code = Enum{};
@@ -213,7 +213,7 @@ class Get {
   bool valid_ = true;
 };
 
-// What is read into, or written from.
+// The type to read into, or to write from.
 template <class Io, class T>
 using In = typename Io::template Of<T>;
 
@@ -264,7 +264,7 @@ void fields(Io& io, In<Io, Group>& group) {
   fields(io, group.sums);
 }
 
-// None of them twice, by `key`.
+// No two elements with an equal `key`.
 template <class Io, class List, class Key>
 void distinct_list(Io& io, List& list, std::size_t max, Key key) {
   io.list(list, max);
@@ -315,7 +315,7 @@ void fields(Io& io, In<Io, Layer>& layer) {
 
 bool is_duration(double seconds) { return seconds >= 0 && seconds <= kSecondsMax; }
 
-// Of what is no duration nothing is known.
+// Values that are not durations become NaN.
 template <class... T>
 void limit_durations(T&... seconds) {
   ((seconds = is_duration(static_cast<double>(seconds)) ? seconds : static_cast<T>(kNaN)), ...);
@@ -488,7 +488,7 @@ void sections(To& to, In<To, Beat>& of) {
   to(kPlaces, true, [&](auto& io) { places(io, of.beat); });
 }
 
-// Appends those that are there.
+// Appends the sections that are present.
 struct PutSections {
   template <class T>
   using Of = const T;
@@ -505,7 +505,7 @@ struct PutSections {
   std::vector<std::byte>& bytes;
 };
 
-// Takes one, if the message may have it.
+// Reads one section, if the message may contain it.
 struct GetSection {
   template <class T>
   using Of = T;
@@ -521,7 +521,8 @@ template <class M>
 Packet packet_of(Kind kind, const M& message) {
   Packet packet;
   Put put(packet.bytes);
-  put(kMagic, kVersion, kind, std::uint64_t{0});  // length and checksum: sealed
+  // length and checksum; set when the packet is sealed
+  put(kMagic, kVersion, kind, std::uint64_t{0});
   fields(put, message.header);
   PutSections to{packet.bytes};
   sections(to, message);

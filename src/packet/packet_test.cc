@@ -76,8 +76,8 @@ std::uint32_t checksum_of(const Packet& packet) {
   return out;
 }
 
-// Encoder and decoder have one list of fields: a round trip does not see their order. Where a
-// number changes here, raise kVersion.
+// Encoder and decoder share one list of fields, so a round trip cannot detect a change in their
+// order. If a number here changes, raise kVersion.
 template <class M>
 void expect_known(const M& message, std::uint32_t checksum) {
   const Packet packet = encode(message);
@@ -143,7 +143,7 @@ TEST(Packet, AStepIsReadAsItWas) {
   EXPECT_EQ(d.audit->ulps->max, 4096U);
 }
 
-// A run log keeps them.
+// A run log stores these lists.
 TEST(Packet, ListsAreReadAsTheyWereAndWhatIsNoneIsEmpty) {
   std::vector<SnapshotGroup> groups = {{.id = 5}, {.id = 7}};
   groups[1].sketch.assign(kLayerSketch, 0.25F);
@@ -316,7 +316,7 @@ TEST(Packet, EqualGroupIdsAndImpossibleWeightsAreErrors) {
   }
 }
 
-// ---- sections that a worker cannot have sent
+// ---- sections that a rank cannot have sent
 
 using Damage = std::pair<const char*, std::function<void(Step&)>>;
 
@@ -450,7 +450,7 @@ TEST(Packet, ALongerClockIsARecordOfALaterVersion) {
   EXPECT_EQ(std::get<Note>(*decoded).state.optimizer_steps, 5U);
 }
 
-// Mutations with a renewed checksum reach the section parsers; random bytes reach the header.
+// Mutations with an updated checksum reach the section parsers; random bytes reach the header.
 TEST(Packet, HostileBytesNeverCrash) {
   std::mt19937_64 random(1);
   const Packet good = encode(sample_step());

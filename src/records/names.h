@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of the values of enumerations, by their numbers: what people read, and what tables show.
+// Names of enumerators, indexed by their numbers, for display and for tables.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ inline constexpr std::array kPhases = {"data",      "forward", "backward",
                                        "optimizer", "rest",    "reduction"};
 inline constexpr std::array kRepeats = {"not-tried", "equal", "different"};
 
-// "unknown" for what is out of range.
+// Returns "unknown" for a value out of range.
 template <class Enum, std::size_t N>
 const char* name_of(const std::array<const char*, N>& names, Enum value) {
   const auto at = static_cast<std::size_t>(value);

@@ -9,7 +9,7 @@
 #include "presum/reduce.h"
 #include "presum/status.h"
 
-// What presum/reduce.h refuses.
+// Rejects arguments that presum/reduce.h does not allow.
 namespace presum::reduce {
 
 inline Error refuse(const std::string& what) {

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "reduce/exact.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h:
+// Must come after foreach_target.h:
 #include "hwy/highway.h"
 #include "reduce/rounding-inl.h"
 
@@ -20,25 +20,25 @@
 namespace presum::reduce {
 namespace {
 
-// How far apart the exponents of an element's leaves may be. Largest and smallest exponent of the
-// leaves that are not zero; L = ceil(log2(leaves)); a leaf has M bits. All partial sums are
-// multiples of 2^(smallest - M + 1) and at most 2^(largest + L + 1).
+// How far apart the exponents of an element's leaves may be. The spread is the difference between
+// the largest and smallest exponent of the nonzero leaves; L = ceil(log2(leaves)); a leaf has M
+// bits. All partial sums are multiples of 2^(smallest - M + 1) and at most 2^(largest + L + 1).
 struct Limits {
   int one;   // one double holds every partial sum: spread + M + L <= 53
-  int pair;  // two do: see sum_pairs
+  int pair;  // two doubles do: see sum_in_pairs
 };
 
-// How far ahead of its reading a leaf is fetched.
+// Distance by which a leaf is prefetched ahead of its reading.
 constexpr std::size_t kPrefetchBytes = 4096;
 
-// With few leaves a tile is small, so that its results are rounded while the next one is fetched;
-// with many, long stretches of each leaf are fetched better.
+// With few leaves a tile is small, so that its results are rounded while the next tile is fetched.
+// With many leaves, long stretches of each leaf are fetched more efficiently.
 constexpr std::size_t tile_of(std::size_t leaves) { return leaves <= 8 ? 128 : kTile; }
 
-// Elements of eight bf16 leaves of which all sums are most often exact in fp32.
+// Number of elements of eight bf16 leaves for which all sums are usually exact in fp32.
 constexpr std::size_t kBlock = 256;
 
-// Tiles that are summed in pairs before exponents are looked at again.
+// Tiles that are summed in pairs before the exponents are examined again.
 constexpr int kBlindTiles = 32;
 
 constexpr Limits limits_of(Dtype dtype, std::size_t leaves) {
@@ -64,14 +64,14 @@ using Bits = hn::Vec<Words>;
 
 HWY_INLINE Bits word(std::uint32_t value) { return hn::Set(Words(), value); }
 
-// Of the element without its sign, which orders elements by size.
+// The bits of the element without its sign; they order elements by magnitude.
 HWY_INLINE Bits size_bits(hn::Vec<Floats> floats) {
   return hn::And(hn::BitCast(Words(), floats), word(0x7FFFFFFF));
 }
 
 HWY_INLINE Bits exponent_of(Bits size) { return hn::ShiftRight<23>(size); }
 
-// Which doubles a mask of floats means.
+// The masks of doubles that correspond to a mask of floats.
 struct Masks {
   hn::Mask<Doubles> low, high;
 };
@@ -83,7 +83,7 @@ HWY_INLINE Masks widen(hn::Mask<Words> mask) {
           hn::MaskFromVec(hn::BitCast(Doubles(), high))};
 }
 
-// A tile has begin, load and save for the sums of kLanes elements.
+// A Tile has begin, load and save for the sums of kLanes elements.
 template <Dtype kDtype, std::size_t kGroup, class Tile>
 HWY_INLINE void add_group(Leaves leaves, std::size_t leaf, std::size_t first, std::size_t size,
                           Tile& tile) {
@@ -98,8 +98,8 @@ HWY_INLINE void add_group(Leaves leaves, std::size_t leaf, std::size_t first, st
   }
 }
 
-// Adds elements first to first + size of all leaves to the tile, in groups of which the sums stay
-// in registers. REQUIRES: size is a multiple of kLanes and at most kTile.
+// Adds elements first to first + size - 1 of all leaves to the tile, in groups whose sums stay in
+// registers. REQUIRES: size is a multiple of kLanes and at most kTile.
 template <Dtype kDtype, class Tile>
 HWY_INLINE void add_leaves(Leaves leaves, std::size_t first, std::size_t size, Tile& tile) {
   std::size_t leaf = 0;
@@ -111,7 +111,7 @@ HWY_INLINE void add_leaves(Leaves leaves, std::size_t first, std::size_t size, T
 }
 
 #if HWY_NATIVE_FMA
-// a + b in the units for products, where the ones for sums are the bottleneck.
+// a + b in the multiplication units, where the addition units are the bottleneck.
 HWY_INLINE Reals sum_elsewhere(Reals a, Reals b) { return hn::MulAdd(a, real(1), b); }
 HWY_INLINE Reals difference_elsewhere(Reals a, Reals b) { return hn::NegMulAdd(b, real(1), a); }
 #else
@@ -119,7 +119,7 @@ HWY_INLINE Reals sum_elsewhere(Reals a, Reals b) { return hn::Add(a, b); }
 HWY_INLINE Reals difference_elsewhere(Reals a, Reals b) { return hn::Sub(a, b); }
 #endif
 
-// The same, but the processor does not report that it was rounded.
+// The same, without the processor's report that the result was rounded.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 constexpr bool kSilentSums = true;
 HWY_INLINE Reals silent_sum(Reals a, Reals b) {
@@ -131,7 +131,7 @@ constexpr bool kSilentSums = false;
 HWY_INLINE Reals silent_sum(Reals a, Reals b) { return sum_elsewhere(a, b); }
 #endif
 
-// In double.
+// A sum in double.
 struct PlainSum {
   Sums sums;
 
@@ -153,7 +153,7 @@ struct PlainTile {
   alignas(64) double sums[kTile];
 };
 
-// A part of a tile, to which other leaves were added before.
+// A part of a tile to which other leaves may have been added before.
 struct PartOfTile {
   HWY_INLINE PlainSum begin(std::size_t i) const {
     return begun ? tile.load(first + i) : tile.begin(first + i);
@@ -167,8 +167,8 @@ struct PartOfTile {
 };
 
 struct Sizes {
-  Bits largest;   // of the leaves' bits without their sign
-  Bits smallest;  // of the same, less one, so that zeros do not count
+  Bits largest;   // largest of the leaves' bits without their sign
+  Bits smallest;  // smallest of these minus one, so that zeros do not count
 
   HWY_INLINE void add(const Vectors& v) {
     const auto size = size_bits(v.floats);
@@ -191,8 +191,8 @@ struct SizesTile {
   alignas(64) std::uint32_t smallest[kTile];
 };
 
-// A sum in two doubles, both exact. The first is anchored: it begins with a number that is larger
-// than all partial sums, so that it is never smaller than what is added.
+// A sum in two doubles, both exact. The first is anchored: it starts with a number larger than all
+// partial sums, so that it is never smaller than an addend.
 struct PairSum {
   Sums sum, rest;
 
@@ -201,7 +201,7 @@ struct PairSum {
     add(sum.high, rest.high, v.high);
   }
 
-  // If the processor reports nothing of the other three operations, both are exact even if the
+  // If the processor reports no rounding in the other three operations, both are exact even if the
   // first was smaller.
   static HWY_INLINE void add(Reals& sum, Reals& rest, Reals x) {
     const auto before = sum;
@@ -225,7 +225,7 @@ class PairTile {
   // For 2^bits leaves.
   HWY_INLINE explicit PairTile(int bits) : bits_(bits) {}
 
-  // For leaves of those sizes, each; or for all with that exponent.
+  // Sets the anchors from the sizes of each element's leaves, or from one exponent for all.
   void anchor_by(const SizesTile& sizes) { sizes_ = &sizes; }
   void anchor_by(std::uint32_t exponent) {
     sizes_ = nullptr;
@@ -239,7 +239,7 @@ class PairTile {
     rests_.save(i, {pair.rest});
   }
 
-  // To be called last, and once.
+  // Removes the anchors. Call it last, and once.
   HWY_INLINE void weigh_anchors(std::size_t size) {
     for (std::size_t i = 0; i < size; i += kLanes) {
       const Sums from = anchor(i), sum = sums_.load(i).sums;
@@ -260,7 +260,7 @@ class PairTile {
   PlainTile sums_, rests_;
 };
 
-// Of leaves that are not zero; denormals have the exponent 1.
+// Exponent of the smallest nonzero leaf; denormals have the exponent 1.
 HWY_INLINE Bits smallest_exponent(const Sizes& sizes) {
   return hn::Max(exponent_of(hn::Add(sizes.smallest, word(1))), word(1));
 }
@@ -275,14 +275,14 @@ HWY_INLINE hn::Mask<Words> wider(const Sizes& sizes, int limit) {
   return wider(exponent_of(sizes.largest), smallest_exponent(sizes), limit);
 }
 
-// With an infinity or NaN among the leaves.
+// Elements with an infinity or NaN among the leaves.
 HWY_INLINE hn::Mask<Words> special(const Sizes& sizes) {
   return hn::Eq(exponent_of(sizes.largest), word(255));
 }
 
 HWY_INLINE bool any(hn::Mask<Words> mask) { return !hn::AllFalse(Words(), mask); }
 
-// Of fp32, among its normal numbers.
+// Ties of fp32, among its normal numbers.
 HWY_INLINE hn::Mask<Doubles> tie(Reals x) {
   const auto below = hn::Set(LongWords(), (std::uint64_t{1} << 29) - 1);
   const auto half = hn::Set(LongWords(), std::uint64_t{1} << 28);
@@ -304,8 +304,8 @@ HWY_INLINE Sums odd(const PairSum& p) {
 
 // ---- bf16 in floats
 
-// Two vectors of each leaf at a time; they stay apart in `sums` as the words' low and high halves.
-// REQUIRES: size is a multiple of 2 * kLanes.
+// Reads two vectors of each leaf at a time; `sums` keeps the low and high halves of the words
+// apart. REQUIRES: size is a multiple of 2 * kLanes.
 template <std::size_t kGroup>
 HWY_INLINE void sum_bf16_group(Leaves leaves, std::size_t first, std::size_t size, float* sums) {
   const Floats d;
@@ -328,7 +328,7 @@ HWY_INLINE std::size_t bf16_group(std::size_t leaves) {
   return std::min(std::size_t{8}, std::bit_floor(leaves));
 }
 
-// REQUIRES: as many leaves as bf16_group says.
+// REQUIRES: leaves.size() is a result of bf16_group.
 HWY_INLINE void sum_bf16(Leaves leaves, std::size_t first, std::size_t size, float* sums) {
   switch (leaves.size()) {
     case 8:
@@ -342,8 +342,8 @@ HWY_INLINE void sum_bf16(Leaves leaves, std::size_t first, std::size_t size, flo
   }
 }
 
-// Bits of the nearest bf16 in the upper half. What is added is less than half a unit, or half of
-// one where that makes the last bit even; a carry raises the exponent, up to infinity.
+// Rounds to the nearest bf16, with its bits in the upper half. Adds just under half a unit, or
+// exactly half a unit if the last bit is odd; a carry increments the exponent, up to infinity.
 HWY_INLINE Bits to_bf16(hn::Vec<Floats> x) {
   const auto bits = hn::BitCast(Words(), x);
   const auto last = hn::And(hn::ShiftRight<16>(bits), word(1));
@@ -359,7 +359,7 @@ HWY_INLINE void put_bf16(const float* sums, std::size_t size, std::uint8_t* to) 
   }
 }
 
-// Whether sums in fp32 are worth a try: not where they have failed too often of late.
+// Decides whether to try sums in fp32: not if they have failed too often recently.
 class Confidence {
  public:
   bool tries() {
@@ -396,8 +396,8 @@ class Exact {
  private:
   static constexpr std::size_t kBytes = element_bytes(kDtype);
 
-  // Most often no addition in a tile is rounded. The processor reports it, which is the cheapest
-  // proof. Where the tile before needed more, there is no use in trying.
+  // Usually no addition in a tile is rounded. The processor's flags are the cheapest proof of that.
+  // If the previous tile needed more, trying is pointless.
   HWY_INLINE void sum_tile(std::size_t first, std::size_t size) {
     if (!base::inexact_is_reported()) {
       sum_by_sizes(first, size, false);
@@ -418,7 +418,7 @@ class Exact {
     return true;
   }
 
-  // Eight leaves at a time are summed in fp32, where that is exact.
+  // Sums eight leaves at a time in fp32 if that is exact.
   HWY_INLINE bool try_in_floats(std::size_t first, std::size_t size) {
     for (std::size_t leaf = 0, group = 0; leaf < leaves_.size(); leaf += group) {
       group = bf16_group(leaves_.size() - leaf);
@@ -480,7 +480,7 @@ class Exact {
     for (std::size_t i = 0; i < size; i += kLanes) put(plain_.load(i).sums, first + i);
   }
 
-  // In pairs, for leaves as those of an earlier tile.
+  // Sums in pairs, assuming that the leaves are like those of an earlier tile.
   HWY_NOINLINE bool try_in_pairs(std::size_t first, std::size_t size) {
     --blind_tiles_;
     pairs_.anchor_by(blind_exponent_);
@@ -495,7 +495,7 @@ class Exact {
     return true;
   }
 
-  // `summed`: the plain sums, as far as they are exact, are in the tile.
+  // `summed`: the tile already holds the plain sums, exact or not.
   HWY_NOINLINE void sum_by_sizes(std::size_t first, std::size_t size, bool summed) {
     add_leaves<kDtype>(leaves_, first, size, sizes_);
     std::size_t wide = 0;
@@ -514,7 +514,7 @@ class Exact {
   HWY_INLINE void put_plain_sums(std::size_t first, std::size_t size) {
     for (std::size_t i = 0; i < size; i += kLanes) {
       const Sizes sizes = sizes_.load(i);
-      // Infinities and NaNs do no harm: the sum is then what the result has to be.
+      // Infinities and NaNs need no special case: the plain sum already is the required result.
       if (any(hn::AndNot(special(sizes), wider(sizes, limits_.one)))) {
         sum_in_windows(sizes, first + i);
       } else {
@@ -541,7 +541,7 @@ class Exact {
     expect(all);
   }
 
-  // The next tiles' leaves are taken to be within a factor of 4 of those of this one.
+  // Assumes that the leaves of the next tiles are within a factor of 4 of this tile's.
   HWY_INLINE void expect(const Sizes& all) {
     const auto largest = exponent_of(hn::MaxOfLanes(Words(), all.largest));
     const auto smallest = hn::MinOfLanes(Words(), all.smallest);
@@ -555,8 +555,8 @@ class Exact {
     store_rounded<kDtype>({divide_(sums.low), divide_(sums.high)}, out_ + i * kBytes);
   }
 
-  // Rounded to a double before, a sum would be rounded wrongly only if that were a tie of fp32: one
-  // below fp32's normal numbers is exact.
+  // Rounding the sum to a double first gives a wrong result only if that double is a tie of fp32;
+  // below fp32's normal numbers, the sum is exact.
   HWY_INLINE void put_pair(const PairSum& p, std::size_t i) const {
     if (kDtype == Dtype::kF32 && divisor_ == 1) {
       const Sums sums{hn::Add(p.sum.low, p.rest.low), hn::Add(p.sum.high, p.rest.high)};
@@ -565,8 +565,9 @@ class Exact {
     put(odd(p), i);
   }
 
-  // Leaves near the largest and all others apart: most often the others are near each other too,
-  // denormals say. Then both sums are exact. What is still too wide is summed one by one.
+  // Sums the leaves near the largest and all others separately. Usually the others are near each
+  // other too, for example if they are denormals; both sums are then exact. Elements that are still
+  // too wide are summed one by one.
   HWY_NOINLINE void sum_in_windows(const Sizes& sizes, std::size_t i) const {
     const auto largest = hn::BitCast(Ints(), exponent_of(sizes.largest));
     const auto least = hn::Max(largest, hn::Set(Ints(), limits_.one + 1));
@@ -589,7 +590,8 @@ class Exact {
     put_some_one_by_one(hn::Or(beyond, special(sizes)), odd(p), i);
   }
 
-  // The chosen elements by the reference, before any is written: `out` may be one of the leaves.
+  // Computes the chosen elements with the reference before writing any, because `out` may be one of
+  // the leaves.
   HWY_INLINE void put_some_one_by_one(hn::Mask<Words> chosen, Sums others, std::size_t i) const {
     alignas(64) std::uint32_t wanted[kLanes];
     std::uint64_t bits[kLanes];
@@ -608,8 +610,8 @@ class Exact {
   std::uint32_t divisor_;
   Division divide_;
   std::uint8_t* out_;
-  bool narrow_ = true;   // as the tile before
-  int blind_tiles_ = 0;  // that may follow
+  bool narrow_ = true;   // the state of the previous tile
+  int blind_tiles_ = 0;  // how many may follow
   std::uint32_t blind_exponent_ = 0;
   Confidence confidence_;
   PlainTile plain_;

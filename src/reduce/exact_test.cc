@@ -36,7 +36,7 @@ void expect_equal(const Buffer& got, const Buffer& wanted, const LeafSet& set) {
   }
 }
 
-// Every target and the scalar reference, against the oracle.
+// Compares every target and the scalar reference with the oracle.
 void expect_exact(const LeafSet& set, std::uint32_t divisor) {
   SCOPED_TRACE("divisor " + std::to_string(divisor));
   const Buffer wanted = oracle_of(set, divisor);
@@ -85,7 +85,7 @@ TEST_P(ExactTest, NearTiesOfMeansRoundOnce) {
   LeafSet set{GetParam(), {}};
   for (std::size_t leaf = 0; leaf < 3; ++leaf) set.buffers.emplace_back(GetParam(), 512);
   for (std::size_t i = 0; i < 512; ++i) {
-    // Three leaves that are one number, but for a few of their last bits.
+    // Three leaves that are equal except for a few of their last bits.
     const std::uint64_t bits =
         bits_near(1.5, GetParam()) + random() % (1ULL << (mantissa_bits - 1));
     for (Buffer& leaf : set.buffers) leaf.set_bits(i, bits + random() % 3);
@@ -126,7 +126,7 @@ LeafSet mosaic(const std::vector<Kind>& kinds, Dtype dtype, std::size_t leaves, 
     const LeafSet part = random_leaves(kinds[k], dtype, leaves, count);
     for (std::size_t leaf = 0; leaf < leaves; ++leaf) {
       for (std::size_t i = 0; i < count; ++i) {
-        // Not all wide parts alike, but some.
+        // Makes some of the wide parts different.
         const std::size_t from = k % 3 == 0 ? i : (i + 7 * k) % count;
         set.buffers[leaf].set_bits(k * count + i, part.buffers[leaf].bits(from));
       }
@@ -135,7 +135,7 @@ LeafSet mosaic(const std::vector<Kind>& kinds, Dtype dtype, std::size_t leaves, 
   return set;
 }
 
-// Kernels take a tile to be like the one before, and find out if it is not.
+// Kernels assume that a tile is like the previous one, and detect if it is not.
 TEST_P(ExactTest, TilesAreExactWhateverTheOnesBeforeHeld) {
   std::vector<Kind> kinds;
   for (const Kind kind : kKinds) kinds.insert(kinds.end(), {Kind::kWide, Kind::kWide, kind, kind});
@@ -260,7 +260,7 @@ TEST(ExactCounterexampleTest, WhereTwoDoublesAreNotEnoughTheOrderStillDoesNotMat
   } while (std::next_permutation(leaves.begin(), leaves.end()));
 }
 
-// Leaves whose exponents are as far apart as the limits of the kernel's tiers, and one more.
+// Leaves whose exponents are as far apart as the limits of the kernel's tiers, and by one more.
 TEST(ExactTierTest, SpreadsAroundTheLimitsAreExact) {
   Random random(9);
   for (const std::size_t leaves : {2, 3, 8, 9, 64}) {
@@ -281,8 +281,8 @@ TEST(ExactTierTest, SpreadsAroundTheLimitsAreExact) {
   }
 }
 
-// A sum next to the middle of two floats, decided by its lowest bit alone: 2^twos leaves of 1, half
-// an ulp of their sum, and two small leaves that differ in that bit.
+// A sum next to the middle between two floats, decided by its lowest bit only: 2^twos leaves of 1,
+// half an ulp of their sum, and two small leaves that differ in that bit.
 std::vector<std::uint64_t> near_tie(int twos, int spread) {
   std::vector<std::uint64_t> leaves(std::size_t{1} << twos, float_bits(1));
   const float small = std::ldexp(1.0F, -spread);
@@ -296,7 +296,7 @@ TEST(ExactTierTest, OneDoubleIsNotTrustedBeyondItsLastBit) {
   for (int twos = 2; twos <= 6; ++twos) {
     for (int spread = 20; spread <= 100; ++spread) {
       const std::size_t count =
-          spread % 10 == 0 ? 300 : 20;  // more than one tile, or a part of one
+          spread % 10 == 0 ? 300 : 20;  // more than one tile, or a partial one
       const LeafSet set = single(Dtype::kF32, near_tie(twos, spread), count);
       expect_exact(set, 1);
       EXPECT_EQ(exact_of(set, 1).bits(count - 1), float_bits(std::ldexp(1.0F, twos)) + 1);
@@ -304,8 +304,8 @@ TEST(ExactTierTest, OneDoubleIsNotTrustedBeyondItsLastBit) {
   }
 }
 
-// The same, with leaves between that a pair of doubles collects in the second one, until others
-// cancel them: so many, and so large, that it is as full as it can be.
+// The same with intermediate leaves, which a pair of doubles collects in the second one until
+// others cancel them: so many and so large that the second one is completely full.
 TEST(ExactTierTest, TwoDoublesAreNotTrustedBeyondTheirLastBit) {
   for (const int bits : {4, 6, 8}) {
     for (int spread = 40; spread <= 90; ++spread) {

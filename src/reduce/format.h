@@ -4,7 +4,7 @@
 #include "device/host_device.h"
 #include "presum/dtype.h"
 
-// Floating-point formats by their bits. Pure functions, on devices too.
+// Floating-point formats, by their bits. Pure functions, on devices too.
 namespace presum::reduce {
 
 #ifdef __CUDACC_RTC__
@@ -58,7 +58,7 @@ inline void set_element_bits(void* data, std::size_t i, Dtype dtype, std::uint64
   std::memcpy(static_cast<char*>(data) + i * width, &bits, width);
 }
 
-// An element taken apart: finite ones are ±mantissa * 2^(shift + unit of the format), shift >= 0.
+// A decomposed element. A finite one is ±mantissa * 2^(shift + unit of the format), shift >= 0.
 struct Element {
   enum class Kind : std::uint8_t { kFinite, kInfinite, kNan };
 
@@ -84,7 +84,7 @@ inline Element element_at(const void* data, std::size_t i, Dtype dtype) {
   return element_of(element_bits(data, i, dtype), format_of(dtype));
 }
 
-// What is not finite among the leaves of one element, and the result that follows.
+// The non-finite values among the leaves of one element, and the result that follows from them.
 struct Specials {
   bool nan = false, plus = false, minus = false;
 
@@ -102,13 +102,13 @@ struct Specials {
   }
 };
 
-// The place of the highest bit; -1 for zero.
+// Returns the position of the highest set bit; -1 for zero.
 constexpr int leading_bit(std::uint64_t bits) { return 63 - std::countl_zero(bits); }
 
 // ceil(log2(leaves)); leaves >= 1.
 constexpr int leaf_bits(std::size_t leaves) { return leading_bit(leaves - 1) + 1; }
 
-// The kernels leave larger divisors to the reference: see Division in rounding-inl.h.
+// Larger divisors are left to the reference: see Division in rounding-inl.h.
 inline constexpr std::uint32_t kKernelDivisorMax = 1U << 18;
 
 }  // namespace presum::reduce

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "reduce/gram.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h:
+// Must come after foreach_target.h:
 #include "base/vectors-inl.h"
 #include "hwy/highway.h"
 
@@ -21,12 +21,12 @@ namespace HWY_NAMESPACE {
 
 using namespace base::HWY_NAMESPACE;
 
-constexpr std::size_t kVectors = kGramLanes / kDoubleLanes;  // of the sums of one pair
-constexpr std::size_t kPartners = 8 / kVectors;  // leaves that share a reading of another
+constexpr std::size_t kVectors = kGramLanes / kDoubleLanes;  // for the sums of one pair
+constexpr std::size_t kPartners = 8 / kVectors;  // leaves for which another leaf is read once
 
 template <Dtype kDtype>
 HWY_INLINE Reals add_product(Reals a, Reals b, Reals sum) {
-  // Fused, where the product is exact.
+  // Fused, if the product is exact.
   if constexpr (kDtype == Dtype::kF64) return hn::Add(sum, hn::Mul(a, b));
   return hn::MulAdd(a, b, sum);
 }
@@ -42,7 +42,7 @@ HWY_INLINE double sum_lanes(const Reals* sums) {
   return lanes[0];
 }
 
-// One block of all leaves, as doubles; what is missing at the end is zero.
+// One block of all leaves, as doubles; zeros fill a partial block.
 template <Dtype kDtype>
 class Block {
  public:
@@ -52,7 +52,7 @@ class Block {
     }
   }
 
-  // Dot products of one leaf with kCount leaves from another on.
+  // Dot products of leaf `a` with kCount leaves, starting at `b`.
   template <std::size_t kCount>
   HWY_INLINE void dots(std::size_t a, std::size_t b, double* results) const {
     Reals sums[kCount][kVectors];

@@ -6,10 +6,10 @@
 
 #include "presum/reduce.h"
 
-// gram[a * leaves + b] += the dot product of leaves a and b, on arguments that have been checked.
-// Blocks of kGramBlock elements are added one after the other. In a block, element i belongs to
-// lane i mod 16, lanes add up in order, and then in halves: lane j and j + 8, j + 4, j + 2, j + 1.
-// Products of elements are exact but those of f64, which are rounded.
+// Adds the dot product of leaves a and b to gram[a * leaves + b], on checked arguments. Blocks of
+// kGramBlock elements are added one after the other. In a block, element i belongs to lane i mod
+// 16; lanes are added in order, and then in halves: lane j and j + 8, j + 4, j + 2, j + 1. Products
+// of elements are exact, except for f64, where they are rounded.
 namespace presum::reduce {
 
 inline constexpr std::size_t kGramBlock = 256;

@@ -23,7 +23,7 @@ void expect_same(const std::vector<double>& got, const std::vector<double>& want
   }
 }
 
-// One block's dot product as gram.h defines it.
+// The dot product of one block, as defined in gram.h.
 double block_dot(const Buffer& a, const Buffer& b, std::size_t first, std::size_t size) {
   std::array<double, kGramLanes> sums{};
   for (std::size_t i = 0; i < size; ++i) {

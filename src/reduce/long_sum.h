@@ -6,16 +6,16 @@
 
 namespace presum::reduce {
 
-// A sum that is exact whatever is added: an integer of many digits. The scalar reference is made of
-// it, and kernels leave to it what their own sums cannot hold. Up to 2^20 terms ±mantissa *
-// 2^shift, with shift up to 2045: all of binary64.
+// An exact sum of any terms: an integer of many digits. The scalar reference uses it, and so do
+// kernels for what their own sums cannot hold. Up to 2^20 terms ±mantissa * 2^shift, with shift up
+// to 2045, which covers binary64.
 template <std::size_t kSumDigits>
 class LongSumOf {
  public:
   void add(bool negative, std::uint64_t mantissa, int shift);
 
-  // The sum / divisor * 2^unit, rounded once to nearest even, as bits of the format. +0 for a sum
-  // of zero. Uses the sum up.
+  // Returns the sum / divisor * 2^unit, rounded once to nearest even, as bits of the format; +0 for
+  // a sum of zero. Consumes the sum.
   std::uint64_t round(std::uint32_t divisor, int unit, Format format);
 
  private:
@@ -28,12 +28,12 @@ class LongSumOf {
   static constexpr int kDigitBits = 32;
   static constexpr std::int64_t kDigitMask = 0xFFFFFFFF;
 
-  // Digits for the quotient's fraction stand below those of the sum: 96 bits, so that a quotient of
-  // two integers has more bits than any format, and what is left of the division only breaks ties.
+  // Digits for the fraction of the quotient, below those of the sum. With 96 bits, a quotient of
+  // two integers has more bits than any format, so the remainder of the division only breaks ties.
   static constexpr std::size_t kFraction = 3;
   static constexpr std::size_t kDigits = kFraction + kSumDigits;
 
-  std::array<std::int64_t, kDigits> digits_{};  // 32 bits each, and carries that are still to go up
+  std::array<std::int64_t, kDigits> digits_{};  // 32 bits each, plus carries not yet propagated
   std::size_t used_ = kFraction;
 };
 
@@ -48,7 +48,8 @@ void LongSumOf<kSumDigits>::add(bool negative, std::uint64_t mantissa, int shift
   used_ = std::max(used_, first + 3);
 }
 
-// Moves carries up; afterwards the digits are those of the sum's magnitude. True: it was negative.
+// Propagates the carries; afterwards the digits are those of the sum's magnitude. Returns whether
+// the sum was negative.
 template <std::size_t kSumDigits>
 bool LongSumOf<kSumDigits>::make_magnitude() {
   used_ = std::min(used_ + 1, kDigits);
@@ -65,7 +66,7 @@ bool LongSumOf<kSumDigits>::make_magnitude() {
   }
 }
 
-// True: something is left.
+// Returns whether there is a remainder.
 template <std::size_t kSumDigits>
 bool LongSumOf<kSumDigits>::divide(std::uint32_t divisor) {
   std::uint64_t rest = 0;
@@ -86,7 +87,7 @@ int LongSumOf<kSumDigits>::leading_bit() const {
   return -1;
 }
 
-// The bits from a position on, at least 64 of them.
+// Returns the bits from a position on, at least 64 of them.
 template <std::size_t kSumDigits>
 std::uint64_t LongSumOf<kSumDigits>::bits_from(int position) const {
   const std::size_t first = static_cast<std::size_t>(position) / kDigitBits;
@@ -113,14 +114,14 @@ std::uint64_t LongSumOf<kSumDigits>::round(std::uint32_t divisor, int unit, Form
   const bool rest = divide(divisor);
   const int leading = leading_bit();
   if (leading < 0) return 0;
-  // Positions of bits: 0 is the lowest of the fraction.
+  // Positions of bits: 0 is the lowest bit of the fraction.
   const int smallest = format.unit() - unit + static_cast<int>(kFraction) * kDigitBits;
   const int lowest = std::max(leading - format.mantissa_bits, smallest);
   std::uint64_t mantissa = bits_from(lowest);
   const bool half = (bits_from(lowest - 1) & 1) != 0;
   const bool below = rest || any_below(lowest - 1);
   if (half && (below || (mantissa & 1) != 0)) ++mantissa;
-  // The mantissa's highest bit, if it is set, raises the exponent by one, and so does its carry.
+  // The mantissa's highest bit, if it is set, increments the exponent; so does a carry.
   const auto exponent = static_cast<std::uint64_t>(lowest - smallest);
   const std::uint64_t bits = (exponent << format.mantissa_bits) + mantissa;
   return std::min(bits, format.infinity()) | (negative ? format.sign() : 0);

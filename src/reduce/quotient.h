@@ -5,14 +5,14 @@
 #include "reduce/format.h"
 #include "reduce/long_sum.h"
 
-// Exact sums of 128 bits and their rounding, without a loop over digits: what threads of a device
-// use in the place of LongSum where it is enough.
+// Exact sums of 128 bits and their rounding, without a loop over digits: device threads use them in
+// place of LongSum where they suffice.
 namespace presum::reduce {
 
-// q * 2^unit, and a little more where `left`, to nearest even. REQUIRES: q has more bits than the
-// format's precision.
+// Rounds q * 2^unit, plus a little more if `left`, to nearest even. REQUIRES: q has more bits than
+// the format's precision.
 inline std::uint64_t round_bits(bool negative, std::uint64_t q, bool left, int unit, Format f) {
-  // Positions of bits: 0 is the lowest of q.
+  // Positions of bits: 0 is the lowest bit of q.
   const int smallest = f.unit() - unit;
   const int lowest = std::max(leading_bit(q) - f.mantissa_bits, smallest);  // at least 1
   std::uint64_t mantissa = lowest < 64 ? q >> lowest : 0;
@@ -25,8 +25,8 @@ inline std::uint64_t round_bits(bool negative, std::uint64_t q, bool left, int u
   return std::min(bits, f.infinity()) | (negative ? f.sign() : 0);
 }
 
-// sum / divisor * 2^unit, rounded once; +0 for a sum of zero. REQUIRES: the format has at most 24
-// bits of precision, the sum at most 127 bits.
+// Returns sum / divisor * 2^unit, rounded once; +0 for a sum of zero. REQUIRES: the format has at
+// most 24 bits of precision, the sum at most 127 bits.
 inline std::uint64_t round_quotient(WideInt sum, std::uint32_t divisor, int unit, Format f) {
   if (sum == 0) return 0;
   const bool negative = sum < 0;
@@ -34,8 +34,8 @@ inline std::uint64_t round_quotient(WideInt sum, std::uint32_t divisor, int unit
   const auto upper = static_cast<std::uint64_t>(size >> 64);
   const int leading =
       upper != 0 ? 64 + leading_bit(upper) : leading_bit(static_cast<std::uint64_t>(size));
-  // The dividend has 63 bits, so the quotient 32 or more: what is cut off before the division and
-  // what is left of it only break ties.
+  // The dividend has 63 bits, so the quotient has at least 32. The bits cut off before the division
+  // and its remainder only break ties.
   const int cut = leading - 62;
   const std::uint64_t dividend =
       cut > 0 ? static_cast<std::uint64_t>(size >> cut) : static_cast<std::uint64_t>(size) << -cut;
@@ -44,11 +44,11 @@ inline std::uint64_t round_quotient(WideInt sum, std::uint32_t divisor, int unit
   return round_bits(negative, quotient, lost || quotient * divisor != dividend, unit + cut, f);
 }
 
-// The sum of numbers that are within 2^44 of the first one, below and above it, as an integer.
+// The sum of numbers within a factor of 2^44 of the first one, in both directions, as an integer.
 class WindowSum {
  public:
-  // False: the number does not fit, and the sum is of no use. Up to 32,767 numbers of a format with
-  // at most 24 bits of precision.
+  // Returns false if the number does not fit; the sum is then unusable. Up to 32,767 numbers of a
+  // format with at most 24 bits of precision.
   bool add(const Element& e) {
     if (e.mantissa == 0) return true;
     if (!begun_) unit_ = e.shift - kBelow;
@@ -60,7 +60,7 @@ class WindowSum {
     return true;
   }
 
-  // `unit`: of the numbers' shift 0.
+  // `unit`: the unit of the numbers at shift 0.
   std::uint64_t round(std::uint32_t divisor, int unit, Format f) const {
     return round_quotient(sum_, divisor, unit_ + unit, f);
   }

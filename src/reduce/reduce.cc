@@ -37,7 +37,8 @@ Status exact_with_gram(Leaves leaves, Dtype dtype, std::size_t count, std::uint3
     return refuse("gram has " + std::to_string(gram.size()) + " numbers instead of " +
                   std::to_string(n * n));
   }
-  // In parts that stay in the cache; products first, because `out` may be one of the leaves.
+  // Works in parts that stay in the cache. Computes the products first, because `out` may be one of
+  // the leaves.
   static_assert(kTile % kGramBlock == 0);
   for (std::size_t first = 0; first < count; first += kTile) {
     const std::size_t size = std::min(kTile, count - first);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From exact sums to elements with one rounding, as vectors; included like base/vectors-inl.h.
+// Rounds exact sums to elements, once, as vectors. Include it like base/vectors-inl.h.
 //
-// Rounding to odd: a number that is not a double becomes that one of its two neighbors whose last
-// bit is 1. Such a double rounds to fewer bits (at least two fewer) as the number itself would,
-// because it lies on the same side of every one of their ties.
+// Rounding to odd: a number that is not a double becomes the neighboring double whose last bit is
+// 1. Such a double rounds to fewer bits (at least two fewer) like the number itself, because it is
+// on the same side of each of their ties.
 #if defined(PRESUM_REDUCE_ROUNDING_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef PRESUM_REDUCE_ROUNDING_INL_H
 #undef PRESUM_REDUCE_ROUNDING_INL_H
@@ -32,7 +32,7 @@ struct Sums {
 
 HWY_INLINE hn::Vec<LongWords> long_words(Reals x) { return hn::BitCast(LongWords(), x); }
 
-// a + b exactly: the rounded sum and what it lacks. If b is not finite, what it lacks is NaN.
+// a + b exactly: the rounded sum and its error. If b is not finite, the error is NaN.
 struct Pair {
   Reals sum, rest;
 };
@@ -44,7 +44,7 @@ HWY_INLINE Pair two_sum(Reals a, Reals b) {
 }
 
 // Rounds value + rest to odd. REQUIRES: value is that sum rounded to nearest, or not finite. Only
-// the rest's sign counts.
+// the sign of `rest` matters.
 HWY_INLINE Reals to_odd(Reals value, Reals rest) {
   const LongInts di;
   const auto bits = hn::BitCast(di, value);
@@ -57,8 +57,9 @@ HWY_INLINE Reals to_odd(Reals value, Reals rest) {
 }
 
 // REQUIRES: the divisor is at most kKernelDivisorMax. Then dividing a sum that was rounded to odd,
-// to 44 bits or more, is as good as dividing the sum itself: a tie of the result has 25 bits at
-// most, its product with the divisor 43, and both lie on the same side of that.
+// to at least 44 bits, gives the same result as dividing the sum itself: a tie of the result has at
+// most 25 bits, its product with the divisor at most 43, and both sums are on the same side of that
+// product.
 class Division {
  public:
   explicit HWY_INLINE Division(std::uint32_t divisor)
@@ -66,7 +67,7 @@ class Division {
         divisor_(real(divisor)),
         reciprocal_(real(1.0 / divisor)) {}
 
-  // Rounded to odd.
+  // Returns the quotient, rounded to odd.
   HWY_INLINE Reals operator()(Reals sum) const {
     if (exact_) return hn::Mul(sum, reciprocal_);
     const auto quotient = hn::Div(sum, divisor_);
@@ -79,7 +80,8 @@ class Division {
 #if HWY_NATIVE_FMA
     return hn::NegMulAdd(quotient, divisor_, sum);
 #else
-    // The upper 24 and the lower 29 bits of the quotient times 24 bits are doubles too.
+    // The products of the upper 24 and the lower 29 bits of the quotient with 24 bits are doubles
+    // too.
     const auto mask = hn::BitCast(Doubles(), hn::Set(LongWords(), ~((std::uint64_t{1} << 29) - 1)));
     const auto upper = hn::And(quotient, mask);
     const auto left = hn::Sub(sum, hn::Mul(upper, divisor_));
@@ -91,9 +93,9 @@ class Division {
   Reals divisor_, reciprocal_;
 };
 
-// The nearest number of the format, ties to even, of precision and unit of a format that fp32
-// contains, without its upper bound. Adding and subtracting a large enough number of which the last
-// bit is the format's.
+// Rounds to the nearest number of the format, ties to even. Uses the precision and unit of the
+// format (which fp32 contains), but not its upper bound. Adds and subtracts a number so large that
+// its last bit is that of the format.
 template <Dtype kDtype>
 HWY_INLINE Reals round_to(Reals x) {
   constexpr Format kFormat = format_of(kDtype);
@@ -121,8 +123,8 @@ HWY_INLINE void store_short(hn::Vec<Words> words, std::uint8_t* to) {
              hn::Repartition<std::uint8_t, Shorts>(), to);
 }
 
-// The bits of floats that are numbers of fp16, or too large for it. The reverse of from_half:
-// without a factor of 2^112 exponent and mantissa are in place, and 65,536 becomes infinity.
+// The bits of floats that are numbers of fp16, or too large for it. The inverse of from_half: after
+// division by 2^112, exponent and mantissa are in place, and 65,536 becomes infinity.
 HWY_INLINE hn::Vec<Words> half_bits(hn::Vec<Floats> floats) {
   const auto size = hn::Min(hn::Abs(floats), hn::Set(Floats(), 65536.0F));
   const auto scaled = hn::BitCast(Words(), hn::Mul(size, hn::Set(Floats(), 0x1p-112F)));

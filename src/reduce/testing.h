@@ -13,8 +13,9 @@
 #include "base/testing.h"
 #include "presum/reduce.h"
 
-// Buffers of every dtype and an oracle that shares nothing with what it judges: sums as integers of
-// 2,304 bits, and the nearest number of a format found by comparing with all of them.
+// Buffers of every dtype, and an oracle that shares no code with the functions under test: sums are
+// integers of 2,304 bits, and the nearest number of a format is found by comparison with its
+// numbers.
 namespace presum::reduce {
 
 // ---- formats
@@ -45,7 +46,7 @@ inline bool is_finite(std::uint64_t bits, Dtype dtype) {
   return (bits & ~sign_bit(dtype)) < infinity_bits(dtype);
 }
 
-// A finite number as whole * 2^shift of the smallest positive one.
+// A finite number as whole * 2^shift times the smallest positive number.
 struct Whole {
   std::uint64_t whole;
   int shift;
@@ -87,18 +88,18 @@ struct LeafSet {
   }
 };
 
-// What elements may look like.
+// Kinds of element values.
 enum class Kind {
-  kGaussian,       // of middling size
+  kGaussian,       // of moderate size
   kWide,           // exponents over 60 binary places
   kAnyBits,        // any finite bit pattern
   kDenormals,      // only denormals and zeros
   kSomeDenormals,  // Gaussian, one in twenty a denormal
-  kCancelling,     // most leaves have a leaf of the other sign
+  kCancelling,     // most leaves cancel another leaf
   kHuge,           // near the largest number
-  kTies,           // few bits apart by half an ulp of the result
+  kTies,           // few bits, half an ulp of the result apart
   kZeros,          // of both signs
-  kNotFinite,      // anything, one in ten an infinity or NaN
+  kNotFinite,      // anything; one in ten is an infinity or NaN
 };
 inline constexpr Kind kKinds[] = {
     Kind::kGaussian,   Kind::kWide, Kind::kAnyBits, Kind::kDenormals, Kind::kSomeDenormals,
@@ -213,7 +214,7 @@ class Natural {
   std::array<std::uint32_t, kWords> words_{};
 };
 
-// The bits nearest to ±size / divisor smallest positive numbers, ties to even.
+// Returns the bits nearest to ±size / divisor smallest positive numbers, ties to even.
 inline std::uint64_t nearest(bool negative, const Natural& size, std::uint32_t divisor,
                              Dtype dtype) {
   if (size.compare({}) == 0) return 0;
@@ -221,7 +222,8 @@ inline std::uint64_t nearest(bool negative, const Natural& size, std::uint32_t d
     const Whole w = whole_of(bits, dtype);
     return Natural(w.whole, w.shift).times(divisor);
   };
-  std::uint64_t low = 0, high = infinity_bits(dtype);  // what would follow the largest number
+  // the number that would follow the largest one
+  std::uint64_t low = 0, high = infinity_bits(dtype);
   while (high - low > 1) {
     const std::uint64_t middle = low + (high - low) / 2;
     (scaled(middle).compare(size) <= 0 ? low : high) = middle;
@@ -233,7 +235,7 @@ inline std::uint64_t nearest(bool negative, const Natural& size, std::uint32_t d
   return (up_wins ? high : low) | (negative ? sign_bit(dtype) : 0);
 }
 
-// What is not finite decides.
+// Non-finite values determine the result.
 inline bool special(const std::vector<std::uint64_t>& leaves, Dtype dtype, std::uint64_t& result) {
   bool nan = false, plus = false, minus = false;
   for (const std::uint64_t bits : leaves) {

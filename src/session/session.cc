@@ -21,13 +21,13 @@ namespace {
 
 using Steady = std::chrono::steady_clock;
 
-constexpr std::uint32_t kRecords = 0;  // the rank
+constexpr std::uint32_t kRecords = 0;  // the recording rank
 constexpr std::chrono::milliseconds kPause{1};
 constexpr Seconds kPatienceMax{1e9};
-constexpr std::uint64_t kTakenAtAStep = 4;  // packets, for each rank
+constexpr std::uint64_t kTakenAtAStep = 4;  // packets per rank
 
 Steady::time_point after(Seconds patience) {
-  const bool some = patience > Seconds(0);  // not NaN either
+  const bool some = patience > Seconds(0);  // also false for NaN
   const Seconds kept = some ? std::min(patience, kPatienceMax) : Seconds(0);
   return Steady::now() + std::chrono::duration_cast<Steady::duration>(kept);
 }
@@ -78,16 +78,16 @@ struct Session::State {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::uint64_t reduced_every = 0;
-  std::unique_ptr<Transport> transport;  // null: none, or it failed
+  std::unique_ptr<Transport> transport;  // null: none was given, or it failed
   std::optional<step::Steps> steps;
   std::optional<Aggregator> aggregator;
   std::optional<Announcement> announced;  // none: inactive
-  std::uint64_t dropped = 0;              // packets
+  std::uint64_t dropped = 0;              // dropped packets
   std::vector<std::uint64_t> elements;    // of each parameter
-  std::optional<std::uint64_t> step;      // the last that was begun
+  std::optional<std::uint64_t> step;      // the last step begun
   std::uint64_t optimizer_steps = 0;
   bool in_step = false;
-  bool has_facts = false;  // that no hello has told
+  bool has_facts = false;  // facts that no hello has sent yet
   Status first;
   Status untold;
 
@@ -100,7 +100,7 @@ struct Session::State {
     untold = error;
   }
 
-  // The record ends with an error.
+  // Ends the recording with an error.
   void end(const Status& error) {
     if (error) return;
     note(error);
@@ -109,10 +109,10 @@ struct Session::State {
     announced.reset();
   }
 
-  // What was not returned yet.
+  // Returns the error that was not returned yet.
   Status tell() { return std::exchange(untold, {}); }
 
-  // What `call` returns, or nothing where there is no transport, or it throws.
+  // Returns what `call` returns, or a default value if there is no transport or `call` throws.
   template <class Call>
   auto carried(Call call) -> decltype(call(*transport)) {
     try {
@@ -125,16 +125,16 @@ struct Session::State {
     return {};
   }
 
-  // Rank 0 goes on with its own steps.
+  // Rank 0 continues with its own steps.
   void lose(std::string_view what) {
     const std::string why = fmt::format("the transport of packets failed ({})", what);
-    transport.reset();  // `what` may be its own
+    transport.reset();  // `what` may belong to it
     if (aggregator) static_cast<void>(aggregator->lose_others(why));
     note(fail(ErrorCode::kIo, why));
     if (!records()) announced.reset();
   }
 
-  // Whatever happens here, the other ranks wait for the announcement.
+  // Announces even after an error here, because the other ranks wait for the announcement.
   void open(SessionOptions options, const std::vector<Parameter>& parameters) {
     Status opened;
     try {
@@ -162,7 +162,7 @@ struct Session::State {
     return {};
   }
 
-  // Steps ascend, or those that follow would be lost where ranks meet.
+  // Steps must ascend; otherwise the aggregator would drop the ones that follow.
   void begin(std::uint64_t next) {
     if (step && next <= *step) {
       return end(
@@ -202,7 +202,7 @@ struct Session::State {
     return status;
   }
 
-  // On rank 0; ranks that send without end must not keep it.
+  // On rank 0. Limited, so that ranks that send endlessly cannot hold rank 0 here.
   Status take_what_came(Steady::time_point deadline = Steady::time_point::max()) {
     for (auto left = kTakenAtAStep * world_size; left > 0 && Steady::now() < deadline; --left) {
       const auto packet = carried([](Transport& from) { return from.receive(); });
@@ -244,7 +244,7 @@ struct Session::State {
     }));
   }
 
-  // First what is under way, in half of the time: the goodbye is to be the last.
+  // Flushes the packets under way for half of the time, because the goodbye must come last.
   Status leave(Steady::time_point deadline) {
     const auto now = Steady::now();
     flush_until(now + (deadline - now) / 2);
@@ -270,7 +270,7 @@ Session Session::create(SessionOptions options, const std::vector<Parameter>& pa
   state->transport = std::move(transport);
   for (const Parameter& one : parameters) state->elements.push_back(one.elements);
   state->open(std::move(options), parameters);
-  state->untold = {};  // status() has it
+  state->untold = {};  // status() reports it
   return Session(std::move(state));
 }
 

@@ -93,7 +93,7 @@ class SessionTest : public ::testing::Test {
     }
   }
 
-  // Every rank a thread; what `rank_of` says becomes of its session.
+  // Runs every rank in its own thread; `rank_of` uses its session.
   template <class Rank>
   void run_ranks(Transports transports, Rank rank_of) {
     std::vector<std::jthread> threads;
@@ -131,7 +131,7 @@ TEST_F(SessionTest, RecordsRanksThatAreThreads) {
 
 TEST_F(SessionTest, CountsWhatTheTransportDrops) {
   auto [first, second] = both(2);
-  train(second, 1, 5);  // the hello and a step find room
+  train(second, 1, 5);  // there is room for the hello and one step
   train(first, 1, 5);
   for (Session* session : {&second, &first}) {
     step(*session, 5, 1);
@@ -204,7 +204,7 @@ TEST_F(SessionTest, AnyPatienceIsAPatience) {
   }
 }
 
-// Brings the same packet without end.
+// Delivers the same packet endlessly.
 class EndlessTransport : public Transport {
  public:
   explicit EndlessTransport(Packet packet) : packet_(std::move(packet)) {}
@@ -235,7 +235,7 @@ TEST_F(SessionTest, NobodyWaitsForARank0ThatIsGone) {
   EXPECT_FALSE(session.status());
 }
 
-// A locale that groups thousands with a space.
+// A locale with a space as the thousands separator.
 class Grouping : public std::numpunct<char> {
   char do_thousands_sep() const override { return ' '; }
   std::string do_grouping() const override { return "\3"; }
@@ -252,7 +252,7 @@ TEST_F(SessionTest, RecordsUnderAnyLocale) {
   EXPECT_EQ(steps_in(run_).size(), 5U);
 }
 
-// ---- use that is not meant
+// ---- misuse
 
 TEST_F(SessionTest, AStepThatWasNotBegunIsRefusedAndEndsNothing) {
   Session session = alone();

@@ -8,7 +8,7 @@
 
 namespace presum::testing {
 
-// Whole steps of the only model.
+// Complete steps of the only model.
 inline std::vector<StepRecord> steps_in(const std::filesystem::path& run) {
   const auto log = RunLog::open(run);
   std::vector<StepRecord> steps;

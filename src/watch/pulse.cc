@@ -9,7 +9,7 @@ namespace presum::watch {
 void Pulse::look(const step::Activity& activity, Seconds now) {
   const std::uint64_t events = activity.events();
   if (events == events_) return;
-  // Before the first event nobody trains: that is no time without one.
+  // Before the first event there is no training, so this time does not count.
   if (events_ > 0) longest_ = std::max(longest_, still(now));
   events_ = events;
   moved_ = now;

@@ -12,7 +12,7 @@
 
 namespace presum::watch {
 
-// Where the program is, as its interpreter tells.
+// Where the program is, as reported by its interpreter.
 struct Place {
   std::string collective;
   std::string site;
@@ -20,8 +20,8 @@ struct Place {
   std::string recorder;
 };
 
-// What a process says of itself: the last event of its training, and how long ago that was. Pure
-// but for the activity that it reads. Not synchronized.
+// Makes a process's heartbeats: the last event of its training, and the time since then. Pure
+// except for the activity that it reads. Not synchronized.
 class Pulse {
  public:
   struct Options {
@@ -32,11 +32,11 @@ class Pulse {
   };
   Pulse(Options options, Seconds now) : options_(std::move(options)), moved_(now), beaten_(now) {}
 
-  // Whether its events grow; to be asked a few times a second, for `still` is as exact as that.
+  // Checks for new events. Call it a few times a second: this is the resolution of `still`.
   void look(const step::Activity& activity, Seconds now);
   Packet beat(const step::Activity& activity, const ThreadState& thread, Place place,
               bool lock_held, Seconds now);
-  // Since the last event.
+  // Seconds since the last event.
   double still(Seconds now) const { return (now - moved_).count(); }
 
  private:
@@ -45,7 +45,7 @@ class Pulse {
   Seconds moved_;
   Seconds beaten_;
   double longest_ = 0;
-  double processor_ = 0;  // of the thread, at the last beat
+  double processor_ = 0;  // of the thread, at the last heartbeat
 };
 
 }  // namespace presum::watch

@@ -51,7 +51,7 @@ TEST(Pulse, RemembersTheLongestTimeWithoutAnEvent) {
   step::Activity activity;
   Pulse pulse({}, Seconds(0));
   activity.event(0, 0, 0, Phase::kForward);
-  pulse.look(activity, Seconds(100));  // before the first event nobody trained
+  pulse.look(activity, Seconds(100));  // no training before the first event
   EXPECT_EQ(told(pulse.beat(activity, {}, {}, false, Seconds(100))).longest, 0);
   activity.event(0, 1, 0, Phase::kForward);
   pulse.look(activity, Seconds(107));

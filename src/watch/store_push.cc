@@ -23,7 +23,7 @@ class Socket {
   explicit Socket(const addrinfo& to)
       : file_(socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC, to.ai_protocol)) {
     if (file_ < 0) return;
-    // For connecting too, on Linux.
+    // On Linux this applies to connect() too.
     setsockopt(file_, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
     connected_ = connect(file_, to.ai_addr, to.ai_addrlen) == 0;
   }

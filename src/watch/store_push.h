@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One message into a queue of torch's TCPStore, without Python: for a thread that must not wait for
-// the interpreter's lock.
+// Pushes one message to a queue of torch's TCPStore, without Python: for a thread that must not
+// wait for the interpreter's lock.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ namespace presum::watch {
 struct StoreAddress {
   std::vector<std::string> hosts;  // names of one host, in the order in which to try them
   std::uint16_t port = 0;
-  std::string queue;  // as its clients name it
+  std::string queue;  // as clients of the store name it
 };
 
-// The bytes that a client of TCPStore sends: that it is one, and the message for the queue. Torch's
-// own format (2.8 to 2.13), tried against its server by tests/test_stalls.py.
+// The bytes that a client of TCPStore sends: its greeting, and the message for the queue. This is
+// torch's own format (2.8 to 2.13); tests/test_stalls.py tests it against torch's server.
 std::vector<std::byte> push_request(const std::string& queue, std::span<const std::byte> message);
 
-// Connects, sends, closes; waits two seconds at most for each host. Errors: kIo. Whether the server
-// understood it is not known.
+// Connects, sends, closes; waits at most two seconds for each host. Errors: kIo. It is unknown
+// whether the server understood the message.
 Status push(const StoreAddress& address, std::span<const std::byte> message);
 
 }  // namespace presum::watch

@@ -12,7 +12,7 @@ ThreadState thread_state(std::uint64_t thread) {
   ThreadState out{'?', std::numeric_limits<double>::quiet_NaN()};
   std::string line;
   if (std::ifstream stat(folder + "/stat"); std::getline(stat, line)) {
-    const std::size_t name = line.rfind(')');  // it may hold anything
+    const std::size_t name = line.rfind(')');  // the name may contain any character
     if (name != std::string::npos && name + 2 < line.size()) out.state = line[name + 2];
   }
   double nanoseconds = 0;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kPeriodsOfPatience = 3;
 constexpr double kLooksPerPeriod = 4;
-constexpr int kPushesMax = 600;  // while the interpreter does not answer
+constexpr int kPushesMax = 600;  // while the interpreter does not respond
 
 }  // namespace
 
@@ -42,7 +42,7 @@ struct Watchdog::State {
   bool ended = false;
   Pulse pulse;
   Seconds beaten;  // by the interpreter
-  Place last;      // that it told
+  Place last;      // the last place that it reported
   std::optional<StoreAddress> address;
   Announcement announced;
   bool said = false;
@@ -50,7 +50,7 @@ struct Watchdog::State {
   std::thread thread;
 };
 
-// Nothing gets out: without memory for a packet there is none.
+// Throws nothing: without memory for a packet, none is sent.
 void Watchdog::State::work() noexcept {
   const std::chrono::duration<double> pause(options.pulse.period / kLooksPerPeriod);
   try {
@@ -67,17 +67,17 @@ void Watchdog::State::look(std::unique_lock<std::mutex>& lock) {
   if ((now - beaten).count() < patience || step::activity().events() == 0 || !address) return;
   if (!address->hosts.empty()) {
     if (pushes++ >= kPushesMax) return;
-    beaten = now - Seconds(patience - options.pulse.period);  // the next one a period later
+    beaten = now - Seconds(patience - options.pulse.period);  // the next one is due a period later
     Packet packet = beat(last, true, now);
     packet.stamp(announced);
     const StoreAddress to = *address;
     lock.unlock();
-    static_cast<void>(push(to, packet.bytes));  // what cannot be sent is missed there
+    static_cast<void>(push(to, packet.bytes));  // the receiver notices that a heartbeat is missing
     lock.lock();
   } else if (!said && options.say && pulse.still(now) >= options.pulse.stall_seconds) {
     said = true;
     const std::string line = text_of(now);
-    lock.unlock();  // whoever reads it may be slow
+    lock.unlock();  // `say` may be slow
     options.say(line);
     lock.lock();
   }
@@ -93,7 +93,7 @@ std::string Watchdog::State::text_of(Seconds now) const {
          thread_state(options.thread).state + "); nothing is recorded until it returns";
 }
 
-// A process without room for a thread does without.
+// If no thread can be started, the process runs without a watchdog.
 Watchdog::Watchdog(Options options) : state_(std::make_unique<State>(std::move(options))) {
   try {
     state_->thread = std::thread([state = state_.get()] { state->work(); });
@@ -103,7 +103,8 @@ Watchdog::Watchdog(Options options) : state_(std::make_unique<State>(std::move(o
 
 Watchdog::~Watchdog() {
   if (state_->process != getpid()) {
-    static_cast<void>(state_.release());  // its thread is not here, and its mutex may be held
+    // the thread does not exist in this process, and its mutex may be locked
+    static_cast<void>(state_.release());
     return;
   }
   stop();

@@ -11,35 +11,37 @@
 
 namespace presum::watch {
 
-// Tells where this process stands: by the interpreter's background thread as long as that beats,
-// and by a thread of its own, which needs no lock, once that has not for three periods.
+// Reports where this process is. The interpreter's background thread sends the heartbeats; when
+// none has come for three periods, the watchdog's own thread sends them, without taking a lock of
+// the interpreter.
 //
-// Thread-safety: all methods, from any thread. A process that was forked has none of its threads:
-// there it does nothing.
+// Thread-safety: all methods may be called from any thread. A forked process has none of these
+// threads; there the watchdog does nothing.
 class Watchdog {
  public:
   struct Options {
     Pulse::Options pulse;
-    std::uint64_t thread = 0;  // the one that trains, as the system numbers it
+    std::uint64_t thread = 0;  // the training thread, as the operating system numbers it
     MonotonicClock clock = monotonic_now;
-    // Where a line is said of a process that nobody can be told of otherwise; empty: nowhere. On
-    // its own thread.
+    // Called with a line about this process if the line can reach no other process; empty: no line.
+    // Called on the watchdog's own thread.
     std::function<void(const std::string&)> say;
   };
   explicit Watchdog(Options options);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog();
-  // Nobody will beat any more. Waits for its thread, which may be sending: two seconds for each
-  // address of the store. A second call does nothing.
+  // Stops the heartbeats. Waits for the watchdog's thread, which may be sending: two seconds for
+  // each address of the store. A second call does nothing.
   void stop();
 
-  // From the interpreter: it answers.
+  // Called from the interpreter, which shows that it responds.
   Packet beat(Place place);
-  // Seconds since the training's last event.
+  // Seconds since the last event of the training.
   double still() const;
-  // Where the watchdog's own thread sends. Until then, or with no host (the process that records),
-  // it says a line once the training has not moved for `stall_seconds`.
+  // Sets where the watchdog's own thread sends. Without a host (on the recording process), the
+  // thread instead calls `say` once the training has not progressed for `stall_seconds`. Before
+  // this call it does neither.
   void reaches(StoreAddress address, Announcement announced);
 
  private:

@@ -12,23 +12,25 @@ namespace presum::observe::cuda {
 namespace {
 
 constexpr std::uint32_t kMaxBlocks = 256;
-constexpr std::uint32_t kMaxSums = 1U << 20;  // of all blocks together: 4 MiB
-constexpr std::uint32_t kFewBlocks = 32;      // that a small batch has all the same
-// A block reads and writes its sketch once a launch; it has so many bytes of gradients for each.
+constexpr std::uint32_t kMaxSums = 1U << 20;  // over all blocks: 4 MiB
+constexpr std::uint32_t kFewBlocks = 32;      // minimum, for small batches
+// A block reads and writes its sketch once per launch. It gets this many bytes of gradients for
+// each of those bytes.
 constexpr std::uint64_t kBytesPerSketchByte = 12;
 
 bool is_size(std::uint32_t size) {
   return size == 0 || (std::has_single_bit(size) && size >= 64 && size <= 65536);
 }
 
-// ---- the grid of kernels.cu on the host: the same functions in the same order, a barrier being
-// the end of a loop over threads
+// ---- the grid of kernels.cu on the host: the same functions in the same order; the end of a loop
+// over threads is a barrier
 
 using device::each;
 using device::Kernel;
 using device::Order;
 
-// As threads exchange values of a warp; all of them end with the same bits.
+// Adds in the order in which the threads of a warp exchange values; all threads end with the same
+// bits.
 Partial warp_sum(std::array<Partial, kWarp> values) {
   for (unsigned step = kWarp / 2; step > 0; step /= 2) {
     const std::array<Partial, kWarp> before = values;
@@ -117,7 +119,7 @@ void finish_all(const void* argument, std::uint32_t /*blocks*/, Order order) {
   each(step.sketch_size, order, [&](std::uint32_t i) { finish_bucket(step, i); });
 }
 
-// By Dtype; the second ones keep their sums in global memory.
+// Indexed by Dtype; the kernels of the second array keep their sums in global memory.
 constexpr std::array<Kernel, 4> kPass = {{
     {"observe", "presum_pass_f32", kThreads, run<Dtype::kF32>},
     {"observe", "presum_pass_f64", kThreads, run<Dtype::kF64>},

@@ -29,8 +29,9 @@ constexpr std::uint64_t kSeed = 0x5EED;
 constexpr std::size_t kCounts[] = {0,    1,    2,    3,    63,   64,   65,   127,   255,  1023,
                                    1024, 1025, 2047, 2049, 4095, 4097, 8191, 12289, 50001};
 
-// A batch on the host's grid, in memory that is exactly as large as promised, so that the address
-// sanitizer sees a write beside it. Buffers for launches on one stream, one after the other.
+// A batch on the host's grid. Its memory has exactly the promised size, so that the address
+// sanitizer detects a write out of bounds. The buffers serve launches on one stream, one after the
+// other.
 class OnHost {
  public:
   explicit OnHost(std::uint32_t sketch_size, Order order = Order::kForward)
@@ -75,7 +76,7 @@ class OnHost {
   std::vector<std::unique_ptr<Partial[]>> memory_;
 };
 
-// One gradient; adds to the sketch.
+// Processes one gradient; adds to the sketch.
 GradientSums emulate(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch,
                      Order order = Order::kForward) {
   OnHost host(sketch.size, order);
@@ -86,8 +87,8 @@ GradientSums emulate(const void* data, std::size_t count, Dtype dtype, SketchSpa
   return sums;
 }
 
-// Below 64: exact in every dtype, and sums of them are, so that the order of additions does not
-// show.
+// Whole numbers below 64: they and their sums are exact in every dtype, so the order of additions
+// does not matter.
 Buffer whole_numbers(Dtype dtype, std::size_t count, std::size_t offset = 0) {
   Buffer buffer(dtype, count, offset);
   std::mt19937_64 random(count);
@@ -142,8 +143,8 @@ TEST_P(CudaBlocksTest, BlocksTakeSeveralSpans) {
   for (const std::uint32_t size : {0U, 4096U}) expect_equal_to_reference(buffer, size);
 }
 
-// Gradients of all lengths in batches of any size on one stream: each has the sums that it has
-// alone, and the sketch is that of all.
+// Gradients of all lengths, in batches of any size on one stream: each has the same sums as alone,
+// and the sketch is the sum over all.
 TEST_P(CudaBlocksTest, ManyGradientsShareALaunch) {
   for (const std::uint32_t size : {0U, 64U, 4096U, 16384U}) {
     std::vector<Buffer> buffers;
@@ -211,7 +212,7 @@ TEST_P(CudaBlocksTest, ANonFiniteElementMakesItsBucketNonFinite) {
   for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(std::isnan(sketch[i]), i == bucket);
 }
 
-// Threads that met in a bucket between two barriers would show here.
+// Threads that shared a bucket between two barriers would fail this test.
 TEST_P(CudaBlocksTest, TheOrderOfThreadsAndBlocksChangesNoBit) {
   for (const std::uint32_t size : {64U, 512U, 4096U, 16384U}) {
     const Buffer buffer = finite_buffer(GetParam(), 50'001);
@@ -233,7 +234,7 @@ TEST(CudaBlocksTest, EveryHalfIsWidenedAsInTheReference) {
   constexpr std::uint32_t kHalves = 65536;
   Buffer buffer(Dtype::kF16, kHalves);
   for (std::size_t i = 0; i < kHalves; ++i) buffer.set_bits(i, i);
-  std::vector<float> wanted(kHalves), got(kHalves);  // a bucket each
+  std::vector<float> wanted(kHalves), got(kHalves);  // one bucket each
   gradient_pass_reference(buffer.data(), kHalves, Dtype::kF16, {wanted.data(), kHalves, kSeed});
   emulate(buffer.data(), kHalves, Dtype::kF16, {got.data(), kHalves, kSeed});
   EXPECT_TRUE(std::equal(got.begin(), got.end(), wanted.begin(), same_or_both_nan));
@@ -263,7 +264,7 @@ TEST(CudaBlocksTest, AnOverflowOfDoubleIsInfiniteWithoutNonFiniteElements) {
   EXPECT_EQ(stats.max_abs, 1e200);
 }
 
-// What DDP hands over of a model of a billion parameters in 16 bits: 80 buckets of 25 MB.
+// The buckets that DDP passes for a model with a billion 16-bit parameters: 80 of 25 MB.
 TEST(CudaBatchTest, TrafficStaysWithinATenthOfTheGradients) {
   std::uint64_t gradients = 0, other = 0;
   std::uint32_t in_use = 0;

@@ -2,8 +2,8 @@
 #include "observe/cuda/pass_threads.h"
 #include "observe/cuda/row_threads.h"
 
-// Compiled by NVRTC (tools/cubins.py), without a header of CUDA's or of C++'s. What is not here is
-// in pass_threads.h and row_threads.h, where the host runs it too.
+// Compiled by NVRTC (tools/cubins.py), without headers of CUDA or C++. The rest of the code is in
+// pass_threads.h and row_threads.h, which the host runs too.
 namespace presum::observe::cuda {
 namespace {
 
@@ -30,11 +30,12 @@ Partial warp_sum(Partial value) {
 }
 
 struct Shared {
-  std::uint64_t shares[2][kWarps];  // by turns, so that one barrier a span is enough
+  std::uint64_t shares[2][kWarps];  // alternating, so that one barrier per span suffices
   Partial partials[kWarps];
 };
 
-// What the block found of a gradient goes to its place. The next time comes after another barrier.
+// Writes the block's result for a gradient to its place. There is another barrier before the next
+// call.
 void leave(const Partial& of_thread, Shared& shared, Partial* place) {
   const Partial of_warp = warp_sum(of_thread);
   if (threadIdx.x % kWarp == 0) shared.partials[threadIdx.x / kWarp] = of_warp;
@@ -45,7 +46,7 @@ void leave(const Partial& of_thread, Shared& shared, Partial* place) {
   *place = sum;
 }
 
-// Each lane hashes the signs of one pair, and has those of all.
+// Each lane hashes the signs of one pair and receives those of all pairs.
 template <Dtype kDtype>
 Signs share_signs(const Thread<kDtype>& thread, const Walk& walk) {
   const std::uint64_t own = thread.signs(walk.gradient(), walk.first(), threadIdx.x % kPairs);

@@ -8,40 +8,40 @@
 #include "presum/dtype.h"
 
 // What each thread of the CUDA pass over a batch of gradients does between two barriers, as
-// functions that the host can run too: one thread after the other, by observe/cuda/batch.cc.
+// functions that the host can run too: observe/cuda/batch.cc runs one thread after the other.
 //
-// A span is 8,192 elements of one gradient, eight fingerprint blocks ("tiles"); a block of threads
-// takes a run of neighboring spans of the batch, whichever gradients they are of, and in a span a
-// thread takes 8 pairs of neighboring elements of one tile. So no two threads meet in a bucket of
-// the sketch between two barriers, every sum has a fixed order, and the grid depends on the
-// gradients' lengths only: results are the same bits on every GPU. They differ from those of
+// A span is 8,192 elements of one gradient: eight fingerprint blocks ("tiles"). A block of threads
+// processes a run of adjacent spans of the batch, which may belong to different gradients. Within a
+// span, a thread takes 8 pairs of adjacent elements of one tile. Therefore no two threads access
+// the same bucket of the sketch between two barriers, every sum has a fixed order, and the grid
+// depends only on the gradients' lengths: every GPU gives the same bits. They differ from those of
 // observe/gradient_pass.h in the order of floating-point additions.
 //
-// Nothing here is synchronized or allocated; pointers are borrowed.
+// Nothing here synchronizes or allocates; pointers are borrowed.
 namespace presum::observe::cuda {
 
 inline constexpr unsigned kThreads = 512;
 inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kWarps = kThreads / kWarp;
-inline constexpr unsigned kTiles = 8;  // of a span
+inline constexpr unsigned kTiles = 8;  // per span
 inline constexpr unsigned kSpan = kTiles * static_cast<unsigned>(kFingerprintBlock);
 inline constexpr unsigned kTileThreads = kThreads / kTiles;
 inline constexpr unsigned kTileWarps = kTileThreads / kWarp;
-inline constexpr unsigned kPairs = kFingerprintBlock / 2 / kTileThreads;  // of a thread in a span
+inline constexpr unsigned kPairs = kFingerprintBlock / 2 / kTileThreads;  // per thread and span
 inline constexpr unsigned kFinishThreads = 256;
-inline constexpr unsigned kColumns = 32;  // threads of a block that adds up sketches: 32 x 8
+inline constexpr unsigned kColumns = 32;  // a block that adds up sketches has 32 x 8 threads
 inline constexpr unsigned kRows = kFinishThreads / kColumns;
-inline constexpr std::uint32_t kMaxShared = 8192;  // sums that fit into shared memory
+inline constexpr std::uint32_t kMaxShared = 8192;  // number of sums that fit into shared memory
 
-// A gradient of a batch, as it is uploaded.
+// A gradient of a batch, in its uploaded form.
 struct Item {
   const void* data;
   std::uint64_t count;
   std::uint64_t seed;
-  std::uint64_t first_span;  // of the batch's; an empty gradient has none
+  std::uint64_t first_span;  // index in the batch; an empty gradient has no span
 };
 
-// What is known of a part of a gradient.
+// The result for a part of a gradient.
 struct Partial {
   double sum_squares;
   double max_abs;
@@ -58,16 +58,16 @@ inline Partial combine(const Partial& a, const Partial& b) {
 // One launch over the gradients of one dtype.
 struct Batch {
   const Item* items;
-  Partial* partials;  // block b leaves what it found of item i at b + i: no two share a place
-  float* rows;        // a sketch each block, which launches after it on the same stream add to
+  Partial* partials;  // block b writes its result for item i to b + i: no two share a place
+  float* rows;        // one sketch per block; later launches on the same stream add to them
   std::uint64_t spans;
-  std::uint32_t count;        // of items
+  std::uint32_t count;        // number of items
   std::uint32_t blocks;       // at most `spans`
-  std::uint32_t rows_in_use;  // those of later blocks hold nothing yet
+  std::uint32_t rows_in_use;  // the rows of later blocks are still uninitialized
   std::uint32_t sketch_size;  // 0: no sketch
 
-  // Floats that a block adds to: sketches one after the other where a sketch is shorter than a
-  // span, so that each element of a span has one of its own.
+  // Number of floats that a block adds to. If a sketch is shorter than a span, the block keeps
+  // several sketches, one after the other, so that each element of a span has its own float.
   std::uint32_t sums() const {
     return sketch_size == 0 || sketch_size > kSpan ? sketch_size : kSpan;
   }
@@ -77,12 +77,13 @@ struct Batch {
   }
 };
 
-// A block of threads on its way through its spans.
+// Iterates over the spans of a block of threads.
 class Walk {
  public:
   Walk(const Batch& batch, std::uint32_t block)
       : batch_(&batch), span_(batch.first_span(block)), end_(batch.first_span(block + 1)) {
-    std::uint32_t after = batch.count;  // the last item that begins at span_ or before
+    // the search finds the last item that begins at or before span_
+    std::uint32_t after = batch.count;
     while (after - item_ > 1) {
       const std::uint32_t middle = item_ + (after - item_) / 2;
       (batch.items[middle].first_span <= span_ ? item_ : after) = middle;
@@ -111,7 +112,7 @@ class Walk {
 
   const Batch* batch_;
   std::uint64_t span_, end_;
-  std::uint64_t after_ = 0;  // the first span behind the item
+  std::uint64_t after_ = 0;  // the first span after the item
   std::uint32_t item_ = 0;
   Item gradient_{};
 };
@@ -121,10 +122,10 @@ struct BlockSketch {
   float* values;
   std::uint32_t size;  // 0: no sketch
   std::uint32_t sums;
-  int bits = 63 - std::countl_zero(static_cast<std::uint64_t>(size));  // the size is 2^bits
+  int bits = 63 - std::countl_zero(static_cast<std::uint64_t>(size));  // size is 2^bits
 };
 
-// Of a thread's pairs, each for a run of 64 elements.
+// The signs of a thread's pairs, each for a run of 64 elements.
 struct Signs {
   std::uint64_t of[kPairs];
 };
@@ -153,8 +154,8 @@ template <>
 struct Element<Dtype::kF16> {
   using Bits = std::uint16_t;
   using Real = float;
-  // Exponent and mantissa in their places of a float, which then lacks a factor of 2^112;
-  // infinities and NaNs need all exponent bits besides.
+  // Moves exponent and mantissa to their positions in a float and multiplies by 2^112 for the
+  // difference in bias. Infinities and NaNs also get all exponent bits set.
   static float value(Bits bits) {
     const std::uint32_t magnitude = bits & 0x7FFFU;
     const std::uint32_t sign = (bits & 0x8000U) << 16;
@@ -178,13 +179,13 @@ class Thread {
     Pair of[kPairs];
   };
 
-  static constexpr unsigned kKeys = kDtype == Dtype::kF64 ? 4 : 2;  // words of a pair
+  static constexpr unsigned kKeys = kDtype == Dtype::kF64 ? 4 : 2;  // words per pair
   static constexpr unsigned kAllKeys = kKeys * kFingerprintBlock / 2;
 
   explicit Thread(unsigned index) : tile_(index / kTileThreads), index_(index % kTileThreads) {}
 
-  // This thread's elements of the span that begins at element `span`; what lies behind the
-  // gradient's end is zero, which changes no sum.
+  // Loads this thread's elements of the span that begins at element `span`. Elements past the
+  // gradient's end are zero, which changes no sum.
   Pairs load(const Item& gradient, std::uint64_t span) const {
     Pairs pairs;
     const bool aligned = reinterpret_cast<std::uintptr_t>(gradient.data) % sizeof(Pair) == 0;
@@ -198,15 +199,15 @@ class Thread {
     return pairs;
   }
 
-  // The signs of the sketch's elements in the run of 64 of this thread's pair j. All threads of a
-  // warp have the same.
+  // The signs of the sketch's elements in the run of 64 that contains this thread's pair j. Equal
+  // for all threads of a warp.
   std::uint64_t signs(const Item& gradient, std::uint64_t span, unsigned j) const {
     return sketch_signs(gradient.seed, (span + place(j)) / 64);
   }
 
-  // Adds them to the sketch and to this thread's sums. `keys` are a block's (kAllKeys), `signs`
-  // those of this thread's pairs. Returns this thread's share of its tile's block sum
-  // (observe/fingerprint.h).
+  // Adds the pairs to the sketch and to this thread's sums. `keys` are the keys of a fingerprint
+  // block (kAllKeys), `signs` those of this thread's pairs. Returns this thread's share of its
+  // tile's block sum (observe/fingerprint.h).
   std::uint64_t add(const Item& gradient, std::uint64_t span, const Pairs& pairs,
                     const std::uint32_t* keys, const Signs& signs, const BlockSketch& sketch) {
     return left_of(gradient, span) == kSpan
@@ -214,7 +215,8 @@ class Thread {
                : add_span<false>(gradient, span, pairs, keys, signs, sketch);
   }
 
-  // The block sum of this thread's tile is known; the first thread of each tile is told.
+  // Adds a tile to the fingerprint once its block sum is known. Called on the first thread of each
+  // tile.
   void end_tile(std::uint64_t block_sum, const Item& gradient, std::uint64_t span) {
     const std::uint64_t tile = span / kFingerprintBlock + tile_;
     if (tile * kFingerprintBlock >= gradient.count) return;
@@ -224,7 +226,7 @@ class Thread {
     fingerprint_ += fingerprint_of_block(block_sum, tile, elements);
   }
 
-  // What came together since the last call.
+  // Returns the result since the last call.
   Partial take_partial() {
     const Partial found{sum_squares_, static_cast<double>(largest_), nonfinite_, fingerprint_,
                         zeros_};
@@ -239,18 +241,18 @@ class Thread {
  private:
   unsigned pair(unsigned j) const { return index_ + j * kTileThreads; }
 
-  // Of pair j within a span.
+  // Position of pair j within a span.
   std::uint32_t place(unsigned j) const {
     return tile_ * static_cast<unsigned>(kFingerprintBlock) + 2 * pair(j);
   }
 
-  // How many elements of the span the gradient has.
+  // Number of elements that the gradient has in the span.
   static std::uint32_t left_of(const Item& gradient, std::uint64_t span) {
     const std::uint64_t left = gradient.count - span;
     return left < kSpan ? static_cast<std::uint32_t>(left) : kSpan;
   }
 
-  // `kWhole`: the gradient has all elements of the span.
+  // `kWhole`: the gradient fills the span.
   template <bool kWhole>
   std::uint64_t add_span(const Item& gradient, std::uint64_t span, const Pairs& pairs,
                          const std::uint32_t* keys, const Signs& signs, const BlockSketch& sketch) {
@@ -259,7 +261,8 @@ class Thread {
     std::uint64_t share = 0;
     double squares = 0;
     Real largest = 0;
-    const bool short_blocks = sketch.size < kFingerprintBlock;  // else one holds a thread's pairs
+    // Otherwise one sketch block contains all of a thread's pairs.
+    const bool short_blocks = sketch.size < kFingerprintBlock;
     if (sketch.size != 0) rotate(span + place(0), gradient.seed, sketch);
     for (unsigned j = 0; j < kPairs; ++j) {
       const std::uint32_t at = place(j);
@@ -278,7 +281,7 @@ class Thread {
       add_to_sketch(a, b, static_cast<std::uint32_t>(span) + at, signs.of[j], sketch);
     }
     sum_squares_ += squares;
-    if (squares <= std::numeric_limits<double>::max()) {  // so all elements are finite
+    if (squares <= std::numeric_limits<double>::max()) {  // true only if all elements are finite
       largest_ = larger(largest_, largest);
     } else {
       count_nonfinite(pairs);
@@ -287,21 +290,21 @@ class Thread {
   }
 
   static constexpr unsigned kRun = kZeroRun;
-  static constexpr unsigned kRunsApart = 2 * kTileThreads / kRun;  // of two pairs
+  static constexpr unsigned kRunsApart = 2 * kTileThreads / kRun;  // between two pairs
 
-  // Which of the 15 runs of a period this thread's first pair lies in.
+  // Returns which of the 15 runs of a period contains this thread's first pair.
   std::uint32_t run_of(std::uint64_t span) const {
     constexpr std::uint32_t kRuns = kSpan / kRun % 15;
     return (kRuns * (static_cast<std::uint32_t>(span / kSpan) % 15) + place(0) / kRun) % 15;
   }
 
-  // What lies behind the gradient's end is zero.
+  // Elements past the gradient's end are zero.
   void count_nonfinite(const Pairs& pairs) {
     for (unsigned j = 0; j < kPairs; ++j) {
       for (int i = 0; i < 2; ++i) {
         const Bits bits = i == 0 ? pairs.of[j].first : pairs.of[j].second;
         const Real size = size_of(Element<kDtype>::value(bits));
-        const bool finite = size <= std::numeric_limits<Real>::max();  // not so for a NaN
+        const bool finite = size <= std::numeric_limits<Real>::max();  // false for NaN
         nonfinite_ += finite ? 0U : 1U;
         if (finite) largest_ = larger(largest_, size);
       }
@@ -310,7 +313,7 @@ class Thread {
 
   static Real size_of(Real x) { return x < 0 ? -x : x; }
 
-  // Of numbers.
+  // The result is meaningful only if neither is NaN.
   static Real larger(Real a, Real b) {
 #ifdef __CUDA_ARCH__
     return max(a, b);
@@ -319,7 +322,7 @@ class Thread {
 #endif
   }
 
-  // The square of what is no binary64 is exact: so it is no matter whether it is rounded before.
+  // Except for f64, the square is exact in double, so a fused multiply-add gives the same result.
   static double with_square(double sum, Real x) {
     const auto wide = static_cast<double>(x);
     if constexpr (kDtype == Dtype::kF64) return sum + wide * wide;
@@ -364,7 +367,7 @@ class Thread {
     }
   }
 
-  // By how much the block of the sketch is rotated that an element lies in.
+  // Sets the rotation of the sketch block that contains an element.
   void rotate(std::uint64_t element, std::uint64_t seed, const BlockSketch& sketch) {
     const std::uint64_t block = element >> sketch.bits;
     if (block == rotated_) return;
@@ -386,7 +389,7 @@ class Thread {
   }
 
   unsigned tile_, index_;                      // in the span, in the tile
-  std::uint64_t rotated_ = ~std::uint64_t{0};  // the block of the sketch that rotation_ is of
+  std::uint64_t rotated_ = ~std::uint64_t{0};  // the sketch block to which rotation_ belongs
   std::uint32_t rotation_ = 0;
   double sum_squares_ = 0;
   Real largest_ = 0;
@@ -395,7 +398,7 @@ class Thread {
   std::uint64_t fingerprint_ = 0;
 };
 
-// Before a block's first span: `held` is its row where an earlier launch has left something there.
+// Runs before a block's first span. `held` is its row if an earlier launch has written to it.
 inline void begin(const BlockSketch& sketch, const float* held, unsigned thread) {
   if (sketch.values == held) return;
   for (std::uint32_t i = thread; i < sketch.sums; i += kThreads) {
@@ -403,7 +406,7 @@ inline void begin(const BlockSketch& sketch, const float* held, unsigned thread)
   }
 }
 
-// After its last: its sums become one sketch.
+// Runs after a block's last span: combines its sums into one sketch.
 inline void store(const BlockSketch& sketch, float* row, unsigned thread) {
   if (sketch.values == row) return;
   for (std::uint32_t i = thread; i < sketch.size; i += kThreads) {
@@ -417,13 +420,13 @@ inline void store(const BlockSketch& sketch, float* row, unsigned thread) {
 
 // ---- at the end of a step
 
-// Where the parts of one gradient lie.
+// The location of one gradient's parts.
 struct Parts {
   const Partial* first;
   std::uint64_t count;
 };
 
-// The sketches that the launches on one stream left.
+// The sketches that the launches on one stream wrote.
 struct Sketches {
   const float* rows;
   std::uint64_t count;
@@ -432,13 +435,13 @@ struct Sketches {
 struct Step {
   const Parts* parts;
   const Sketches* sketches;
-  Partial* found;  // one each gradient
+  Partial* found;  // one per gradient
   float* sketch;
   std::uint32_t gradients;
   std::uint32_t streams;
   std::uint32_t sketch_size;
 
-  static constexpr std::uint32_t kGradients = kFinishThreads / kWarp;  // of a block
+  static constexpr std::uint32_t kGradients = kFinishThreads / kWarp;  // per block
   std::uint32_t gradient_blocks() const { return (gradients + kGradients - 1) / kGradients; }
   std::uint32_t sketch_blocks() const { return sketch_size / kColumns; }
 };
@@ -450,7 +453,7 @@ inline Partial gather(const Parts& parts, unsigned lane) {
   return sum;
 }
 
-// One thread's share of a bucket: of each stream the rows `row`, `row` + kRows, ...
+// One thread's share of a bucket: rows `row`, `row` + kRows, ... of each stream.
 inline float gather(const Step& step, std::uint32_t bucket, unsigned row) {
   float sum = 0;
   for (std::uint32_t s = 0; s < step.streams; ++s) {

@@ -4,9 +4,9 @@
 #include "base/hash.h"
 #include "device/host_device.h"
 
-// What each thread of the CUDA kernel that hashes the rows of a batch does (docs/packet_format.md,
-// "Row hash"): a block of threads a row, its thread t the places t, t + kRowThreads, ... that are
-// looked at. Integers only, so the order of threads changes nothing.
+// What each thread of the CUDA kernel that hashes a batch's rows does (docs/packet_format.md, "Row
+// hash"). Each row has one block of threads; thread t handles the sampled places t, t +
+// kRowThreads, ... All arithmetic is on integers, so the order of threads does not matter.
 namespace presum::observe::cuda {
 
 inline constexpr unsigned kRowThreads = 256;
@@ -14,11 +14,11 @@ inline constexpr std::uint64_t kRowPlaces = 4096;
 
 struct Rows {
   const void* data;  // contiguous, elements of 1, 2, 4 or 8 bytes
-  const void* mask;  // of the same shape; nullptr: none
+  const void* mask;  // same shape as the data; nullptr: no mask
   std::uint64_t columns;
   std::uint32_t element_bytes;
   std::uint32_t mask_bytes;
-  std::uint64_t* hashes;  // one a row
+  std::uint64_t* hashes;  // one per row
 
   std::uint64_t stride() const {
     return columns <= kRowPlaces ? 1 : (columns + kRowPlaces - 1) / kRowPlaces;
@@ -43,7 +43,7 @@ inline std::uint64_t row_element(const Rows& rows, std::uint64_t row, std::uint6
   return element_at(rows.data, rows.element_bytes, row * rows.columns + place * rows.stride());
 }
 
-// One thread's last place whose element is not that of the last place, plus one.
+// One plus the thread's last place whose element differs from that of the last place.
 inline std::uint64_t last_other(const Rows& rows, std::uint64_t row, unsigned thread) {
   const std::uint64_t places = rows.places();
   if (places == 0) return 0;
@@ -55,7 +55,7 @@ inline std::uint64_t last_other(const Rows& rows, std::uint64_t row, unsigned th
   return found;
 }
 
-// How many places are left when a run of equal elements at the end is taken away, of the largest
+// The number of places without a run of equal elements at the end; `other` is the largest
 // last_other() of all threads.
 inline std::uint64_t without_padding(const Rows& rows, std::uint64_t other) {
   const std::uint64_t places = rows.places();

@@ -12,7 +12,7 @@
 namespace presum::observe::cuda {
 namespace {
 
-// Elements of few values, so that rows end in runs.
+// Elements with few distinct values, so that rows end in runs.
 std::vector<std::uint8_t> bytes_of_few_values(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::uint8_t> bytes(count);

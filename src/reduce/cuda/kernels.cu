@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reduce/cuda/sum_threads.h"
 
-// Compiled by NVRTC (tools/cubins.py). The list of kernels is also that of sums.cc.
+// Compiled by NVRTC (tools/cubins.py). sums.cc lists the same kernels.
 #define PRESUM_SUM_KERNEL(name, dtype)                                             \
   extern "C" __global__ void __launch_bounds__(presum::reduce::cuda::kThreads)     \
       presum_exact_##name(const __grid_constant__ presum::reduce::cuda::Sum sum) { \

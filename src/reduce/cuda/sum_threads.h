@@ -8,17 +8,17 @@
 #include "reduce/quotient.h"
 
 // What each thread of the CUDA kernels of presum/reduce.h does: one element of the result, with the
-// functions that the scalar reference uses, or faster ones that are tested against it. Threads meet
-// nowhere. Pointers are borrowed, and aligned to an element.
+// functions of the scalar reference or faster ones that are tested against it. Threads share no
+// data. Pointers are borrowed, and aligned to an element.
 namespace presum::reduce::cuda {
 
 inline constexpr unsigned kThreads = 256;
-inline constexpr std::uint32_t kNear = 192;  // leaves that a launch's argument has room for
+inline constexpr std::uint32_t kNear = 192;  // leaves that fit into a launch's argument
 
-// Addresses of leaves on the device.
+// Device addresses of leaves.
 struct LeafList {
   const void* near[kNear];
-  const void* const* far;  // in device memory where there are more; else nullptr
+  const void* const* far;  // in device memory, used for more than kNear leaves; otherwise nullptr
   std::uint32_t count;
 
   const void* operator[](std::uint32_t i) const { return far != nullptr ? far[i] : near[i]; }
@@ -27,7 +27,7 @@ struct LeafList {
 // A kernel's argument.
 struct Sum {
   LeafList leaves;
-  std::uint64_t count;  // of elements
+  std::uint64_t count;  // number of elements
   std::uint32_t divisor;
   void* out;
 };
@@ -62,7 +62,7 @@ void put(const Sum& sum, std::uint64_t i, std::uint64_t bits) {
 
 template <Dtype kDtype>
 std::uint64_t long_sum(const Sum& sum, std::uint64_t i) {
-  LongSumOf<kDtype == Dtype::kF64 ? 69 : 13> total;  // 2^15 leaves, and a term's three digits
+  LongSumOf<kDtype == Dtype::kF64 ? 69 : 13> total;  // 2^15 leaves, and the three digits of a term
   for (std::uint32_t leaf = 0; leaf < sum.leaves.count; ++leaf) {
     const Element e = element<kDtype>(sum.leaves[leaf], i);
     total.add(e.negative, e.mantissa, e.shift);

@@ -26,7 +26,7 @@ void run(const void* argument, std::uint32_t blocks, device::Order order) {
 }
 
 constexpr device::Kernel kKernels[] = {
-    // by Dtype
+    // indexed by Dtype
     {"reduce", "presum_exact_f32", kThreads, run<Dtype::kF32>},
     {"reduce", "presum_exact_f64", kThreads, run<Dtype::kF64>},
     {"reduce", "presum_exact_bf16", kThreads, run<Dtype::kBF16>},

@@ -9,22 +9,22 @@
 #include "presum/reduce.h"
 #include "presum/status.h"
 
-// presum::reduce::exact over buffers in the memory of a CUDA device: one launch, and the
-// bits of the host, whatever the order of threads. Arguments and errors as there, but:
-// buffers are aligned to an element and are device memory, work is queued on `stream` (a CUstream)
-// of the current device, and nothing waits. No memory is allocated.
+// presum::reduce::exact over buffers in CUDA device memory: one launch, with the same bits as on
+// the host, for any order of threads. Arguments and errors are those of presum::reduce::exact, with
+// these differences: buffers are device memory, aligned to an element; the work is queued on
+// `stream` (a CUstream) of the current device; nothing waits. Allocates no memory.
 namespace presum::reduce::cuda {
 
 inline constexpr std::size_t kNearLeaves = 192;
 
-// Where launches go.
+// The launcher and stream for launches.
 struct Queue {
   device::Launcher& launcher;
   void* stream;
 };
 
-// Device addresses of leaves. From kNearLeaves + 1 on, `uploaded` is the list's own copy on the
-// device.
+// Device addresses of leaves. For more than kNearLeaves leaves, `uploaded` is a copy of the list on
+// the device.
 struct DeviceLeaves {
   Leaves addresses;
   const void* const* uploaded = nullptr;

@@ -12,7 +12,7 @@
 #include "reduce/quotient.h"
 #include "reduce/testing.h"
 
-// The threads of the CUDA kernels on the host's grid: the bits of presum/reduce.h.
+// The threads of the CUDA kernels, on the host's grid, give the bits of presum/reduce.h.
 namespace presum::reduce::cuda {
 namespace {
 
@@ -20,7 +20,7 @@ using device::HostGrid;
 using device::Order;
 
 constexpr std::size_t kLeaves[] = {1, 2, 3, 8, 33, kNearLeaves, kNearLeaves + 1};
-constexpr std::size_t kCount = 300;  // a block of threads, and a part of one
+constexpr std::size_t kCount = 300;  // one full block of threads, and a partial one
 
 std::vector<std::uint32_t> divisors(std::size_t leaves) {
   return {1, static_cast<std::uint32_t>(leaves), 3, 1U << 20, kDivisorMax};
@@ -79,7 +79,7 @@ TEST_P(CudaSumsTest, TheResultMayReplaceALeaf) {
   expect_same_bits(set.buffers[3], wanted, GetParam());
 }
 
-// Two leaves as far apart as 128 bits hold, and a little more.
+// Two leaves as far apart as 128 bits can hold, and slightly further.
 TEST_P(CudaSumsTest, SpreadsAroundTheWindowAreExact) {
   const int mantissa = layout_of(GetParam()).mantissa_bits;
   const auto exponents = static_cast<int>(infinity_bits(GetParam()) >> mantissa);
@@ -116,7 +116,7 @@ TEST(CudaSumsTest, QuotientsOfAnyIntegersAreRoundedAsLongSumsAre) {
     const int unit = static_cast<int>(random() % 420) - 300;
     const bool negative = random() % 2 == 0;
     LongSum sum;
-    // Its shifts are not negative, so its unit is lower by as much.
+    // Its shifts are not negative, so its unit is lower by the same amount.
     sum.add(negative, static_cast<std::uint64_t>(size), 0);
     sum.add(negative, static_cast<std::uint64_t>(size >> 64), 64);
     const WideInt integer = negative ? -static_cast<WideInt>(size) : static_cast<WideInt>(size);
@@ -146,7 +146,8 @@ TEST(CudaSumsTest, WrongArgumentsAreErrors) {
   const std::vector<const void*> many(kNearLeaves + 1, out.data());
   EXPECT_FALSE(exact(queue, {}, Dtype::kF32, 1, 1, out.data()));
   EXPECT_FALSE(exact(queue, {one}, Dtype::kF32, 1, 0, out.data()));
-  EXPECT_FALSE(exact(queue, {many}, Dtype::kF32, 1, 1, out.data()));  // their list is not there
+  // the uploaded list is missing
+  EXPECT_FALSE(exact(queue, {many}, Dtype::kF32, 1, 1, out.data()));
   EXPECT_TRUE(exact(queue, {one}, Dtype::kF32, 0, 1, nullptr));
   EXPECT_TRUE(grid.launched().empty());
 }
