@@ -59,7 +59,7 @@ class LayerSketches {
 
   using Sketch = std::array<float, packet::kLayerSketch>;
 
-  // Adds the part of the reduced gradient that its sketch was made of.
+  // Adds the sums of a reduced gradient, or of a part of it, whose sketch was already added.
   void add_reduced(ParameterId id, const GradientSums& sums, std::uint64_t elements,
                    const GradientPart& part);
 
