@@ -63,7 +63,7 @@ class Steps {
   // ---- forward passes
 
   // A forward pass of any kind through the wrapper, outside of a backward pass; ends an open step.
-  // `left`: if asks_what_is_left(), an upper bound on the size of what `.grad` holds; NaN: unknown
+  // `left`: if asks_what_is_left(), an upper bound on the size of what `.grad` holds; NaN: unknown.
   void forward(const Number& left = kNaN);
   bool asks_what_is_left() const;
   // The forward pass through the wrapper is a training pass.
