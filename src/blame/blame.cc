@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kProgressEvery = 256;
 
-// A sample by its index or, where that is not known, by the hash of its row.
+// A sample, identified by its index or, if that is not known, by the hash of its row.
 struct SampleKey {
   bool by_index = false;
   std::uint64_t value = 0;
@@ -32,7 +32,7 @@ std::vector<SampleKey> keys_of(const WorkerRecord& worker) {
   return out;
 }
 
-// What a worker's steps were so far.
+// A rank's earlier steps.
 struct History {
   Usual loss;
   Usual norm;
@@ -44,7 +44,7 @@ struct Draws {
   std::vector<EarlierDraw> last;
 };
 
-// Reads the steps before one, and remembers what they say of it.
+// Reads the steps before the target, and keeps what is needed to describe it.
 class Reader {
  public:
   explicit Reader(const StepRecord& target) {
@@ -134,7 +134,7 @@ class Reader {
     const auto distance = [](const Layer& layer) {
       if (!std::isfinite(layer.norm.value)) return std::numeric_limits<double>::infinity();
       const double ratio = layer.norm.ratio();
-      return std::isnan(ratio) ? 0 : std::abs(std::log(ratio));  // what vanished is as far
+      return std::isnan(ratio) ? 0 : std::abs(std::log(ratio));  // a ratio of 0 is infinitely far
     };
     std::ranges::stable_sort(out, std::ranges::greater{}, distance);
     return out;
@@ -162,13 +162,13 @@ class Reader {
     return out;
   }
 
-  std::map<SampleKey, Draws> draws_;          // of the samples of the step
+  std::map<SampleKey, Draws> draws_;          // for the samples of the target step
   std::map<std::uint32_t, History> workers_;  // by rank
   Usual mean_;
   std::uint64_t steps_ = 0;
 };
 
-// The models that have the step, of the segment that is asked for, or of the last one.
+// The models that have the step, in the requested segment or else in the last one that has it.
 std::vector<ModelKey> models_with(const std::vector<StepRecord>& steps, const Question& question) {
   std::vector<ModelKey> out;
   for (const StepRecord& s : steps) {

@@ -21,7 +21,7 @@ using Path = std::filesystem::path;
 
 constexpr std::uint64_t kLayer = 77;
 
-// Two workers; worker 1 draws samples 10, 11 at every fifth step, and its loss is 8 there.
+// Two ranks. Rank 1 draws samples 10 and 11 at every fifth step, and its loss is 8 there.
 StepRecord step_of(std::uint64_t step) {
   StepRecord r;
   r.model.segment = 1;
@@ -71,7 +71,7 @@ Result<std::vector<Step>> asked(const Path& folder, const Question& question) {
   return blame(*log, question);
 }
 
-// What is told of a step of a run of so many steps.
+// The result for a step of a run with `steps` steps.
 Step blamed(
     std::uint64_t step, std::uint64_t steps,
     const std::function<void(StepRecord&)>& change = [](StepRecord&) {}) {

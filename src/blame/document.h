@@ -8,8 +8,8 @@
 
 namespace presum::blame {
 
-// The document of `presum blame --format json` (docs/blame.md). What is not known is null, what is
-// not finite the text "inf".
+// The document of `presum blame --format json` (docs/blame.md). Unknown values are null; values
+// that are not finite are the text "inf".
 nlohmann::ordered_json document(const std::vector<Step>& steps);
 
 }  // namespace presum::blame

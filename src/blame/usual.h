@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a number of a worker's steps usually is.
+// The usual value of a number in a rank's steps.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace presum::blame {
 
-// The last values of something; those that are not finite do not count.
+// The last kUsualSteps values of a quantity; values that are not finite are skipped.
 class Usual {
  public:
   void add(double value) {
@@ -22,7 +22,7 @@ class Usual {
     }
     values_[next_++ % kUsualSteps] = static_cast<float>(value);
   }
-  // Their median, the lower of two; NaN where there are none.
+  // The median, the lower one if there are two; NaN without values.
   double median() const {
     if (values_.empty()) return kNaN;
     std::vector<float> sorted = values_;
@@ -32,7 +32,7 @@ class Usual {
   }
 
  private:
-  std::vector<float> values_;  // a ring once it is full
+  std::vector<float> values_;  // a ring buffer once it is full
   std::size_t next_ = 0;
 };
 

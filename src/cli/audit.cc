@@ -38,9 +38,10 @@ constexpr const char* kAuditHelp =
     "  presum audit --workers 8 --dtype bf16 --elements 1e7";
 
 constexpr double kElementsMax = 1e12;
-constexpr std::uint64_t kSeedMax = (std::uint64_t{1} << 63) - 1;  // -1 becomes more
+// An input of -1 becomes larger than this.
+constexpr std::uint64_t kSeedMax = (std::uint64_t{1} << 63) - 1;
 constexpr std::uint64_t kChunk = 65'536;
-constexpr std::uint64_t kChunkOfAll = 1 << 22;  // of all workers together
+constexpr std::uint64_t kChunkOfAll = 1 << 22;  // over all ranks
 
 struct AuditArguments {
   std::uint32_t workers = 16;
@@ -58,7 +59,7 @@ std::optional<Dtype> dtype_of(const std::string& name) {
   return std::nullopt;
 }
 
-// Of one worker, from element `first` on.
+// The values of one rank, from element `first` on.
 void generate(const AuditArguments& arguments, audit::Distribution distribution, Dtype dtype,
               std::uint32_t worker, std::uint64_t first, std::uint64_t count, std::byte* out) {
   std::vector<double> values(count);
@@ -110,7 +111,7 @@ Result<AuditReport> survey(const AuditArguments& arguments, std::ostream& err) {
                      workers, *dtype, survey->result()};
 }
 
-// "43.1 %"; "0" only for none.
+// "43.1 %"; "0" only if `part` is 0.
 std::string percent(std::uint64_t part, std::uint64_t whole) {
   if (whole == 0) return "-";
   if (part == 0) return "0";
@@ -169,7 +170,7 @@ std::string verdict(const AuditReport& report) {
       exact == 0 ? "none" : percent(exact, survey.elements));
 }
 
-// What is not finite is written as null.
+// Values that are not finite are written as null.
 Json measures_json(const std::string& name, const Measures& m) {
   const UlpPercentiles of = m.ulps.percentiles();
   return {{"way", name},

@@ -47,7 +47,7 @@ constexpr std::size_t kLayersShown = 5;
 constexpr std::size_t kSamplesShown = 16;
 constexpr std::size_t kMicroShown = 16;
 constexpr std::size_t kBeforeShown = 3;
-constexpr double kFar = 2;  // times what is usual
+constexpr double kFar = 2;  // times the usual value
 
 struct BlameOptions {
   std::string run;
@@ -65,7 +65,7 @@ std::string with_usual(const Compared& of) {
   return finite(of.value) + usual;
 }
 
-// ", 4.1 times as usual" where it is far from it.
+// ", 4.1 times as usual" if the value is far from usual.
 std::string far(const Compared& of) {
   const double ratio = of.ratio();
   if (std::isnan(ratio) || std::isinf(ratio) || (ratio < kFar && ratio * kFar > 1)) return "";

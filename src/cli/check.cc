@@ -60,7 +60,8 @@ std::string what_lacks(const judge::Judgment& j) {
   const auto short_of = judge::statistics_text(j.coverage);
   std::string out = short_of.empty() ? "" : "; " + short_of;
   if (!open.empty()) out += "; " + open;
-  if (j.verdict == Verdict::kInsufficientEvidence) return out;  // which says it
+  // The verdict's reason already says it.
+  if (j.verdict == Verdict::kInsufficientEvidence) return out;
   for (const SegmentInfo& s : j.segments) {
     if (!s.incomplete.empty()) out += "; " + printable(incomplete_text(s));
   }
@@ -93,7 +94,8 @@ int judge(const CheckedRun& run, const CheckOptions& options, std::ostream& out)
              : kNoVerdict;
 }
 
-// Findings outweigh a run that could not be judged, and that one a run without findings.
+// Findings take precedence over a run that could not be judged, and that over a run without
+// findings.
 int check(const CheckOptions& options, const Streams& io) {
   bool findings = false;
   bool unjudged = false;

@@ -82,7 +82,7 @@ TEST(Check, FindingsOutweighARunThatCouldNotBeJudged) {
   EXPECT_EQ(run({"check", absent, empty, (folder / "bad").string()}).code, 1);
 }
 
-// A run that is still written, or whose writer was killed.
+// A run that is still being written, or whose writer was killed.
 void leave_open(const Path& folder, const std::vector<StepRecord>& records) {
   FakeClock clock;
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal);

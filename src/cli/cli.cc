@@ -24,7 +24,7 @@ constexpr const char* kMore =
     "Exit codes:    0 fine, 1 findings, 2 could not judge (bad use or input), 3 internal error\n"
     "Help on one:   presum VERB --help";
 
-// What the Python package adds, which takes these before they come here.
+// Verbs of the Python package, which handles them before they get here.
 constexpr struct {
   const char* name;
   const char* about;
@@ -40,21 +40,21 @@ const char* python_verb(const std::vector<std::string>& args) {
   return nullptr;
 }
 
-// CLI11 says that a verb is missing, not which word it did not know.
+// CLI11 reports that a verb is missing, not which word it does not know.
 std::string describe(const CLI::App& program, const CLI::ParseError& error) {
   const auto unknown = program.remaining();
   if (!program.get_subcommands().empty() || unknown.empty()) return error.what();
   return "unknown verb or option: " + unknown.front();
 }
 
-// "audit ", or "" where no verb was given.
+// "audit ", or "" without a verb.
 std::string verb_of(const CLI::App& program) {
   const auto chosen = program.get_subcommands();
   return chosen.empty() ? "" : chosen.front()->get_name() + " ";
 }
 
-// The verb's exit code, unless what it said did not get out. A reader that has seen enough (`head`)
-// is no error.
+// The verb's exit code, or an error if its output could not be written. It is no error if the
+// reader closes the pipe early (`head`).
 int written(int code, const Streams& streams) {
   streams.out.flush();
   struct stat out {};
@@ -68,7 +68,7 @@ int written(int code, const Streams& streams) {
 int dispatch(CLI::App& program, Command& chosen, std::vector<std::string> args,
              const Streams& streams) {
   try {
-    std::reverse(args.begin(), args.end());  // CLI11 takes them last first
+    std::reverse(args.begin(), args.end());  // CLI11 takes the last argument first
     program.parse(std::move(args));
     return written(chosen(streams), streams);
   } catch (const CLI::ParseError& error) {

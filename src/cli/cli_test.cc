@@ -88,7 +88,7 @@ TEST(Cli, ADamagedRunIsNamedWithWhatToDoByEveryVerb) {
   make_run(folder / "bad", steps_of(200, 1));
   const auto bad = (folder / "bad").string();
   std::string bytes = read_file(folder / "bad/presum.db");
-  std::fill(bytes.begin() + 4096, bytes.end(), '\x5a');  // all pages but the first
+  std::fill(bytes.begin() + 4096, bytes.end(), '\x5a');  // all pages except the first
   write_file(folder / "bad/presum.db", bytes);
   const auto page = (folder / "page.html").string();
   const std::vector<std::vector<std::string>> verbs = {

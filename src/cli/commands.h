@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function per verb: it adds the verb to the program and chooses what to run.
+// One function per verb: it adds the verb to the program and selects the command to run.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,7 +16,7 @@ struct Streams {
 
 using Command = std::function<int(const Streams&)>;
 
-// Each stores its Command in `chosen` when its verb is on the command line.
+// Each function stores its Command in `chosen` if its verb is on the command line.
 void add_summary(CLI::App& program, Command& chosen);
 void add_check(CLI::App& program, Command& chosen);
 void add_findings(CLI::App& program, Command& chosen);

@@ -93,7 +93,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// " (duplicate-data?)", or nothing where no name is near.
+// " (duplicate-data?)"; empty if no name is close.
 std::string nearest(std::string_view name) {
   const auto all = checks::catalog();
   const auto near = std::ranges::min_element(

@@ -34,7 +34,7 @@ struct ExportArguments {
   std::string format = "csv";
 };
 
-// The call without cells is the one for the head.
+// A call without cells returns the header.
 std::string line(bool csv, std::span<const std::string> columns,
                  std::span<const RunLog::Cell> cells) {
   if (cells.empty()) return csv ? csv_header(columns) : "";

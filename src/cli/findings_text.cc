@@ -19,13 +19,13 @@ namespace {
 
 using State = CheckRecord::State;
 
-// Rounded down: nothing is certain because it is nearly so.
+// Rounded down: nearly certain must not show as certain.
 std::string percent(double share) {
   if (!std::isfinite(share)) return "-";
   return fmt::format("{:.0f}%", std::floor(std::clamp(share, 0.0, 1.0) * 100));
 }
 
-// Of what has a first and a last step.
+// For anything with a first and a last step.
 template <class T>
 std::string steps(const T& found) {
   return found.first_step == found.last_step
@@ -33,7 +33,7 @@ std::string steps(const T& found) {
              : fmt::format("steps {}-{}", found.first_step, found.last_step);
 }
 
-// "model 2", "models 0-2": that of the finding and those that show the same.
+// "model 2", "models 0-2": the finding's own model and those that show the same.
 std::string together(const char* noun, std::uint32_t own, const Finding& finding,
                      std::uint32_t ModelKey::*number) {
   std::set<std::uint32_t> all{own};
@@ -57,7 +57,7 @@ std::string joined(const std::vector<std::string>& texts) {
   return printable(fmt::format("{}", fmt::join(texts, ", ")));
 }
 
-// What else was seen of the same cause: a line each.
+// Further evidence of the same cause, one line each.
 std::string also_seen(const Finding& finding) {
   std::string out;
   for (std::size_t i = 1; i < finding.evidence.size(); ++i) {
@@ -81,10 +81,10 @@ const char* meaning_of(std::uint32_t exit_code) {
 struct Group {
   State state;
   std::string reason;
-  std::vector<std::pair<std::string, std::size_t>> checks;  // and in how many parts
+  std::vector<std::pair<std::string, std::size_t>> checks;  // and the number of models and segments
 };
 
-// What a check waits for, or why it was not possible. Without its full stop.
+// What a check is waiting for, or why it was not possible; without the final period.
 std::string reason_of(const CheckRecord& check) {
   if (check.state == State::kFound || check.state == State::kPassed) return "";
   return check.reason.substr(0, check.reason.find_last_not_of('.') + 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Findings and checks as text for people. Whatever a run holds is made printable.
+// Findings and checks as text for people. All text from a run is made printable.
 #pragma once
 
 #include <span>
@@ -17,21 +17,21 @@ std::string count(std::uint64_t value, const char* noun);
 // "never", "once", "3 times".
 std::string times(std::uint64_t value);
 
-// ", segment 2, model 1, data-parallel group 3": what is not the first.
+// ", segment 2, model 1, data-parallel group 3"; omits whatever is the first.
 std::string model_text(const ModelKey& model);
 
-// Where a finding holds: "ranks 2,5 on node[0-1]", and the segment, model and data-parallel group
-// where they are not the only ones.
+// Where a finding applies: "ranks 2,5 on node[0-1]", and the segment, model and data-parallel group
+// if there are others.
 std::string location_text(const Finding& finding);
 
 // A finding as a paragraph.
 std::string finding_text(const Finding& finding);
 
-// Checks by state, a line for each state and reason; a check that has the state in some of the
-// models and segments only says in how many.
+// Checks by state, with one line per state and reason. If a check has the state only in some models
+// and segments, the line says in how many.
 std::string checks_by_state(std::span<const RunLog::Check> checks);
 
-// What audits of the reduction came to, a paragraph for each model and segment; "" without any.
+// Results of the audits of the reduction, one paragraph per model and segment; "" without audits.
 std::string audits_text(std::span<const judge::AuditSummary> audits);
 
 // "inconsistent", "insufficient evidence: one worker: there is nothing to compare".
@@ -40,12 +40,12 @@ std::string verdict_text(const judge::Judgment& judgment);
 // "40 steps, 8 of 8 workers".
 std::string coverage_text(const judge::Coverage& coverage);
 
-// "", or that segments were not closed in order, and on how many steps the run was judged.
+// "", or that segments were not closed properly, and how many steps the judgment covers.
 std::string unfinished_text(const judge::Judgment& judgment);
 
-// A line for each segment whose record is incomplete, and for packets that could not be used.
+// One line per segment whose record is incomplete, and one for packets that could not be used.
 std::string collection_text(std::span<const SegmentInfo> segments);
-// A line for each segment that a preflight ended, with its exit code.
+// One line per segment that a preflight ended, with its exit code.
 std::string preflights_text(std::span<const SegmentInfo> segments);
 
 }  // namespace presum::cli

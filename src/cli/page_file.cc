@@ -18,7 +18,7 @@ Status failed(const std::filesystem::path& file, const std::string& why) {
   return fail(ErrorCode::kIo, fmt::format("cannot write {}: {}", file.string(), why));
 }
 
-// What is there already and must stay: all but an empty file and one that begins as a page does.
+// Refuses to replace anything but an empty file or one that begins like a page.
 Status check_target(const std::filesystem::path& file) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);

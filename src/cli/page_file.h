@@ -8,9 +8,9 @@
 
 namespace presum::cli {
 
-// Writes a page to a temporary file and renames it: readers see the old page or the new one, whole.
-// Error (kIo): nothing was changed. A file that is no page (such as a run log), a folder or a
-// device is not replaced.
+// Writes a page to a temporary file and renames it, so that readers see either the whole old page
+// or the whole new one. Does not replace a file that is no page (such as a run log), a folder or a
+// device. Error (kIo): nothing was changed.
 Status write_page_file(const std::filesystem::path& file, const std::string& text);
 
 }  // namespace presum::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The native binary: the C++ verbs without Python.
+// The native binary: the C++ verbs, without Python.
 #include <iostream>
 
 #include "cli/cli.h"

@@ -7,10 +7,10 @@
 
 namespace presum::cli {
 
-// A bar on a terminal, nothing elsewhere. It is wiped out at its end.
+// A progress bar; only on a terminal. Erased on destruction.
 class ProgressBar {
  public:
-  // Of so many `things`.
+  // `things`: what is counted.
   ProgressBar(std::ostream& err, std::string things);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;

@@ -53,7 +53,7 @@ constexpr const char* kSummaryHelp =
 
 using Steps = std::vector<StepRecord>;
 
-// Over the steps that have it.
+// Over the steps that have the field.
 double mean_of(std::span<const StepRecord> steps, double StepRecord::*field) {
   double sum = 0;
   int count = 0;
@@ -92,16 +92,16 @@ using Cells = std::vector<RunLog::Cell>;
 // One model of a run.
 struct Row {
   Cells cells;
-  std::optional<TimeTable> times;    // none: not known
-  std::optional<Overhead> overhead;  // presum's; likewise
+  std::optional<TimeTable> times;    // empty: not known
+  std::optional<Overhead> overhead;  // presum's own; empty: not known
 };
 
-// What there is to say of one run.
+// Everything to print about one run.
 struct RunRows {
   std::string name;
   std::vector<Row> rows;
   std::vector<Continuation> continuations;
-  std::vector<StallRecord> stalls;  // those that are not harmless
+  std::vector<StallRecord> stalls;  // without the harmless ones
 };
 
 RunLog::Cell measured(double value) {
@@ -109,7 +109,7 @@ RunLog::Cell measured(double value) {
   return value;
 }
 
-// Of one model.
+// For one model.
 std::uint64_t count_steps(const Steps& steps, std::span<const Continuation> continuations) {
   std::vector<StepCount> counts;
   for (const auto& part : judge::cut(steps)) {
@@ -226,7 +226,7 @@ std::string formatted(std::span<const RunRows> runs, const std::string& format) 
   return format == "csv" ? as_csv(runs) : as_json(runs);
 }
 
-// The steps of one model, apart from those of the others.
+// Splits the steps by model.
 std::vector<Steps> by_module(Steps steps) {
   std::vector<Steps> out;
   for (StepRecord& s : steps) {
@@ -272,7 +272,7 @@ std::vector<Row> rows_of(const std::string& name, Steps steps,
     const ModelKey& model = part.front().model;
     const auto table = times.find({model.model_index, model.dp_group});
     if (table != times.end()) row.times = table->second;
-    // In the model's first row: its ranks' facts name no group.
+    // Shown in the model's first row only, because the ranks' facts do not name a group.
     if (auto overhead = overheads.extract(model.model_index)) row.overhead = overhead.mapped();
   }
   return out;
@@ -299,7 +299,7 @@ void say_what_lacks(const std::string& name, std::span<const SegmentInfo> segmen
   }
 }
 
-// Adds what the run holds to `rows`, and says what it lacks.
+// Adds the run to `rows` and prints what its record lacks.
 Status summarize_run(const std::string& run, std::vector<RunRows>& rows, std::ostream& err) {
   PRESUM_ASSIGN(const auto log, RunLog::open(run));
   PRESUM_ASSIGN(auto found, read(log));
@@ -309,7 +309,7 @@ Status summarize_run(const std::string& run, std::vector<RunRows>& rows, std::os
   return {};
 }
 
-// A run that cannot be read is said and left out; the others are shown all the same.
+// A run that cannot be read is reported and skipped; the others are still shown.
 int summarize(const SummaryArguments& arguments, const Streams& io) {
   std::vector<RunRows> rows;
   int code = kOk;

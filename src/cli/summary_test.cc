@@ -93,7 +93,8 @@ TEST(Summary, SaysWhereTheTimeWent) {
 
 TEST(Summary, SaysWhatPresumTookInTheFirstLineOfItsModel) {
   auto steps = steps_of(3, 1);
-  for (StepRecord& step : steps) step.model.dp_group = 1;  // global rank 0 does not train
+  // Global rank 0 does not take part in the training.
+  for (StepRecord& step : steps) step.model.dp_group = 1;
   steps.push_back(steps.front());
   steps.back().model.dp_group = 2;
   RunExtras extras;

@@ -87,11 +87,11 @@ Severity severity_of(const StallRecord& stall) {
 
 class Tail {
  public:
-  // `lines`: of the last steps, to begin with.
+  // `lines`: the number of last steps to print first.
   Tail(const std::string& run, std::uint64_t lines, std::ostream& out, bool color)
       : run_(run), lines_(lines), out_(out), color_(color) {}
 
-  // Prints what is new; whether the run is closed.
+  // Prints what is new. Returns whether the run is closed.
   Result<bool> look() {
     PRESUM_ASSIGN(const RunLog log, RunLog::open(run_));
     PRESUM_ASSIGN(const auto segments, log.segments());
@@ -194,7 +194,7 @@ class Tail {
   Steady::time_point heard_ = Steady::now();
   std::map<ModelKey, std::uint64_t> next_;
   std::deque<std::string> new_;  // lines of steps
-  // What was told already of what may be told again.
+  // What was already printed, for things that the run log may repeat.
   std::set<std::tuple<ModelKey, std::string, std::vector<std::uint32_t>, std::uint64_t>> findings_;
   std::set<std::tuple<std::uint32_t, std::uint32_t, bool, bool>> stalls_;
 };

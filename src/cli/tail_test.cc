@@ -14,10 +14,10 @@
 namespace presum::cli {
 namespace {
 
-// What one thread prints and another waits for.
+// Text that one thread prints and another waits for.
 class Printed : public std::streambuf {
  public:
-  // Until the text is there, and all of it.
+  // Waits until the text appears; returns everything printed so far.
   std::string wait_for(const std::string& text) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return text_.find(text) != std::string::npos; });
@@ -47,7 +47,7 @@ class Tail : public ::testing::Test {
  protected:
   Path run_folder() const { return folder_ / "run"; }
 
-  // A run that is still written.
+  // A run that is still being written.
   runlog::Writer begun() {
     auto writer = runlog::Writer::open(run_folder(), clock_.function(), runlog::Journal::kWal);
     EXPECT_TRUE(writer);
@@ -71,7 +71,7 @@ class Tail : public ::testing::Test {
     EXPECT_TRUE(writer.tick());
   }
 
-  // tail of the run, on a thread of its own.
+  // Runs tail on the run, in a separate thread.
   std::future<int> followed() {
     return std::async(std::launch::async, [this] {
       std::ostream out(&printed_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs of the command line on folders that the tests of this room make.
+// Runs the command line on folders that these tests create.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ inline std::vector<std::string> keys(const nlohmann::ordered_json& object) {
   return out;
 }
 
-// Milliseconds; half of its own time on a processor.
+// In milliseconds; half of the rank's own time is on a processor.
 inline StepTimes times_of(double own, double waiting) {
   StepTimes times;
   times.seconds = {0.0001 * own, 0.00025 * own, 0.0004 * own,
@@ -104,7 +104,7 @@ inline const std::vector<CheckRecord> kCheckRecords = {
     {"sampler-mismatch", CheckRecord::State::kNotPossible, "no sampler was found"},
     {"overlapping-data", CheckRecord::State::kNotPossible, "no sampler was found."}};
 
-// What a run holds beside its steps.
+// What a run holds besides its steps.
 struct RunExtras {
   std::string note;
   std::vector<Finding> findings;
@@ -157,7 +157,7 @@ inline void make_run(const Path& folder, const std::vector<StepRecord>& records,
   ASSERT_TRUE(writer->close());
 }
 
-// What a verb says of such a run, which is called "run".
+// The output of a verb for such a run, named "run".
 inline CommandResult run_on(const std::string& verb, const std::vector<StepRecord>& records,
                             const RunExtras& extras = {},
                             const std::vector<std::string>& more = {}) {
@@ -180,7 +180,7 @@ inline void expect_refusal(const std::vector<std::string>& args, const std::stri
   EXPECT_TRUE(clean) << ran.err;
 }
 
-// The first finding has everything that text shows; the other nothing that may be left out.
+// The first finding has everything that the text shows; the second lacks everything optional.
 inline RunExtras two_findings() {
   Finding full = finding("duplicate-data", Severity::kCritical);
   full.also = {"pair-too-similar", "too-consistent"};

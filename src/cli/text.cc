@@ -14,7 +14,8 @@
 namespace presum::cli {
 namespace {
 
-// What hosts have in common that differ in their last number alone, and how many digits that has.
+// The part that hosts share if they differ only in their last number, and that number's digit
+// count.
 using HostSeries = std::pair<std::string, std::size_t>;
 
 std::pair<HostSeries, std::uint32_t> split_host(const std::string& name) {
@@ -34,7 +35,7 @@ std::string series_text(const HostSeries& series, std::vector<std::uint32_t> num
   return numbers.size() == 1 ? prefix + text : fmt::format("{}[{}]", prefix, text);
 }
 
-// Controls, and what changes the direction of text, breaks its lines or cannot be seen.
+// Control characters, and characters that change the text direction, break lines or are invisible.
 bool steers(char32_t c) {
   constexpr std::pair<char32_t, char32_t> kRanges[] = {
       {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},      {0x61C, 0x61C},

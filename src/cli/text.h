@@ -12,22 +12,22 @@ namespace presum::cli {
 // Four significant digits; "-" for NaN, "inf" for infinity.
 std::string number(double value);
 
-// Ascending numbers as ranges: {0,1,2,3,8} is "0-3,8"; none is "-". Zeros fill up to `width`.
+// Ascending numbers as ranges: {0,1,2,3,8} is "0-3,8"; none is "-". Pads with zeros to `width`.
 std::string ranges(const std::vector<std::uint32_t>& numbers, std::size_t width = 1);
 
 // "rank 3" or "ranks 0-3,8".
 std::string ranks(const std::vector<std::uint32_t>& numbers);
 
-// Host names, printable, those that differ in their last number alone as one: "node[0-3,8], login";
-// of many different ones the first few and how many more.
+// Host names, printable; names that differ only in their last number are joined: "node[0-3,8],
+// login". If there are many different names, only the first few and the number of the rest.
 std::string hosts(const std::vector<std::string>& names);
 
 // Columns padded to their widest cell; the first is left-aligned, the others right-aligned.
-// REQUIRES: every row has as many cells as the first.
+// REQUIRES: all rows have the same number of cells.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
-// The text with '?' for what is no UTF-8 (a run may hold any bytes) and for characters that control
-// a terminal, turn the direction of text or are not seen.
+// Replaces invalid UTF-8 (a run may hold any bytes), and characters that control a terminal, change
+// the text direction or are invisible, by '?'.
 std::string printable(std::string_view text);
 
 // "1,000,000".

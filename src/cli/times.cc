@@ -26,7 +26,7 @@ constexpr double kMillisecond = 1e-3;
 constexpr std::array kOwnPhases = {Phase::kData, Phase::kForward, Phase::kBackward,
                                    Phase::kOptimizer, Phase::kRest};
 
-// The largest value's place, and how many times the median of the others it is.
+// The index of the largest value, and its ratio to the median of the others.
 std::pair<std::size_t, double> longest(std::span<const double> values) {
   const auto at = static_cast<std::size_t>(std::ranges::max_element(values) - values.begin());
   return {at, values[at] / base::OthersMedian({values.begin(), values.end()}).of(values[at])};
@@ -44,7 +44,7 @@ std::vector<std::string> row(std::string name, const MeanTimes& means) {
   return out;
 }
 
-// Of many ranks the slowest and the fastest, by their own time; of few all, by rank.
+// With many ranks, the slowest and the fastest by own time; with few, all of them by rank.
 std::vector<Line> shown(const TimeTable& table) {
   constexpr std::size_t kAllShown = 16;
   constexpr std::ptrdiff_t kSlowest = 8;
@@ -65,7 +65,7 @@ std::string rank_time(double seconds) {
   return number(seconds) + " rank-seconds";
 }
 
-// What is not finite is written as null.
+// Values that are not finite are written as null.
 Json means_json(const MeanTimes& means) {
   Json out = {{"steps", means.count()}};
   for (std::size_t p = 0; p < kPhaseCount; ++p) {
@@ -77,7 +77,7 @@ Json means_json(const MeanTimes& means) {
   return out;
 }
 
-constexpr double kAsked = 0.01;  // share from which there is something to be said of it
+constexpr double kAsked = 0.01;  // least share for which the text gives advice
 
 double positive_number(const std::string& text) {
   double value = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What most verbs of the command line have in common.
+// What most command-line verbs have in common.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,16 +15,16 @@
 
 namespace presum::cli {
 
-// Writes `presum VERB: MESSAGE` in one line; returns kNoVerdict.
+// Writes `presum VERB: MESSAGE` on one line; returns kNoVerdict.
 int complain(const Streams& io, std::string_view verb, const Error& error);
 
 Result<std::vector<RunLog>> open_runs(const std::vector<std::string>& paths);
 
-// --format, one of `formats`. `help` lists them.
+// Adds --format, with one of `formats`; `help` describes them.
 void add_format(CLI::App* command, std::string& format, const std::string& help,
                 const std::vector<std::string>& formats);
 
-// Adds a verb. `run` runs with the options if it is on the command line.
+// Adds a verb. If it is on the command line, `run` is called with its options.
 template <class Options>
 std::pair<CLI::App*, std::shared_ptr<Options>> add_verb(
     CLI::App& program, Command& chosen, const char* name, const char* about,

@@ -57,7 +57,7 @@ TEST(Brackets, SayThatParametersWereNeverSeenBefore) {
 }
 
 TEST(Brackets, RunForwardAfterTheLastRecordedStep) {
-  const auto steps = steps_hashed_in_slices(27);  // slice 1, layers.2, is hashed at the last one
+  const auto steps = steps_hashed_in_slices(27);  // slice 1, layers.2, is hashed at the last step
   auto end = steps.back();
   for (WorkerRecord& w : end.workers) w.states = step_of(0, 1).workers.front().states;
   std::vector<StepRecord> other = {end};

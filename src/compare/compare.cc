@@ -36,7 +36,7 @@ std::vector<WorkerPair> pairs_of(const StepRecord& a, const StepRecord& b) {
   return out;
 }
 
-// The workers of a step, without their gradients and inputs.
+// The ranks of a step, without their gradients and inputs.
 StepRecord roster_of(const StepRecord& step) {
   StepRecord out;
   out.workers_expected = step.workers_expected;
@@ -55,7 +55,7 @@ void count(RecordedSteps& steps, const TimelineReader::Step& step) {
   steps.workers = step.record->workers_expected;
 }
 
-// Optimizer steps of a run after its last recorded step.
+// The number of a run's optimizer steps after its last recorded step.
 std::uint64_t updates_after(const std::vector<FinalStateRecord>& end, const StepRecord& last) {
   if (end.empty() || last.workers.empty()) return 0;
   const auto worker = std::ranges::find(last.workers, end.front().replica, &WorkerRecord::replica);
@@ -64,7 +64,7 @@ std::uint64_t updates_after(const std::vector<FinalStateRecord>& end, const Step
   return all > w.optimizer_step ? all - w.optimizer_step : 0;
 }
 
-// The states that workers ended with, as those of a step.
+// Sets the final states as the states of a step.
 void give_states(const std::vector<FinalStateRecord>& end, StepRecord& roster) {
   for (WorkerRecord& w : roster.workers) {
     const auto own = std::ranges::find(end, w.replica, &FinalStateRecord::replica);
@@ -72,11 +72,11 @@ void give_states(const std::vector<FinalStateRecord>& end, StepRecord& roster) {
   }
 }
 
-// Compares one model of two runs: every common step, the parameters after the last one, and what
-// both come to.
+// Compares one model of two runs: every common step, the parameters after the last one, and the
+// conclusions from both.
 class ModelComparer {
  public:
-  // REQUIRES: both runs have steps of it.
+  // REQUIRES: both runs have steps of this model.
   ModelComparer(const Run& a, const Run& b, ModelPart key)
       : a_(a), b_(b), key_(key), segments_(a, b, key), history_(model_) {
     model_.model_index = key.first;
@@ -154,7 +154,7 @@ class ModelComparer {
     last_b_ = roster_of(pair.b);
   }
 
-  // Parameters after the last step, where it is the same one.
+  // Compares the parameters after the last step, if both runs end at the same step.
   void compare_ends() {
     const auto a = a_.final_states_of(segments_.numbers().first, key_);
     const auto b = b_.final_states_of(segments_.numbers().second, key_);
@@ -204,10 +204,10 @@ class ModelComparer {
   FingerprintKinds unseeded_;
   StageHistory history_;
   PhaseTimes times_;
-  StepRecord last_a_, last_b_;  // the workers of the last common step
+  StepRecord last_a_, last_b_;  // the ranks at the last common step
 };
 
-// ---- what all models come to
+// ---- conclusions over all models
 
 void list_models_of_one_run(Side side, const Run& run, const Run& other, Comparison& out) {
   for (const auto& [key, segments] : run.models) {

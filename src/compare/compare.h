@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where two runs begin to differ, as facts; wording.h puts them in words. Pure functions of what
-// the run logs hold; thread-safety: that of the logs. How things are compared: docs/compare.md.
+// Finds where two runs begin to differ, as facts; wording.h puts them into words. Pure functions of
+// the run logs' contents; thread-safety: that of the logs. docs/compare.md defines the comparison.
 #pragma once
 
 #include <array>
@@ -18,16 +18,16 @@
 
 namespace presum::compare {
 
-// What a step goes through, in this order. The first three are its inputs, the others numbers.
+// The stages of a step, in order. The first three are its inputs, the others are numbers.
 enum class Stage : std::uint8_t {
   kConfiguration,
   kData,
   kRandom,
-  kParameters,  // and buffers, before the step's forward pass
+  kParameters,  // parameters and buffers, before the step's forward pass
   kLoss,
-  kGradient,   // each worker's own
-  kReduction,  // the gradient after it
-  kFinal,      // parameters after the last step
+  kGradient,   // each rank's own
+  kReduction,  // the gradient after the reduction
+  kFinal,      // the parameters after the last step
 };
 inline constexpr std::size_t kStages = 8;
 // "configuration", "data", "random-generators", "parameters", "loss", "local-gradient",
@@ -37,25 +37,27 @@ std::string_view to_string(Stage stage);
 // How the runs differ at one step and stage. Ranks are those of run A.
 struct Difference {
   std::uint64_t step = 0;
-  std::vector<std::uint32_t> ranks;  // workers that differ, ascending; empty: not single workers
-  bool all_ranks = false;            // no worker that was compared is equal
+  // Ranks that differ, ascending; empty: not attributed to single ranks.
+  std::vector<std::uint32_t> ranks;
+  bool all_ranks = false;  // no compared rank is equal
   What what;
-  std::vector<std::string> layers;  // groups that differ, in the order of the backward pass
-  std::vector<Evidence> evidence;   // a bounded number
-  // The last common step before `step` at which what differs was compared and equal: those
-  // parameters, or the loss, gradient or reduced gradient of every worker that differs. None:
-  // never, or a stage of the inputs.
+  std::vector<std::string> layers;  // groups that differ, in backward order
+  std::vector<Evidence> evidence;   // bounded in number
+  // The last common step before `step` at which the part that differs was compared and equal: the
+  // same parameters, or the loss, gradient or reduced gradient of every rank that differs. Empty:
+  // never, or an input stage.
   std::optional<std::uint64_t> last_seen;
 };
 
 struct StageSummary {
-  std::uint64_t compared = 0;   // steps
-  std::uint64_t differing = 0;  // of them
+  std::uint64_t compared = 0;   // number of steps
+  std::uint64_t differing = 0;  // number of these that differ
   std::optional<Difference> first;
-  std::optional<std::uint64_t> last_equal;  // last step before `first` that was compared here
+  // The last step before `first` that was equal in this stage.
+  std::optional<std::uint64_t> last_equal;
 };
 
-// The steps that a run has of one model. Steps are counted through restarts, see timeline.h.
+// A run's recorded steps of one model. Steps are counted across restarts; see timeline.h.
 struct RecordedSteps {
   std::uint64_t steps = 0;
   std::uint64_t first_step = 0;
@@ -63,58 +65,59 @@ struct RecordedSteps {
   std::uint32_t workers = 0;  // at the last step
 };
 
-// Since when a difference is there, where that is no single step.
+// The range of steps in which a difference began, if it is not a single step.
 struct Bracket {
-  // It began at this step or later. None: what differs was not compared before.
+  // It began at this step or later. Empty: what differs was not compared before.
   std::optional<std::uint64_t> since;
   std::uint64_t end = 0;  // the step after the last one whose update can be the cause
 };
 
-// ---- what else is to be known
+// ---- remarks
 
-// Workers made fewer optimizer steps in one run, from a step on.
+// Ranks made fewer optimizer steps in one run, from some step on.
 struct FewerUpdates {
   Side run = Side::kA;
   std::uint64_t from = 0;
   std::vector<std::uint32_t> ranks;  // ascending
 };
 
-// Random generators that are left out because nobody seeded them.
+// Random generators that are left out because they were not seeded.
 struct UnseededGenerators {
-  std::vector<std::uint32_t> kinds;  // of fingerprints, ascending
+  std::vector<std::uint32_t> kinds;  // kinds of fingerprints, ascending
 };
 
-// Random generators differ from a step on, without a consequence.
+// Random generators differ from some step on, without any effect.
 struct IdleGenerators {
-  std::vector<std::uint32_t> kinds;  // likewise
+  std::vector<std::uint32_t> kinds;  // kinds of fingerprints, ascending
   std::uint64_t from = 0;
-  std::optional<std::uint64_t> equal_at;  // a step that came out equal; none: all did
+  std::optional<std::uint64_t> equal_at;  // a step that was equal all the same; empty: all were
 };
 
-// A segment's record lacks something, and says so.
+// A segment's record is marked as incomplete.
 struct IncompleteRecord {
   Side run = Side::kA;
   SegmentInfo segment;
 };
 
-// The run was killed, or is still going on.
+// The run was killed, or is still running.
 struct UnclosedRun {
   Side run = Side::kA;
 };
 
-// How the steps of a segment are numbered on from those of the segments before it.
+// How a segment's step numbers continue those of the segments before it.
 enum class Alignment : std::uint8_t {
-  kFirst,    // the first segment
-  kReplays,  // its first step has the gradients, or else the samples, of one earlier step
+  kFirst,  // the first segment
+  // Its first step has the gradients of an earlier step, or else the samples of exactly one.
+  kReplays,
   kRestart,  // its first step has the samples and the parameters of step 0
-  kAssumed,  // it is taken to go on after the last recorded step
+  kAssumed,  // it is assumed to continue after the last recorded step
 };
 
 // A run was restarted.
 struct Restart {
   Side run = Side::kA;
   std::uint32_t segment = 0;
-  std::uint64_t step = 0;  // its first one
+  std::uint64_t step = 0;  // its first step
   Alignment alignment = Alignment::kAssumed;
 };
 
@@ -123,18 +126,18 @@ using Remark = std::variant<FewerUpdates, UnseededGenerators, IdleGenerators, In
 
 // ---- what was not compared, and why
 
-// A stage, at some of the common steps.
+// A stage that was not compared at some of the common steps.
 struct UncomparedStage {
   enum class Why : std::uint8_t {
     kNotInA,
     kNotInB,
     kNotInEither,
     kOtherWorkerCounts,
-    kSalts,  // differ, so that hashes of samples do
+    kSalts,  // the salts differ, so hashes of samples cannot be compared
     kRowsNotKept,
-    kOtherParameters,  // hashes are of other ones
-    kOtherEnds,        // the runs did not end at the same step, or after as many updates
-    kNotRead,          // no gradient was
+    kOtherParameters,  // the hashes are of different parameters
+    kOtherEnds,        // the runs did not end at the same step, or after equally many updates
+    kNotRead,          // no gradient was read
     kNoCommonWorker
   };
   Stage stage = Stage::kData;
@@ -142,14 +145,14 @@ struct UncomparedStage {
   Why why = Why::kNotInEither;
 };
 
-// A part of what was compared, at some of the common steps.
+// A part of a stage that was not compared at some of the common steps.
 struct UncomparedPart {
   enum class Part : std::uint8_t { kSampleContents, kUnreadGradients, kMissingRanks };
   Part part = Part::kSampleContents;
   std::uint64_t steps = 0;
 };
 
-// Steps that one run alone has.
+// Steps that only one run has.
 struct StepsOfOneRun {
   Side run = Side::kA;
   std::uint64_t steps = 0;
@@ -157,21 +160,21 @@ struct StepsOfOneRun {
 
 using NotCompared = std::variant<UncomparedStage, UncomparedPart, StepsOfOneRun>;
 
-// ---- how long it took, which makes no runs different
+// ---- times, which do not make runs different
 
-// Mean seconds a step, over workers and steps.
+// Mean seconds per step, over ranks and steps.
 struct TimeDifference {
   double a = kNaN;
   double b = kNaN;
-  double low = kNaN;  // 95% interval of b - a; NaN: too few steps to tell
+  double low = kNaN;  // 95% interval of b - a; NaN: too few steps
   double high = kNaN;
-  // The interval leaves out "no difference".
+  // Whether the interval excludes zero.
   bool differs() const { return low > 0 || high < 0; }
 };
 
 struct TimeComparison {
-  std::uint64_t steps = 0;  // common ones of which times are known in both runs
-  TimeDifference own;       // all phases but the reduction
+  std::uint64_t steps = 0;                         // common steps with known times in both runs
+  TimeDifference own;                              // all phases except the reduction
   std::array<TimeDifference, kPhaseCount> phases;  // by Phase
   const TimeDifference& of(Phase phase) const { return phases[static_cast<std::size_t>(phase)]; }
 };
@@ -183,46 +186,47 @@ struct ModelComparison {
   RecordedSteps b;
   std::uint64_t common_steps = 0;
   std::array<StageSummary, kStages> stages;
-  std::optional<Stage> first;         // none: identical in what was compared
-  std::optional<Stage> first_number;  // likewise, inputs left out
-  // The difference began after this step: the last common one before that of `first`, or the one at
-  // which what differs was last seen equal.
+  std::optional<Stage> first;         // empty: everything compared is identical
+  std::optional<Stage> first_number;  // the same without the inputs
+  // The difference began after this step: the last common step before that of `first`, or the step
+  // at which the part that differs was last equal.
   std::optional<std::uint64_t> last_identical;
   std::uint64_t unrecorded = 0;      // optimizer steps after the last recorded one
   bool any_before = false;           // there are common steps before that of `first`
-  std::vector<Stage> unseen;         // not compared at the step of `first`, and before it
-  bool other_worlds = false;         // equal but for the numbers of workers
-  std::vector<WorkerCounts> worlds;  // where they differ, each once, ascending
-  std::uint64_t world_steps = 0;     // at which they do
-  std::optional<Bracket> bracket;    // none: it began where it was found, or never
+  std::vector<Stage> unseen;         // stages before `first` that were not compared at its step
+  bool other_worlds = false;         // equal except for the world size
+  std::vector<WorkerCounts> worlds;  // world sizes that differ; each pair once, ascending
+  std::uint64_t world_steps = 0;     // number of steps at which they differ
+  // Empty: it began where it was found, or there is no difference.
+  std::optional<Bracket> bracket;
   std::vector<Remark> remarks;
   std::vector<NotCompared> not_compared;
-  std::optional<TimeComparison> times;  // none: not known in both runs at any common step
+  std::optional<TimeComparison> times;  // empty: no common step has times in both runs
 
-  // Whether anything was compared that is computed.
+  // Whether any computed number was compared.
   bool compares_numbers() const;
-  // Whether the first difference of `stage` comes before that of `than` (none: it does); of two at
-  // one step the earlier stage counts.
+  // Whether the first difference of `stage` comes before that of `than` (or `than` is empty). At
+  // the same step, the earlier stage comes first.
   bool differs_earlier(Stage stage, const std::optional<Stage>& than) const;
   const StageSummary& at(Stage stage) const { return stages[static_cast<std::size_t>(stage)]; }
   StageSummary& at(Stage stage) { return stages[static_cast<std::size_t>(stage)]; }
 };
 
-// A fact of the workers that differs between the runs. Process ids and the like are left out.
+// A fact about the ranks that differs between the runs. Process ids and the like are left out.
 struct FactDifference {
   enum class Weight : std::uint8_t {
-    kDefining,     // the trainings are not the same: a difference of the configuration
-    kEnvironment,  // it may change numbers: a possible cause, no difference by itself
-    kRecording,    // what presum was told to record
+    kDefining,     // the trainings are different: a difference of the configuration
+    kEnvironment,  // may change numbers: a possible cause, but not a difference by itself
+    kRecording,    // what presum was set to record
   };
   std::uint32_t model_index = 0;
   std::string key;
-  std::vector<std::string> a;  // values of workers, each once; not trusted; none: absent
+  std::vector<std::string> a;  // distinct values of the ranks, not trusted; empty: absent
   std::vector<std::string> b;
   Weight weight = Weight::kEnvironment;
-  std::vector<std::uint32_t> ranks;  // that differ; empty: the numbers of workers differ
+  std::vector<std::uint32_t> ranks;  // ranks that differ; empty: the world sizes differ
   bool all_ranks = false;
-  std::uint64_t since = 0;  // the first common step of the segments that say so
+  std::uint64_t since = 0;  // the first common step of the segments with these values
 };
 
 enum class Outcome : std::uint8_t { kIdentical, kDifferent, kNotComparable };
@@ -233,7 +237,7 @@ enum class Obstacle : std::uint8_t {
   kNoStepInB,
   kNoCommonModel,
   kNoCommonStep,
-  kNothingInSteps,  // the common steps hold nothing that both runs recorded
+  kNothingInSteps,  // the common steps have nothing that both runs recorded
 };
 
 struct ModelOfOneRun {
@@ -246,19 +250,18 @@ struct Comparison {
   std::string a;  // names of the runs
   std::string b;
   Outcome outcome = Outcome::kNotComparable;
-  std::optional<Obstacle> obstacle;  // kNotComparable: why
+  std::optional<Obstacle> obstacle;  // why, if kNotComparable
   std::vector<ModelComparison> models;
   std::vector<FactDifference> facts;
   std::vector<ModelOfOneRun> not_compared;
-  // The model whose first difference comes first; null where there is none.
+  // The model with the earliest first difference; null if there is none.
   const ModelComparison* first() const;
 };
 
-// Runs without a common step are not comparable; that is no error. A difference of random
-// generators, of the environment, of times or of the number of workers alone does not make runs
-// different.
-// Memory: two steps, and 400 bytes for each step of the longer run. Errors: those of reading the
-// runs.
+// Compares two runs. Runs without a common step are not comparable, which is not an error. A
+// difference in random generators, environment, times or world size alone does not make runs
+// different. Memory: two steps, plus 400 bytes per step of the longer run. Errors: those of reading
+// the runs.
 Result<Comparison> compare(const RunLog& a, const RunLog& b);
 
 }  // namespace presum::compare

@@ -7,7 +7,7 @@
 
 namespace presum::compare {
 
-// The document of `presum compare --format json` (docs/compare.md), which the page draws as well.
+// The document of `presum compare --format json` (docs/compare.md). The page draws it too.
 nlohmann::ordered_json document(const Comparison& comparison);
 
 }  // namespace presum::compare

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between two runs at one step and stage, as facts; wording.h puts them in words.
-// Names of layers, and values of facts, come from a run: they are not trusted.
+// What differs between two runs at one step and stage, as facts; wording.h puts them into words.
+// Names of layers and values of facts come from a run and are not trusted.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,20 @@ namespace presum::compare {
 
 enum class Side : std::uint8_t { kA, kB };
 
-// A setting that is no fingerprint, beside the kinds of those (FingerprintKind).
+// A setting that is not a fingerprint; used next to the kinds of FingerprintKind.
 inline constexpr std::uint32_t kMicroBatches = ~0U;
 
-// ---- what differs: one of these for each stage, or for each way in which it can differ
+// ---- what differs: one type for each stage, or for each way in which a stage can differ
 
-// Settings of the configuration, or random generators: by their names in the run's facts, by kind.
+// Settings of the configuration, or random generators: by their keys in the run's facts, or by
+// kind.
 struct OtherSettings {
-  bool workers = false;                   // the numbers of workers differ
-  std::vector<std::string> facts = {};    // keys, each once
-  std::vector<std::uint32_t> kinds = {};  // of fingerprints, or kMicroBatches; ascending
+  bool workers = false;                   // the world sizes differ
+  std::vector<std::string> facts = {};    // keys of facts, each once
+  std::vector<std::uint32_t> kinds = {};  // kinds of fingerprints, or kMicroBatches; ascending
 };
 
-// Samples, over all workers, that one run has more of than the other.
+// Samples, over all ranks, that one run has more of than the other.
 struct OtherSamples {
   std::size_t differing = 0;
   std::size_t of = 0;
@@ -36,51 +37,51 @@ struct OtherSamples {
 
 // Parameters, and buffers or frozen parameters.
 struct OtherStates {
-  std::vector<std::string> parameters;  // layers, in the order of the backward pass
-  std::vector<std::string> buffers;     // likewise
-  std::size_t differing = 0;            // hashes
-  std::size_t compared = 0;             // hashes of one worker, at most
+  std::vector<std::string> parameters;  // layers, in backward order
+  std::vector<std::string> buffers;     // layers, in backward order
+  std::size_t differing = 0;            // number of hashes
+  std::size_t compared = 0;             // number of hashes of one rank, at most
 };
 
-// Gradients of workers; which layers they are of says Difference::layers.
+// Gradients of ranks; Difference::layers has the layers.
 struct OtherGradient {
-  std::size_t layers = 0;  // that differ; 0: no layer shows it
-  std::size_t of = 0;      // layers of run A
+  std::size_t layers = 0;  // number that differ; 0: no single layer shows it
+  std::size_t of = 0;      // number of layers of run A
 };
 
-// What there is nothing more to say of.
+// Differences without further detail.
 enum class OtherThing : std::uint8_t {
-  kDealing,    // all workers together were given the same samples, but not each of them its own
-  kLabels,     // the same rows at the same places
-  kPositions,  // in the data set, that samplers drew
+  kDealing,    // all ranks together got the same samples, but distributed differently
+  kLabels,     // the labels; the rows are the same, at the same places
+  kPositions,  // positions in the data set that samplers drew
   kLoss,
   kReducedGradient
 };
 
 using What = std::variant<OtherSettings, OtherThing, OtherSamples, OtherStates, OtherGradient>;
 
-// ---- evidence: what was seen of a difference
+// ---- evidence for a difference
 
-// A setting that is recorded as a hash, so that its values say nothing.
+// A setting recorded as a hash, whose values are meaningless to a reader.
 struct SettingHash {
   std::uint32_t kind = 0;
 };
 
-// A setting's values: bits of a double where the kind is real.
+// The values of a setting: the bits of a double if the kind is real.
 struct SettingValues {
   std::uint32_t kind = 0;
   std::uint64_t a = 0;
   std::uint64_t b = 0;
 };
 
-// Values of a fact, by its key; of several workers each once, none where it is absent.
+// The values of a fact, by key: the distinct values of several ranks; empty if the fact is absent.
 struct FactValues {
   std::string key;
   std::vector<std::string> a = {};
   std::vector<std::string> b = {};
 };
 
-// Numbers of workers.
+// World sizes.
 struct WorkerCounts {
   std::uint32_t a = 0;
   std::uint32_t b = 0;
@@ -99,24 +100,25 @@ struct Position {
   std::uint64_t b = 0;
 };
 
-// As many rows, some of them other ones.
+// Equally many rows, some of them different.
 struct OtherRows {
-  std::size_t differing = 0;  // rows that the other run does not have; 0: in another order
+  // Rows that the other run does not have; 0: the same rows in another order.
+  std::size_t differing = 0;
   std::size_t of = 0;
   std::vector<std::size_t> at = {};  // micro-batches with such rows, from 1; empty: not known
   std::size_t micro_batches = 0;
   std::optional<Position> first = {};
 };
 
-// Positions are equal as far as both runs have them.
+// Positions are equal as far as both runs have them; one run has more.
 struct MorePositions {};
 
-// The batch differs, and no row that was kept does.
+// The batch differs, but no row that was kept does.
 struct OtherTensors {
   bool rows_equal = false;  // every row was kept and is equal
 };
 
-// A worker differs from the others of its own run.
+// A rank differs from the other ranks of its own run.
 struct DissentingWorker {
   std::uint32_t rank = 0;
   Side run = Side::kA;
@@ -125,14 +127,14 @@ struct DissentingWorker {
 struct LossValues {
   double a = 0;
   double b = 0;
-  std::vector<std::size_t> at = {};  // micro-batches whose losses differ, from 1
+  std::vector<std::size_t> at = {};  // micro-batches with different losses, from 1
   std::size_t micro_batches = 0;     // 0: not compared
 };
 
-// A worker's gradient: norms, and layers in the order of the backward pass.
+// A rank's gradient: its norms, and its layers in backward order.
 struct GradientValues {
-  std::vector<std::string> layers;     // that differ
-  std::size_t compared = 0;            // layers; 0: none is recorded
+  std::vector<std::string> layers;     // those that differ
+  std::size_t compared = 0;            // number of layers; 0: none recorded
   std::vector<std::string> only_in_a;  // layers without a gradient in the other run
   std::vector<std::string> only_in_b;
   double norm_a = 0;
@@ -145,7 +147,7 @@ struct ReducedNorms {
   double b = 0;
 };
 
-// What the last audits found of the reductions; none: not audited.
+// The results of the last audits of the reduction; empty: not audited.
 struct LastAudits {
   std::optional<AuditRecord> a;
   std::optional<AuditRecord> b;
@@ -156,7 +158,8 @@ using Detail = std::variant<SettingHash, SettingValues, FactValues, WorkerCounts
                             LossValues, GradientValues, ReducedNorms, LastAudits>;
 
 struct Evidence {
-  std::vector<std::uint32_t> ranks;  // whom it is about, ascending; empty: not single workers
+  // The ranks concerned, ascending; empty: not about single ranks.
+  std::vector<std::uint32_t> ranks;
   Detail detail;
 };
 

@@ -52,7 +52,7 @@ TEST(Facts, ThatOnlyOneRunKnowsAreUnknown) {
   EXPECT_TRUE(c.facts.empty());
 }
 
-// The last of three workers says something else about itself.
+// The last of three ranks reports a different value of this fact.
 void record_with_own_fact(const std::filesystem::path& folder, const std::string& key) {
   FakeClock clock;
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal, 5);

@@ -15,7 +15,8 @@ using Kind = FingerprintKind;
 using enum FingerprintKind;
 
 constexpr std::array kRandomKinds = {kRngTorch, kRngDevice, kRngNumpy, kRngPython};
-// Where the reader stands, which a restart counts anew, and what is compared elsewhere.
+// Kinds that describe the progress of reading, which a restart begins again, and kinds that are
+// compared elsewhere.
 constexpr std::array kNoSettings = {
     kDataPass,      kDataBatch,         kWrapperForward, kGradientWeight, kBatch,
     kUnreadInputs,  kNormBatches,       kForwardDraws,   kLabels,         kZeroShare,
@@ -24,13 +25,13 @@ constexpr std::array kNoSettings = {
     kClipLimit,     kComparedDifferent, kStepsOfOthers,  kStepsInVain,    kBelowFp16,
     kLossScale,     kClippedShare,      kInputMean,      kInputSpread,    kAsStepped,
     kDataShare};
-// A folder's name is among them: the samples themselves decide.
+// These include the name of a folder; the samples themselves decide.
 constexpr std::array kDescriptions = {kDataAttributes};
 constexpr std::array kHashes = {kRngTorch,     kRngDevice,   kRngNumpy,        kRngPython,
                                 kSamplerClass, kDataClass,   kDataSubset,      kDataContents,
                                 kModes,        kDropouts,    kOptimizerClass,  kOptimizerSettings,
                                 kDtype,        kDeterminism, kForwardPrecision};
-// What other numbers of workers change of necessity.
+// Necessarily different if the world size is.
 constexpr std::array kOfWorld = {kSamplerRank, kSamplerReplicas, kSamplerLength};
 
 template <std::size_t N>
@@ -43,7 +44,7 @@ bool is_setting(std::uint32_t kind) {
          !is_one_of(kind, kDescriptions);
 }
 
-// Whatever the number of workers.
+// Independent of the world size.
 bool is_setting_of_all(std::uint32_t kind) {
   return is_setting(kind) && !is_one_of(kind, kOfWorld);
 }
@@ -53,7 +54,7 @@ bool is_hash(std::uint32_t kind) {
   return unknown || is_one_of(kind, kHashes);
 }
 
-// Two NaN are one value.
+// Two NaN count as equal.
 bool same_value(std::uint32_t kind, std::uint64_t a, std::uint64_t b) {
   const FingerprintInfo* info = find_fingerprint_kind(kind);
   const bool real = info != nullptr && info->real;
@@ -61,7 +62,8 @@ bool same_value(std::uint32_t kind, std::uint64_t a, std::uint64_t b) {
          (real && std::isnan(std::bit_cast<double>(a)) && std::isnan(std::bit_cast<double>(b)));
 }
 
-// Kinds of which some worker has different values and, unless they are of all, who has the same.
+// Kinds whose values differ at some rank and, unless they apply to all, which ranks have the same
+// values.
 class Settings {
  public:
   explicit Settings(bool of_all = false) : of_all_(of_all) {}
@@ -74,7 +76,7 @@ class Settings {
     if (values == all.end()) values = all.insert(all.end(), {.a = a, .b = b});
     if (!of_all_) values->ranks.push_back(workers.first->rank);
   }
-  // A hash says nothing more than its kind, which kinds() says, but for whom it differs.
+  // The value of a hash adds nothing to its kind, which kinds() reports, except which ranks differ.
   void report(std::size_t workers, DifferenceBuilder& difference) const {
     for (const auto& [kind, all] : values_) {
       for (const Values& v : all) {
@@ -103,7 +105,8 @@ class Settings {
   std::map<std::uint32_t, std::vector<Values>> values_;
 };
 
-// Adds what differs among kinds that `wanted` takes; whether any kind is known of both.
+// Adds the kinds that differ among those that `wanted` accepts. Returns whether both ranks have any
+// of these kinds.
 template <class Wanted>
 bool add_differing(const WorkerPair& workers, Wanted&& wanted, Settings& settings) {
   bool known = false;
@@ -116,7 +119,7 @@ bool add_differing(const WorkerPair& workers, Wanted&& wanted, Settings& setting
   return known;
 }
 
-// Whether they differ.
+// Returns whether they differ.
 bool add_micro_batches(const WorkerPair& workers, Settings& settings) {
   const auto [a, b] = std::pair(workers.first->micro_batches, workers.second->micro_batches);
   if (a != b) settings.add(workers, kMicroBatches, a, b);
@@ -125,8 +128,7 @@ bool add_micro_batches(const WorkerPair& workers, Settings& settings) {
 
 // ---- settings and generators
 
-// `add` adds what differs between a pair's kinds that `wanted` takes, and says whether any is
-// known.
+// `add` adds the differing kinds of a pair that `wanted` accepts, and returns whether any is known.
 template <class Wanted, class Add>
 StageResult compare_kinds(const StepPair& pair, Wanted&& wanted, Add&& add) {
   Settings settings;
@@ -155,7 +157,7 @@ StageResult compare_kinds(const StepPair& pair, Wanted&& wanted, Add&& add) {
 
 // ---- samples
 
-// How many rows of `a` are not among those of `b`.
+// The number of rows of `a` that are not in `b`.
 std::size_t left_over(std::vector<std::uint64_t> a, std::vector<std::uint64_t> b) {
   std::ranges::sort(a);
   std::ranges::sort(b);
@@ -166,7 +168,7 @@ std::size_t left_over(std::vector<std::uint64_t> a, std::vector<std::uint64_t> b
 
 bool has_rows(const WorkerRecord& w) { return w.samples.rows > 0; }
 
-// Micro-batches with a row that differs, where rows fill them evenly.
+// Micro-batches with a row that differs, if rows fill them evenly.
 std::vector<std::size_t> micro_batches(const WorkerRecord& a, const WorkerRecord& b) {
   const std::uint32_t count = a.micro_batches;
   const bool even =
@@ -181,7 +183,7 @@ std::vector<std::size_t> micro_batches(const WorkerRecord& a, const WorkerRecord
   return {at.begin(), at.end()};
 }
 
-// Where the samplers first drew another position.
+// The first place at which the samplers drew different positions.
 std::optional<Position> first_position(const WorkerRecord& a, const WorkerRecord& b) {
   const auto [x, y] = std::ranges::mismatch(a.indices, b.indices);
   if (x == a.indices.end() || y == b.indices.end()) return std::nullopt;
@@ -203,7 +205,7 @@ bool differs(const WorkerRecord& a, const WorkerRecord& b, Kind kind) {
   return of_a != nullptr && of_b != nullptr && *of_a != *of_b;
 }
 
-// What differs in one worker's rows.
+// What differs in one rank's rows.
 std::optional<Detail> difference_of_rows(const WorkerRecord& a, const WorkerRecord& b) {
   const bool alike = a.samples.thinned == b.samples.thinned;
   if (a.samples.rows != b.samples.rows || (alike && a.samples.hashes != b.samples.hashes))
@@ -246,7 +248,7 @@ StageResult compare_rows(const StepPair& pair) {
   return std::move(difference).finish(rows_equal ? What(OtherThing::kLabels) : other_samples(pair));
 }
 
-// Other numbers of workers: all rows of the step together.
+// For different world sizes: compares all rows of the step together.
 StageResult compare_all_rows(const StepPair& pair) {
   const auto whole = [](const StepRecord& s) {
     return s.workers.size() == s.workers_expected &&
@@ -263,7 +265,7 @@ StageResult compare_all_rows(const StepPair& pair) {
   return std::move(difference).finish(other_samples(pair));
 }
 
-// Without a common salt.
+// Used without a common salt.
 StageResult compare_positions(const StepPair& pair) {
   DifferenceBuilder difference(pair);
   const bool known = difference.compare(

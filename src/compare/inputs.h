@@ -8,16 +8,17 @@
 
 namespace presum::compare {
 
-using FingerprintKinds = std::set<std::uint32_t>;  // of fingerprints
+using FingerprintKinds = std::set<std::uint32_t>;  // kinds of fingerprints
 
-// Settings that workers told at the step: sampler, data set, modes, optimizer, dtypes, flags.
+// Compares the settings that ranks reported at the step: sampler, data set, modes, optimizer,
+// dtypes, flags.
 StageResult compare_configuration(const StepPair& pair);
-// Rows by rank, where the numbers of workers differ all rows together; their order, and the other
-// tensors of the batches. Without a common salt only the positions in the data set.
+// Compares rows rank by rank or, if the world sizes differ, all rows together; their order; and the
+// other tensors of the batches. Without a common salt, compares only the positions in the data set.
 StageResult compare_data(const StepPair& pair);
 StageResult compare_random_generators(const StepPair& pair, const FingerprintKinds& ignored);
-// Generators of NumPy and Python that differ. Where they do at the first step they were not seeded,
-// which says nothing: torch does not draw from them.
+// The generators of NumPy and Python that differ. If they differ at the first step, they were not
+// seeded, which is harmless because torch does not draw from them.
 FingerprintKinds unseeded_generators(const StepPair& pair);
 
 }  // namespace presum::compare

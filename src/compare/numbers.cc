@@ -12,7 +12,7 @@ namespace {
 
 bool equal(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-// Pairs of workers that hold the same model.
+// Pairs of ranks that hold the same model.
 template <class Has>
 std::vector<WorkerPair> replica_pairs(const StepPair& pair, Has&& has) {
   return pair.same_world() ? pair.workers : pairs_across_runs(pair.a, pair.b, has);
@@ -22,12 +22,12 @@ std::vector<WorkerPair> replica_pairs(const StepPair& pair, Has&& has) {
 
 bool has_states(const WorkerRecord& w) { return !w.states.empty(); }
 
-// What workers hold other hashes of: groups.
+// Collects the groups whose hashes differ.
 class StateDifferences {
  public:
   explicit StateDifferences(const StepPair& pair) : pair_(pair) {}
 
-  // Adds what differs in a pair of workers; whether nothing does.
+  // Adds what differs in a pair of ranks. Returns whether nothing does.
   bool equal(const WorkerPair& workers) {
     std::size_t compared = 0;
     bool equal = true;
@@ -57,7 +57,7 @@ class StateDifferences {
   }
 
  private:
-  // The hash of the same tensors in the other run; null where they are not compared.
+  // The hash of the same tensors in the other run; null if they are not compared.
   const StateHash* counterpart(const StateHash& s, const std::vector<StateHash>& others) const {
     const bool parameters = s.kind == StateHash::Kind::kParameters;
     const bool buffers = s.kind == StateHash::Kind::kBuffers || s.kind == StateHash::Kind::kFrozen;
@@ -103,12 +103,13 @@ bool has_loss(const WorkerRecord& w) { return !std::isnan(w.loss) || w.loss_nonf
 
 // ---- gradients
 
-// Not every one was left out.
+// False if all gradients were skipped.
 bool has_gradient(const WorkerRecord& w) {
   return w.skipped_parameters == 0 || w.fingerprint != 0 || !std::isnan(w.grad_norm);
 }
 
-// Of a worker's place in each: fingerprints where both runs have them, else norms. None: neither.
+// At a rank's index in each run: compares fingerprints if both runs have them, else norms. Empty:
+// neither.
 std::optional<bool> group_differs(const GroupRecord& a, std::size_t at_a, const GroupRecord& b,
                                   std::size_t at_b) {
   if (at_a < a.fingerprints.size() && at_b < b.fingerprints.size()) {
@@ -130,7 +131,7 @@ std::vector<std::string> layers_only_in(const StepRecord& run, const StepRecord&
   return order.names_backward(alone);
 }
 
-// Adds to `differing` the groups that do.
+// Adds the groups that differ to `differing`.
 GradientValues gradients_of(const StepPair& pair, const WorkerPair& workers,
                             std::vector<std::uint64_t>& differing) {
   std::size_t compared = 0;
@@ -157,14 +158,14 @@ bool has_reduced(const WorkerRecord& w) {
   return !std::isnan(w.reduced_norm) || w.reduced_fingerprint != 0;
 }
 
-// Whether they found the same of the reduction.
+// Whether both audits found the same about the reduction.
 bool same_audit(const std::optional<AuditRecord>& a, const std::optional<AuditRecord>& b) {
   if (!a || !b) return a.has_value() == b.has_value();
   return a->differing == b->differing && a->elements == b->elements &&
          a->accumulation == b->accumulation && a->order == b->order && a->division == b->division;
 }
 
-// What audits say of the reductions; an audit holds until the next one.
+// Adds the audits of the reductions if they differ; an audit is valid until the next one.
 void add_audits(const WorkerPair& workers, DifferenceBuilder& difference) {
   const auto& [a, b] = workers;
   if (!same_audit(a->audit, b->audit)) difference.add_evidence({}, LastAudits{a->audit, b->audit});

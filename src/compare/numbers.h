@@ -8,7 +8,7 @@ namespace presum::compare {
 
 StageResult compare_parameters(const StepPair& pair);
 StageResult compare_losses(const StepPair& pair);
-// Fingerprints of each worker's own gradient, and which layers they differ in.
+// Compares the fingerprints of each rank's own gradient, and finds the layers that differ.
 StageResult compare_gradients(const StepPair& pair);
 StageResult compare_reduction(const StepPair& pair);
 

@@ -46,7 +46,8 @@ bool LastEqualHashes::all_after_start() const {
          std::ranges::all_of(slices_, [](const Slice& s) { return s.step > 0 || s.empty; });
 }
 
-// The slice that was seen the longest time ago decides; one that never came up may hold any layer.
+// The slice that was compared least recently decides; a slice that was never compared may contain
+// any layer.
 std::optional<std::uint64_t> LastEqualHashes::of_groups_in(
     const std::vector<std::string>& layers) const {
   std::optional<std::optional<std::uint64_t>> out;
@@ -84,7 +85,7 @@ void ParameterHashes::match_tensors(StepPair& pair) {
   if (!same_parameters_ && !same_buffers_) pair.coverage = {};
 }
 
-// A slice without parameters has been seen as well.
+// A slice without parameters counts as compared.
 void ParameterHashes::record(StageResult& result, const StepPair& pair) {
   if (result.difference) {
     result.difference->last_seen = last_equal(pair.coverage, *result.difference);
@@ -100,7 +101,7 @@ void ParameterHashes::record(StageResult& result, const StepPair& pair) {
   last_equal_.equal(pair.step, pair.coverage, pair.groups.names_backward(hashed));
 }
 
-// A difference of all tensors may be one of those that slices left out.
+// A difference of all tensors may be in a tensor that slices left out.
 std::optional<std::uint64_t> ParameterHashes::last_equal(const HashCoverage& coverage,
                                                          const Difference& found) const {
   return last_equal_.of(coverage.whole && compared_in_part_ ? HashCoverage{} : coverage,

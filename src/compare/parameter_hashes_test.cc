@@ -43,7 +43,7 @@ TEST(LastEqualHashes, KnowsNothingOfASliceWhoseNumberIsNotKnown) {
   EXPECT_EQ(seen.of({.same_tensors = true}, {"a"}), Step(0));
 }
 
-// Against a model whose parameters are followed one by one.
+// Compares with a model that follows each parameter individually.
 TEST(LastEqualHashes, AgreesWithFollowingEveryParameter) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 200; ++round) {

@@ -11,7 +11,7 @@ constexpr std::size_t kRowsLeast = 8;
 
 using StepMeans = std::array<double, kPhaseCount + 1>;
 
-// Over the workers whose times are known; none without any.
+// Means over the ranks whose times are known; empty if there are none.
 std::optional<StepMeans> means_of(const StepRecord& step) {
   StepMeans out = {};
   double workers = 0;
@@ -26,7 +26,8 @@ std::optional<StepMeans> means_of(const StepRecord& step) {
   return out;
 }
 
-// Of Student's t; by Cornish and Fisher's expansion, good to 0.1% from 7 degrees of freedom on.
+// The 97.5% quantile of Student's t, by the Cornish-Fisher expansion; accurate to 0.1% from 7
+// degrees of freedom on.
 double quantile_975(double freedom) {
   constexpr double z = 1.959963984540054;
   constexpr double z3 = z * z * z;
@@ -38,7 +39,7 @@ double quantile_975(double freedom) {
   return z + (first + (second + third / freedom) / freedom) / freedom;
 }
 
-// Welch and Satterthwaite's degrees of freedom.
+// Degrees of freedom by Welch and Satterthwaite.
 double freedom_of(double variance_a, std::size_t rows_a, double variance_b, std::size_t rows_b) {
   const double sum = variance_a + variance_b;
   const double parts = variance_a * variance_a / static_cast<double>(rows_a - 1) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the workers of two runs took, phase by phase.
+// How long the ranks of two runs took, phase by phase.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 
 namespace presum::compare {
 
-// The mean of a series and how sure it is, where neighbors may be alike: by the means of rows of
-// equally many values, of which it keeps 64 at most. Values after the last full row do not count
-// there.
+// The mean of a series and its uncertainty, if neighboring values may be correlated. Uses the means
+// of rows of equally many values; keeps at most 64 rows. The uncertainty ignores values after the
+// last full row.
 class BatchMeans {
  public:
   void add(double value);
-  double mean() const;  // NaN without any
+  double mean() const;  // NaN without values
   std::size_t rows() const { return rows_.size(); }
   double variance_of_mean() const;  // NaN for fewer than two rows
 
@@ -27,23 +27,23 @@ class BatchMeans {
   double sum_ = 0;
   std::vector<double> rows_;  // their means
   std::uint64_t row_length_ = 1;
-  std::uint64_t in_row_ = 0;  // values of the row that is not full
-  double row_sum_ = 0;        // likewise
+  std::uint64_t in_row_ = 0;  // number of values in the incomplete row
+  double row_sum_ = 0;        // sum of the incomplete row
 };
 
-// The 95% interval of the difference of the means, by Welch's t-test. Not known for fewer than 8
-// rows of one.
+// The 95% interval of the difference of the means, by Welch's t-test. NaN if either has fewer than
+// 8 rows.
 TimeDifference difference_of(const BatchMeans& a, const BatchMeans& b);
 
 class PhaseTimes {
  public:
-  // A common step. Counts where times of workers of both runs are known.
+  // Adds a common step. It counts if times of ranks are known in both runs.
   void add(const StepRecord& a, const StepRecord& b);
-  // None where no step counted.
+  // Empty if no step counted.
   std::optional<TimeComparison> result() const;
 
  private:
-  // By Phase, and own time after these.
+  // By Phase; own time is last.
   using Series = std::array<BatchMeans, kPhaseCount + 1>;
   std::uint64_t steps_ = 0;
   Series a_, b_;

@@ -30,7 +30,7 @@ TEST(BatchMeans, VarianceOfTheMeanIsThatOfIndependentValues) {
   EXPECT_TRUE(std::isnan(BatchMeans().variance_of_mean()));
 }
 
-// Of 1,000 pairs of runs without a difference: how many intervals leave out 0.
+// The share of 1,000 pairs of runs without a difference whose interval excludes 0.
 template <class Next>
 double wrong_share(int steps, Next&& next) {
   constexpr int kPairs = 1000;
@@ -66,7 +66,7 @@ TEST(TimeDifference, FewStepsHaveNoInterval) {
   EXPECT_FALSE(difference_of(a, b).differs());
 }
 
-// As recorded: the first step of a segment has no times. Phases differ from step to step.
+// As recorded: the first step of a segment has no times. Phases vary from step to step.
 void set_times(std::vector<StepRecord>& steps, double backward) {
   for (StepRecord& s : steps) {
     if (s.step == 0) continue;

@@ -7,7 +7,7 @@ namespace {
 using State = StageResult::State;
 using Why = UncomparedStage::Why;
 
-// Why what both runs hold cannot be compared.
+// Why a stage cannot be compared although both runs recorded it.
 Why why_not_comparable(Stage stage, const UncomparedSteps& uncompared) {
   switch (stage) {
     case Stage::kData:

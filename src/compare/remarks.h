@@ -20,9 +20,9 @@ namespace presum::compare {
 struct UncomparedSteps {
   static constexpr std::size_t kStates = 6;
   std::array<std::array<std::uint64_t, kStates>, kStages> states{};
-  std::uint64_t lacking = 0;    // steps at which one run lacks a worker
-  std::uint64_t positions = 0;  // steps of whose samples the positions alone were compared
-  std::uint64_t skipping = 0;   // steps at which a worker left gradients out
+  std::uint64_t lacking = 0;    // steps at which a run lacks a rank
+  std::uint64_t positions = 0;  // steps whose samples were compared by position only
+  std::uint64_t skipping = 0;   // steps at which a rank skipped gradients
   bool same_salt = false;
 
   void count(Stage stage, StageResult::State state) {
@@ -30,26 +30,28 @@ struct UncomparedSteps {
   }
 };
 
-// Optimizer steps that a worker made in one run and not in the other.
+// Optimizer steps that a rank made in one run but not in the other.
 class OptimizerSteps {
  public:
   using Segments = std::pair<std::uint32_t, std::uint32_t>;  // of A and B
-  // The next common step. Counts begin anew where other segments meet.
+  // Adds the next common step. Counting restarts whenever the pair of segments changes.
   void add(const StepPair& pair, const Segments& segments);
   void remark(ModelComparison& model) const;
 
  private:
   std::optional<Segments> segments_;
-  std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimizer steps of A's ranks
-  std::optional<std::uint64_t> first_;           // step at which some worker's numbers went apart
+  // Optimizer steps by which B is ahead, by rank of A.
+  std::map<std::uint32_t, std::int64_t> ahead_;
+  // The step at which some rank's counts first diverged.
+  std::optional<std::uint64_t> first_;
   std::vector<std::uint32_t> fewer_in_a_, fewer_in_b_;
 };
 
 void list_not_compared(const UncomparedSteps& uncompared, ModelComparison& model);
-// Random generators that are left out because nobody seeded them.
+// Random generators that are left out because they were not seeded.
 void remark_unseeded(const FingerprintKinds& unseeded, ModelComparison& model);
-// Random generators that differ without a consequence. `equal_after`: the first step that is equal
-// all the same.
+// Random generators that differ without any effect. `equal_after`: the first step that is equal all
+// the same.
 void remark_random_generators(const std::optional<std::uint64_t>& equal_after,
                               ModelComparison& model);
 void remark_unclosed(Side run, std::span<const SegmentInfo> segments, ModelComparison& model);

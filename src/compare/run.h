@@ -14,18 +14,19 @@ namespace presum::compare {
 
 using ModelPart = std::pair<std::uint32_t, std::uint32_t>;  // model_index and dp_group
 
-// A run's records besides its steps. Lifetime: the log outlives it.
+// A run's records besides its steps. `log` must outlive this object.
 struct Run {
   const RunLog& log;
   std::vector<Fact> facts = {};
   std::vector<SegmentInfo> segments = {};
   std::vector<GroupInfo> groups = {};
   std::vector<FinalStateRecord> final_states = {};
-  std::map<ModelPart, std::vector<std::uint32_t>> models = {};  // those with steps; their segments
+  // Models that have steps, with their segments.
+  std::map<ModelPart, std::vector<std::uint32_t>> models = {};
 
-  // The name of a segment's salt; empty where it is not known.
+  // The name of a segment's salt; empty if unknown.
   std::string salt(std::uint32_t segment) const;
-  // The distance of a segment's recorded steps; 0 where it does not say so.
+  // The distance between a segment's recorded steps; 0 if unknown.
   std::uint64_t every(std::uint32_t segment, std::uint32_t model_index) const;
   std::vector<Fact> facts_of(std::uint32_t segment, std::uint32_t model_index) const;
   std::vector<FinalStateRecord> final_states_of(std::uint32_t segment, ModelPart key) const;

@@ -20,7 +20,8 @@ constexpr std::array<std::string_view, 7> kDefining = {
     "world_size", "model", "parameters", "elements", "dtypes", "optimizer", "grad_scaler"};
 constexpr std::array<std::string_view, 5> kRecording = {"sketch", "every", "reduced_every", "mode",
                                                         "fingerprints"};
-// Differ from run to run, or describe what samples and samplers are compared by.
+// Facts that differ in every run, or that describe samplers and data, whose samples are compared
+// directly.
 constexpr std::array<std::string_view, 6> kExpected = {"pid",  "process_start", "sampler",
                                                        "data", "overhead_ms",   "step_ms"};
 
@@ -51,19 +52,19 @@ bool knows_environment(const std::map<std::string, ByRank>& facts) {
   return facts.contains("threads");
 }
 
-// The values of all workers, each once.
+// The distinct values of all ranks.
 std::set<std::string> values_of(const ByRank& by_rank) {
   std::set<std::string> out;
   for (const auto& [rank, value] : by_rank) out.insert(value);
   return out;
 }
 
-// An absent variable is unset, an absent scaler is none; another absent fact is unknown.
+// An absent variable is unset and an absent scaler is none; any other absent fact is unknown.
 bool absence_counts(std::string_view key) {
   return key.starts_with("env.") || key == "grad_scaler";
 }
 
-// As text, hyper-parameters as numbers too: 0 is 0.0.
+// Compares texts; compares hyperparameters as numbers too, so that 0 equals 0.0.
 bool same_value(const std::string& key, const std::string& a, const std::string& b) {
   if (a == b) return true;
   if (!key.starts_with("optimizer.")) return false;
@@ -77,7 +78,7 @@ bool same_value(const std::string& key, const std::string& a, const std::string&
   return whole(a, of_a) && whole(b, of_b) && of_a == of_b;
 }
 
-// Of one worker; what is empty is as good as absent.
+// The value of one rank; an empty value counts as absent.
 std::vector<std::string> value_of(const ByRank& by_rank, ByRank::const_iterator worker) {
   if (worker == by_rank.end() || worker->second.empty()) return {};
   return {worker->second};
@@ -104,8 +105,8 @@ std::optional<FactDifference> by_rank(const std::string& key, const ByRank& a, c
   return out;
 }
 
-// Of values that neither run's workers share those that define the training alone: what else
-// workers say may be their own.
+// If the ranks of neither run share one value, only facts that define the training are compared:
+// other values may differ by rank.
 std::optional<FactDifference> by_shared(const std::string& key, const ByRank& a, const ByRank& b) {
   const auto of_a = values_of(a);
   const auto of_b = values_of(b);
@@ -122,10 +123,10 @@ std::optional<FactDifference> by_shared(const std::string& key, const ByRank& a,
                         .weight = weight};
 }
 
-// Facts of one model in two segments, by rank; where the numbers of workers differ, the values
-// that a run's workers have, unless neither run's workers share one. A fact that only one run has
-// counts as a difference if it defines the training or is an environment variable. Sorted by weight
-// and key.
+// The facts of one model that differ between two segments. With equal world sizes, compares rank by
+// rank; with different ones, compares the sets of values, except where neither run's ranks share
+// one value. A fact that only one run has counts as a difference only if it is an environment
+// variable or the loss scaler. Sorted by weight, then key.
 std::vector<FactDifference> differing_facts(std::span<const Fact> a, std::span<const Fact> b,
                                             bool same_world) {
   const auto of_a = by_key(a);
@@ -150,7 +151,7 @@ std::vector<FactDifference> differing_facts(std::span<const Fact> a, std::span<c
   return out;
 }
 
-// Whether the step itself says what the optimizer's hyper-parameters are.
+// Whether the step itself records the optimizer's hyperparameters.
 bool tells_settings(const StepRecord& step) {
   return std::ranges::any_of(step.workers, [](const WorkerRecord& w) {
     return w.fingerprint_of(FingerprintKind::kOptimizerSettings) != nullptr;
@@ -176,7 +177,7 @@ void SegmentPair::compare_facts(const TimelineReader::Step& a, const TimelineRea
   const bool same_world = a.record->workers_expected == b.record->workers_expected;
   for (FactDifference& f : differing_facts(a_.facts_of(numbers_->first, key_.first),
                                            b_.facts_of(numbers_->second, key_.first), same_world)) {
-    // It is of the step at which the segment began, and a schedule may change it.
+    // The fact dates from the beginning of the segment, and a schedule may have changed the value.
     const bool passed = f.key.starts_with("optimizer.") && a.span->begin != b.span->begin;
     if (passed && tells_settings(*a.record) && tells_settings(*b.record)) continue;
     if (passed) f.weight = Weight::kEnvironment;
@@ -186,7 +187,7 @@ void SegmentPair::compare_facts(const TimelineReader::Step& a, const TimelineRea
   }
 }
 
-// `world`: it says what the numbers of workers say already.
+// `world`: the fact only repeats that the world sizes differ.
 void SegmentPair::add_fact(FactDifference fact, std::uint64_t step, bool world) {
   const bool defining = fact.weight == Weight::kDefining && !world;
   if (defining) defining_since_ = std::min(defining_since_.value_or(step), step);

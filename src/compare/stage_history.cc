@@ -20,7 +20,7 @@ bool skips_gradients(const StepPair& pair) {
   });
 }
 
-// What is of single workers has no pairs where their numbers differ.
+// Stages compared rank by rank have no pairs if the world sizes differ.
 void name_world(StageResult& result, Stage stage) {
   const bool single = stage == Stage::kRandom || stage == Stage::kLoss || stage == Stage::kGradient;
   if (single && result.state == State::kNotComparable) result.state = State::kOtherWorkerCounts;
@@ -65,7 +65,7 @@ void StageHistory::add(Stage stage, const StageResult& result, std::uint64_t ste
   if (!summary.first) summary.first = result.difference;
 }
 
-// When the workers that differ were last equal.
+// Finds when the ranks that differ were last equal.
 void StageHistory::note_equal(Stage stage, StageResult& result, const StepPair& pair) {
   if (stage < Stage::kLoss) return;
   LastEqualByRank& last = equal_[index_of(stage)];
@@ -109,7 +109,7 @@ void StageHistory::add_facts(const SegmentPair& segments) {
   if (!summary.first || summary.first->step > *since) {
     summary.first.emplace();
     summary.first->step = *since;
-    // The last common step before, where another pair of segments begins.
+    // The last common step before the one at which the new pair of segments begins.
     summary.last_equal = model_.at(Stage::kGradient).last_equal;
     if (summary.last_equal >= *since) summary.last_equal.reset();
     contexts_[index_of(Stage::kConfiguration)].previous = summary.last_equal;
@@ -119,7 +119,8 @@ void StageHistory::add_facts(const SegmentPair& segments) {
   segments.add_defining_facts(*summary.first);
 }
 
-// What updates came to was compared: all parameters, or a sum after them.
+// Requires that the results of updates were compared: all parameters, or a reduced gradient after
+// step 0.
 bool StageHistory::only_worlds_differ(bool hashed) const {
   if (worlds_.empty() || settings_differ_ || facts_differ_) return false;
   for (std::size_t s = index_of(Stage::kData); s < kStages; ++s) {
@@ -129,8 +130,8 @@ bool StageHistory::only_worlds_differ(bool hashed) const {
          model_.at(Stage::kReduction).last_equal > 0;
 }
 
-// Random generators alone are no difference of the runs: nothing may have been drawn from them.
-// Neither are they one if a step came out equal all the same.
+// A difference of random generators alone does not make runs different, because nothing may have
+// been drawn from them. It does not count either if a later step is equal all the same.
 void StageHistory::choose_first() {
   for (std::size_t s = 0; s < kStages; ++s) {
     const auto stage = static_cast<Stage>(s);
@@ -158,7 +159,8 @@ void StageHistory::choose_first() {
   model_.bracket = bracket();
 }
 
-// Since when the first difference is there; none where that is the step at which it was found.
+// The steps in which the first difference may have begun; empty if it began at the step at which it
+// was found.
 std::optional<Bracket> StageHistory::bracket() const {
   if (!model_.any_before) return std::nullopt;
   const std::uint64_t last = *model_.first == Stage::kFinal ? 1 + model_.unrecorded : 0;

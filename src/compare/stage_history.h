@@ -17,14 +17,15 @@
 
 namespace presum::compare {
 
-// The last step at which each worker was compared and equal in one stage.
+// The last step at which each rank was compared and equal in one stage.
 class LastEqualByRank {
  public:
   void equal(std::uint64_t step, const std::vector<std::uint32_t>& ranks) {
     for (const std::uint32_t rank : ranks) steps_[rank] = step;
     if (!ranks.empty()) last_ = step;
   }
-  // The last step at which all of them were equal; of no rank: any worker. None: one never was.
+  // The last step at which all of `ranks` were equal; without ranks, the last step at which any
+  // rank was. Empty: some rank never was.
   std::optional<std::uint64_t> of(const std::vector<std::uint32_t>& ranks) const {
     auto out = last_;
     for (const std::uint32_t rank : ranks) {
@@ -40,22 +41,23 @@ class LastEqualByRank {
   std::optional<std::uint64_t> last_;
 };
 
-// Of one step, in the order of stages; all but kFinal.
+// Results for one step, in the order of stages; all stages except kFinal.
 using StageResults = std::array<StageResult, kStages - 1>;
 
-// What comparing the common steps of one model came to, stage by stage. Fills in the stages of a
-// ModelComparison, and keeps what dates their first differences. Lifetime: the model outlives it.
+// The results of comparing the common steps of one model, stage by stage. Fills in the stages of a
+// ModelComparison, and keeps what is needed to date their first differences. `model` must outlive
+// this object.
 class StageHistory {
  public:
   explicit StageHistory(ModelComparison& model) : model_(model) {}
 
-  // The next common step.
+  // Adds the next common step.
   void add_step(StageResults results, const StepPair& pair);
-  // The parameters after the last step; `last` is the last common one.
+  // Adds the parameters after the last step; `last` is the last common step.
   void add_final(const StageResult& result, const StepPair& last);
-  // After all of these: says whether the numbers of workers are all that differs, or else which
-  // stage differs first. Facts that define the training count as settings, from the step on where
-  // they differ. `hashed`: all parameters were compared while they trained.
+  // Called after all of these: decides whether only the world sizes differ and, if not, which stage
+  // differs first. Facts that define the training count as settings from the step on at which they
+  // differ. `hashed`: all parameters were compared during training.
   void finish(const SegmentPair& segments, bool hashed);
 
   // The first step that is equal although random generators differ.
@@ -65,10 +67,10 @@ class StageHistory {
   const UncomparedSteps& uncompared() const { return uncompared_; }
 
  private:
-  // What was known when a stage first differed.
+  // The situation when a stage first differed.
   struct Context {
-    std::vector<Stage> unseen;              // not compared at the step
-    std::optional<std::uint64_t> previous;  // the common step before it
+    std::vector<Stage> unseen;              // stages that were not compared at the step
+    std::optional<std::uint64_t> previous;  // the previous common step
   };
 
   void add(Stage stage, const StageResult& result, std::uint64_t step);
@@ -82,12 +84,14 @@ class StageHistory {
 
   ModelComparison& model_;
   UncomparedSteps uncompared_;
-  std::optional<std::uint64_t> previous_;  // common step
+  std::optional<std::uint64_t> previous_;  // the last common step
   std::array<LastEqualByRank, kStages> equal_;
   std::array<Context, kStages> contexts_;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> worlds_;  // numbers of workers that differ
-  bool settings_differ_ = false;                              // besides the number of workers
-  bool facts_differ_ = false;                                 // that define the training
+  std::set<std::pair<std::uint32_t, std::uint32_t>> worlds_;  // world sizes that differ
+  // Settings differ, apart from the world size.
+  bool settings_differ_ = false;
+  // Facts that define the training differ.
+  bool facts_differ_ = false;
   std::optional<std::uint64_t> equal_after_random_;
 };
 

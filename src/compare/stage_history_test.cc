@@ -71,7 +71,7 @@ TEST(OtherWorlds, DoesNotCallOtherNumbersOfWorkersIdenticalForTheirStartAlone) {
   expect_first(compare_steps(a, b, open, open), Stage::kConfiguration, 0, {});
 }
 
-// Run B has three workers, and one of them changes from step 1 on.
+// Run B has three ranks, and one of them changes from step 1 on.
 Comparison with_one_changed(std::size_t worker, const std::function<void(WorkerRecord&)>& change) {
   auto b = steps_sharing_rows(3);
   for (StepRecord& s : b) {

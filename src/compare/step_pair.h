@@ -18,11 +18,12 @@
 
 namespace presum::compare {
 
-// Names of groups, and their places in the order of the model's parameters.
+// The names of groups and their positions in the model.
 class GroupOrder {
  public:
   void add(const GroupInfo& group) { groups_.try_emplace(group.id, group.position, group.name); }
-  // Names of the groups, the last of the model first; one without a name by its number.
+  // Names of the groups, the last one in the model first; a group without a name is shown by its
+  // id.
   std::vector<std::string> names_backward(const std::vector<std::uint64_t>& ids) const {
     std::vector<std::pair<std::uint32_t, std::string>> known;
     for (const std::uint64_t id : ids) {
@@ -44,9 +45,8 @@ class GroupOrder {
 
 using WorkerPair = std::pair<const WorkerRecord*, const WorkerRecord*>;
 
-// Every worker of one run with the first worker of the other, where the numbers of workers differ:
-// what they hold in common is equal if all pairs are. Workers that `has` does not take are left
-// out.
+// For different world sizes: pairs every rank of one run with the first rank of the other. What
+// ranks have in common is equal if all pairs are. Skips ranks that `has` rejects.
 template <class Has>
 std::vector<WorkerPair> pairs_across_runs(const StepRecord& a, const StepRecord& b, Has&& has) {
   const auto first_of = [&](const StepRecord& s) { return std::ranges::find_if(s.workers, has); };
@@ -63,31 +63,31 @@ std::vector<WorkerPair> pairs_across_runs(const StepRecord& a, const StepRecord&
   return out;
 }
 
-inline constexpr std::size_t kSlices = 25;  // of the parameters, one hashed at each step
+inline constexpr std::size_t kSlices = 25;  // of the parameters; one is hashed at each step
 
-// Which of a model's parameters the hashes of a step are of.
+// Which of a model's parameters the hashes of a step cover.
 struct HashCoverage {
-  bool same_tensors = false;         // in both runs
+  bool same_tensors = false;         // the same ones in both runs
   bool whole = false;                // all of them
-  std::optional<std::size_t> slice;  // else; none: not known
+  std::optional<std::size_t> slice;  // if not whole; empty: not known
 };
 
 struct StepPair {
   const StepRecord& a;
   const StepRecord& b;
-  std::uint64_t step = 0;  // counted through restarts
+  std::uint64_t step = 0;  // counted across restarts
   bool same_salt = false;  // hashes of samples can be compared
-  HashCoverage coverage;   // which parameters' hashes there are
+  HashCoverage coverage;   // which parameters have hashes
   const GroupOrder& groups;
-  std::vector<WorkerPair> workers;  // of equal replicas; none where the numbers of workers differ
+  std::vector<WorkerPair> workers;  // pairs with equal replicas; empty if the world sizes differ
 
-  // Of each StateHash::Kind: whether tensors have the same numbers in both runs, so that slices are
-  // of the same ones.
+  // Per StateHash::Kind: whether tensors have the same numbers in both runs, so that slices contain
+  // the same ones.
   bool same_parameters = true;
   bool same_buffers = true;
 
   bool same_world() const { return a.workers_expected == b.workers_expected; }
-  // Whether no worker is missing in either run.
+  // Whether no rank is missing in either run.
   bool complete() const {
     return a.workers.size() == a.workers_expected && b.workers.size() == b.workers_expected &&
            (!same_world() || workers.size() == a.workers.size());
@@ -100,7 +100,7 @@ struct StepPair {
   }
 };
 
-// What comparing one stage of one step came to.
+// The result of comparing one stage of one step.
 struct StageResult {
   enum class State : std::uint8_t {
     kCompared,
@@ -121,7 +121,7 @@ inline StageResult not_compared(bool in_a, bool in_b) {
   return {.state = in_a ? State::kNotInB : in_b ? State::kNotInA : State::kNotInEither};
 }
 
-// Where no pair of workers could be compared: whether either run has what `has` takes.
+// For a stage in which no pair could be compared: whether each run has any rank that `has` accepts.
 template <class Has>
 StageResult not_recorded(const StepPair& pair, Has&& has) {
   return not_compared(std::ranges::any_of(pair.a.workers, has),
@@ -130,14 +130,14 @@ StageResult not_recorded(const StepPair& pair, Has&& has) {
 
 inline constexpr std::size_t kEvidenceMax = 8;
 
-// Collects workers that differ.
+// Collects the ranks that differ.
 class DifferenceBuilder {
  public:
   explicit DifferenceBuilder(const StepPair& pair) : pair_(pair) { difference_.step = pair.step; }
 
-  // Compares the pairs of workers that `has` takes both of. Where they are not `equal`, `add` adds
-  // evidence. Whether there are any. Other numbers of workers: tells who differs although the first
-  // workers of both runs are equal.
+  // Compares the pairs of which `has` accepts both ranks; for each pair that is not `equal`, `add`
+  // adds evidence. Returns whether any pair was compared. With different world sizes, names the
+  // ranks that differ only if the first ranks of both runs are equal.
   template <class Has, class Equal, class Add>
   bool compare(const std::vector<WorkerPair>& pairs, Has&& has, Equal&& equal, Add&& add) {
     bool compared = false;
@@ -162,7 +162,7 @@ class DifferenceBuilder {
   void set_layers(const std::vector<std::uint64_t>& ids) {
     difference_.layers = pair_.groups.names_backward(ids);
   }
-  // `what` differs, if anything does.
+  // Returns the result; if anything differs, it is `what`.
   StageResult finish(What what) && {
     if (!differs_) return {.equal = std::move(equal_)};
     auto& ranks = difference_.ranks;

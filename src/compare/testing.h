@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that the room's tests compare: three workers, four layers, every stage recorded. What tests
-// ask of a comparison.
+// Runs for this folder's tests: three ranks, four layers, every stage recorded. Also helpers to
+// inspect a comparison.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using presum::testing::TempFolder;
 
 inline const std::vector<std::string> kLayers = {"embed", "layers.2", "layers.10", "head"};
 
-// A value that is the same in every run, and another one for other numbers.
+// A value that is the same in every run, and different for different arguments.
 inline std::uint64_t value(std::uint64_t what, std::uint64_t step, std::uint64_t of = 0) {
   return splitmix64(splitmix64(what * 1000 + step) + of);
 }
@@ -109,7 +109,7 @@ inline std::vector<StepRecord> steps_of(std::uint64_t count, std::uint32_t worke
   return out;
 }
 
-// Steps `from` to `to` of the training as a segment of their own, whose numbers begin at 0.
+// Steps `from` to `to` of the training as a separate segment, numbered from 0.
 inline std::vector<StepRecord> resumed(std::uint64_t from, std::uint64_t to) {
   std::vector<StepRecord> out;
   for (std::uint64_t s = from; s < to; ++s) {
@@ -129,15 +129,15 @@ inline GroupRecord& group_of(StepRecord& step, const std::string& layer) {
   return *std::ranges::find(step.groups, name_hash(layer), &GroupRecord::id);
 }
 
-// A worker's gradient differs in the layers, but for its norms.
+// Changes a rank's gradient in `layers`, but not its norms.
 inline void change_gradient(StepRecord& step, std::size_t worker,
                             const std::vector<std::string>& layers) {
   step.workers[worker].fingerprint ^= 1;
   for (const std::string& layer : layers) group_of(step, layer).fingerprints[worker] ^= 1;
 }
 
-// As presum.attach records them: of each layer one slice a step, all at step 0; the reduced
-// gradient at every step.
+// As presum.attach records them: one slice of each layer per step, everything at step 0; the
+// reduced gradient at every step.
 inline std::vector<StepRecord> steps_hashed_in_slices(std::uint64_t steps) {
   auto out = steps_of(steps);
   for (StepRecord& s : out) {
@@ -162,7 +162,7 @@ inline void change_layer(std::vector<StepRecord>& steps, const std::string& laye
   }
 }
 
-// The same rows over all workers, whatever their number.
+// The same rows over all ranks, regardless of their number.
 inline std::vector<StepRecord> steps_sharing_rows(std::uint32_t workers, std::uint64_t steps = 6) {
   auto out = steps_of(steps, workers);
   for (StepRecord& s : out) {
@@ -178,7 +178,7 @@ inline std::vector<StepRecord> steps_sharing_rows(std::uint32_t workers, std::ui
   return out;
 }
 
-// The worker's packets are missing.
+// Removes a rank, as if its packets were missing.
 inline void remove_worker(StepRecord& step, std::size_t worker) {
   const auto at = static_cast<std::ptrdiff_t>(worker);
   step.workers.erase(step.workers.begin() + at);
@@ -226,8 +226,7 @@ inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& ste
   }
 }
 
-// Adds a segment to the run.
-// `end`: whose states are those after the last step, where that is not the last one.
+// Adds a segment to the run. `end`: the step whose states are the final ones, if not the last.
 inline void record(const std::filesystem::path& folder, std::vector<StepRecord> steps,
                    const RunOptions& options = {}, const StepRecord* end = nullptr) {
   FakeClock clock;
@@ -265,7 +264,7 @@ inline Comparison compare_steps(std::vector<StepRecord> a, std::vector<StepRecor
 inline constexpr std::uint64_t kSteps = 12;
 using Change = std::function<void(StepRecord&)>;
 
-// Run B is run A with a change from a step on, or at one step alone.
+// Run B is run A with a change from some step on, or at a single step.
 inline Comparison changed_from(std::uint64_t step, const Change& change) {
   auto b = steps_of(kSteps);
   for (StepRecord& s : b) {
@@ -280,14 +279,14 @@ inline Comparison changed_at(std::uint64_t step, const Change& change) {
   });
 }
 
-// In run B the layer of slice 2 differs from step 4 on. It is next hashed at step 27.
+// In run B, the layer of slice 2 differs from step 4 on. It is next hashed at step 27.
 inline Comparison changed_late() {
   auto b = steps_hashed_in_slices(30);
   change_layer(b, "layers.10", 4);
   return compare_steps(steps_hashed_in_slices(30), b);
 }
 
-// ---- what a comparison says
+// ---- the result of a comparison
 
 inline const Difference& first(const Comparison& c) {
   static const Difference none;

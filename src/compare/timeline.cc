@@ -8,10 +8,10 @@
 namespace presum::compare {
 namespace {
 
-// What tells whether two steps are one and the same.
+// The values that identify a step.
 struct StepIdentity {
   std::vector<std::uint64_t> gradients;  // by replica
-  std::vector<std::uint64_t> batches;    // likewise; empty if one is unknown
+  std::vector<std::uint64_t> batches;    // by replica; empty if one is unknown
   std::vector<StateHash> states;
 
   explicit StepIdentity(const StepRecord& step) {
@@ -30,7 +30,7 @@ struct StepIdentity {
   }
 };
 
-// Whether a hash of the same parameters or buffers is another one.
+// Whether any hash of the same parameters or buffers differs.
 bool states_contradict(const StepIdentity& a, const StepIdentity& b) {
   return std::ranges::any_of(a.states, [&](const StateHash& s) {
     return std::ranges::any_of(b.states, [&](const StateHash& o) {
@@ -39,14 +39,14 @@ bool states_contradict(const StepIdentity& a, const StepIdentity& b) {
   });
 }
 
-// The steps of the timeline so far that are like the first one of a segment; the last of them.
+// The last steps of the timeline so far that resemble the first step of a segment.
 struct SimilarSteps {
   std::optional<std::uint64_t> same_gradients;
   std::optional<std::uint64_t> same_batches;
-  std::uint64_t times = 0;   // that the batches are the same: epochs may repeat their order
+  std::uint64_t times = 0;   // how many steps have the same batches; epochs may repeat their order
   bool same_start = false;   // step 0 has the same samples and the same parameters
-  bool contradicts = false;  // the step of `same_batches` has other parameters
-  std::uint64_t last = 0;    // step of the timeline
+  bool contradicts = false;  // the parameters at step `same_batches` differ
+  std::uint64_t last = 0;    // the last step of the timeline
   std::uint64_t spacing = 1;
 };
 
@@ -72,7 +72,8 @@ Result<SimilarSteps> find_similar_steps(const RunLog& log, const std::vector<Seg
   }
 }
 
-// Samples of an earlier step under other parameters: the data began anew, the training did not.
+// If the samples are those of an earlier step but the parameters differ, the data started over and
+// the training did not.
 SegmentSpan place_segment(std::uint32_t segment, const SimilarSteps& similar) {
   const auto at = [&](std::uint64_t step, Alignment alignment) {
     return SegmentSpan{.segment = segment, .offset = step, .begin = step, .alignment = alignment};
@@ -103,7 +104,8 @@ Result<std::vector<SegmentSpan>> timeline(const RunLog& log, std::uint32_t model
     PRESUM_ASSIGN(const auto similar,
                   find_similar_steps(log, spans, model_index, dp_group, StepIdentity(*first)));
     SegmentSpan next = place_segment(segment, similar);
-    const std::uint64_t skipped = std::min(next.offset, first->step);  // its own first number
+    // The number of the segment's first step.
+    const std::uint64_t skipped = std::min(next.offset, first->step);
     next.offset -= skipped;
     std::erase_if(spans, [&](const SegmentSpan& p) { return p.begin >= next.begin; });
     if (!spans.empty()) spans.back().end = std::min(spans.back().end, next.begin);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One model's steps through restarts. A segment numbers its steps from 0; here they are numbered on
-// from where the training went on.
+// The steps of one model across restarts. Each segment numbers its steps from 0; here they continue
+// from the step at which the training resumed.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace presum::compare {
 
-// The steps of a segment from `begin` to `end` (exclusive), counted through restarts; its own
-// number of a step is smaller by `offset`. Later steps of the segment were done again by the next.
+// The steps of a segment from `begin` to `end` (exclusive), counted across restarts. The segment's
+// own step numbers are smaller by `offset`. Its later steps were repeated by the next segment.
 struct SegmentSpan {
   std::uint32_t segment = 1;
   std::uint64_t offset = 0;
@@ -23,24 +23,24 @@ struct SegmentSpan {
   Alignment alignment = Alignment::kFirst;
 };
 
-// Ascending; empty for a model without a step. Reads a run of several segments once more.
-// Errors: those of reading the run.
+// Ascending; empty for a model without steps. For a run with several segments, reads the run one
+// more time. Errors: those of reading the run.
 Result<std::vector<SegmentSpan>> timeline(const RunLog& log, std::uint32_t model_index,
                                           std::uint32_t dp_group,
                                           const std::vector<std::uint32_t>& segments);
 
-// The steps of a timeline, one after the other. Lifetime: log and spans outlive it.
+// Iterates over the steps of a timeline. `log` and `spans` must outlive this object.
 class TimelineReader {
  public:
   struct Step {
     const StepRecord* record = nullptr;  // null after the last step
     const SegmentSpan* span = nullptr;
-    std::uint64_t step = 0;  // counted through restarts
+    std::uint64_t step = 0;  // counted across restarts
   };
   TimelineReader(const RunLog& log, const std::vector<SegmentSpan>& spans,
                  std::uint32_t model_index, std::uint32_t dp_group)
       : log_(log), spans_(spans), model_index_(model_index), dp_group_(dp_group) {}
-  // The next step, which lives until the next call.
+  // Returns the next step, which is valid until the next call.
   Result<Step> next();
 
  private:

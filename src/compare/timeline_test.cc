@@ -14,7 +14,7 @@ void change_gradients(std::vector<StepRecord>& steps) {
   }
 }
 
-// Of a run of two segments.
+// For a run with two segments.
 std::vector<SegmentSpan> spans_of(const std::vector<StepRecord>& first,
                                   const std::vector<StepRecord>& second) {
   const TempFolder folder;
@@ -68,7 +68,7 @@ TEST(Timeline, GoesOnWhereOnlyTheDataBeginAnew) {
   EXPECT_EQ(spans[1].begin, 6U);
 }
 
-// Epochs of four steps, every one in the same order.
+// Epochs of four steps, all in the same order.
 std::vector<StepRecord> unshuffled(std::uint64_t from, std::uint64_t to) {
   auto out = resumed(from, to);
   for (StepRecord& s : out) {

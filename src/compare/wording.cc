@@ -117,7 +117,7 @@ struct NotComparedWords {
   }
 };
 
-// ---- what lies between
+// ---- the cause of the first difference
 
 // "step 6", "steps 3 to 6".
 std::string steps_text(std::uint64_t first, std::uint64_t last) {
@@ -150,7 +150,8 @@ std::string at_steps(const ModelComparison& m) {
                           : fmt::format("step {}, or of an earlier one", step);
 }
 
-// Parameters are compared in part at most steps, so an update of another part may show here first.
+// Most steps compare only a part of the parameters, so an update of another part may show here
+// first.
 std::string computation(const char* pass, const ModelComparison& m) {
   return fmt::format(
       "the {} of {}{}", pass, at_steps(m),
@@ -161,7 +162,8 @@ std::string computation(const char* pass, const ModelComparison& m) {
 
 const char* plural(std::uint64_t count) { return count == 1 ? "" : "s"; }
 
-// "data, parameters, reduction at 2 steps": the stages of which something was compared, or nothing.
+// "data, parameters, reduction at 2 steps": the stages that were compared at least once, or those
+// that never were.
 std::string stages_text(const ModelComparison& m, bool compared) {
   std::string out;
   for (std::size_t s = static_cast<std::size_t>(Stage::kData); s < kStages; ++s) {
@@ -223,7 +225,7 @@ std::string difference_text(const TimeDifference& d) {
   return fmt::format("{} ({} %{})", text, percent(d.b - d.a), interval);
 }
 
-// The phase that own time differs most by, in the direction in which it does.
+// The phase that contributes most to the difference of the own times, in the same direction.
 Phase most_of(const TimeComparison& times) {
   const double sign = times.own.b > times.own.a ? 1 : -1;
   Phase out = Phase::kData;

@@ -21,7 +21,8 @@ std::string kind_name(std::uint32_t kind) {
   return info != nullptr ? std::string(info->name) : fmt::format("fingerprint {}", kind);
 }
 
-// "1.25 in A, 1.5 in B (relative 0.2)": what is equal only to the digits shown says so.
+// "1.25 in A, 1.5 in B (relative 0.2)". If the numbers are equal only in the digits shown, the text
+// says so.
 std::string numbers_text(double a, double b) {
   const double size = std::max(std::abs(a), std::abs(b));
   const double relative = std::abs(a - b) / size;

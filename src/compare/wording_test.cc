@@ -66,7 +66,7 @@ TEST(Evidence, NamesThreeLayersAndCountsTheOthers) {
             "a only in A; b only in B; the other layers are equal; norm 0 in both");
 }
 
-// ---- what lies between
+// ---- the cause of the first difference
 
 ModelComparison differing(Stage stage, std::optional<std::uint64_t> last_identical) {
   ModelComparison m;
@@ -103,7 +103,7 @@ TEST(Between, IsWhatWasNotSeenEqual) {
   EXPECT_EQ(between_text(differing(Stage::kData, 5)), "");
 }
 
-// ---- what else is to be known
+// ---- remarks
 
 TEST(Remarks, SayWhereARestartGoesOn) {
   ModelComparison m;

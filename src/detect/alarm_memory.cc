@@ -9,8 +9,9 @@ namespace presum::detect {
 namespace {
 
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
-constexpr double kClearEffect = 2;  // standard deviations: larger ones need no shorter window
-constexpr double kLargest = 4;      // of one step, so that it alone does not last
+constexpr double kClearEffect = 2;  // standard deviations; larger effects need no shorter window
+// Limit on one step, so that a single step does not make an alarm last.
+constexpr double kLargest = 4;
 
 }  // namespace
 
@@ -34,7 +35,8 @@ bool AlarmMemory::cooling(std::size_t worker, Side side, std::uint64_t step,
   return at != kNever && step - at <= cooldown;
 }
 
-// A running mean that passes through half of the effect by chance only 2.5 standard deviations off.
+// With this rate, the running mean falls below half of the effect by chance only if it is 2.5 of
+// its standard deviations off.
 void AlarmMemory::follow(std::span<const std::optional<Reading>> readings) {
   for (Raised& r : raised_) {
     const auto& shown = readings[r.worker];

@@ -38,8 +38,8 @@ void AlarmRaiser::raise_workers() {
   for (std::uint32_t i = 0; i < evidence_.size(); ++i) raise_worker(i);
 }
 
-// A worker is named by its own evidence alone, so that two at fault are both named. Where one part
-// of it is set back, the rest may still be enough.
+// Names a rank by its own evidence alone, so that two ranks at fault are both named. After part of
+// the evidence is reset, the rest may still suffice.
 void AlarmRaiser::raise_worker(std::uint32_t worker) {
   while (evidence_[worker] >= options_.level) {
     const auto strongest = panels_.strongest(worker);
@@ -108,7 +108,7 @@ void AlarmRaiser::raise_partition(Partition& partition) {
   }
 }
 
-// One worker with higher or lower losses also makes the workers' means differ.
+// One rank with higher or lower losses also makes the ranks' means differ.
 bool AlarmRaiser::explained_by_outlier(double evidence) {
   RankPanel& panel = panels_.of(Statistic::kLoss);
   for (const Side side : {Side::kHigh, Side::kLow}) {
@@ -136,11 +136,11 @@ Alarm AlarmRaiser::partition_alarm(Partition::Test test, const Window& window,
   return alarm;
 }
 
-// The worker that holds nearly all evidence of one side, and a little at least. Of two workers it
-// is the first: they mirror each other. None where the statistic said nothing at this step.
+// The rank that holds nearly all evidence of one side, and at least a little. Of two ranks it is
+// the first, because they mirror each other. None if the statistic has no reading at this step.
 std::optional<std::uint32_t> AlarmRaiser::suspect(const RankPanel& panel, Side side) const {
   constexpr double kShare = 0.9;
-  constexpr double kLeast = 1e-6;  // of the level
+  constexpr double kLeast = 1e-6;  // relative to the level
   double total = 0;
   double most = 0;
   std::uint32_t worker = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evidence that is enough becomes alarms.
+// Turns sufficient evidence into alarms.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,11 @@
 
 namespace presum::detect {
 
-// The alarm about one worker of a panel, without its evidence. Of two workers that differ both are
-// named.
+// The alarm about one rank of a panel, without its evidence. With two ranks, both are named.
 Alarm alarm_about(const RankPanel& panel, Side side, std::uint32_t worker);
 
-// Of one step. Borrows all that it is given, and appends to `alarms`. What does not matter, or was
-// raised just now, is set back without an alarm.
+// Raises the alarms of one step. Borrows all its arguments and appends to `alarms`. Evidence that
+// does not matter, or that was raised recently, is reset without an alarm.
 class AlarmRaiser {
  public:
   AlarmRaiser(const Options& options, std::uint64_t step, WorkerPanels& panels,
@@ -41,7 +40,7 @@ class AlarmRaiser {
   std::uint64_t step_;
   WorkerPanels& panels_;
   std::vector<Alarm>& alarms_;
-  std::vector<double> evidence_;  // against each worker; 0 once it was named
+  std::vector<double> evidence_;  // against each rank; 0 once it was named
 };
 
 }  // namespace presum::detect

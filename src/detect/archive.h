@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving and restoring. A class names what is kept of it: `auto kept() { return std::tie(...); }`.
-// Restored are vectors of numbers into ones of the same length, other vectors with any length.
+// Saving and restoring. A class lists its saved members: `auto kept() { return std::tie(...); }`. A
+// vector of numbers is restored only into one of the same length; other vectors may have any
+// length.
 #pragma once
 
 #include <concepts>
@@ -18,7 +19,7 @@
 
 namespace presum::detect {
 
-// Every pattern of its bits may be restored.
+// Any bit pattern may be restored.
 template <class T>
 concept Scalar = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
 template <class T>
@@ -26,8 +27,8 @@ concept Keeping = requires(T& value) {
   value.kept();
 };
 
-// Saves to bytes, or restores from them. That stops at the first thing that does not fit; `ok` says
-// whether there was none. It never allocates more than a small multiple of what it is given.
+// Saves to bytes, or restores from them. Restoring stops at the first value that does not fit; `ok`
+// is false from then on. Never allocates more than a small multiple of its input.
 class Archive {
  public:
   explicit Archive(std::vector<std::byte>& out) : out_(out), in_({}) {}
@@ -57,7 +58,7 @@ class Archive {
   }
   template <Keeping T>
   void operator()(std::vector<T>& values) {
-    constexpr std::size_t kLeastBytes = 16;  // of a saved object
+    constexpr std::size_t kLeastBytes = 16;  // least size of a saved object
     std::uint64_t count = values.size();
     (*this)(count);
     if (!out_) {

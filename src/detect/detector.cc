@@ -22,7 +22,7 @@ namespace presum::detect {
 namespace {
 
 constexpr std::size_t kWorkersMax = 4096;
-constexpr std::uint64_t kMagic = 0x3354'4544'5350'5250ULL;  // "PRPSDET3": its 3 is the version
+constexpr std::uint64_t kMagic = 0x3354'4544'5350'5250ULL;  // "PRPSDET3"; the 3 is the version
 
 bool in_order(const StepRecord& record) {
   const auto not_ascending = [](const WorkerRecord& a, const WorkerRecord& b) {
@@ -54,14 +54,14 @@ struct Detector::State {
   Options options;
   std::uint32_t workers = 0;
   std::uint64_t updates = 0;
-  std::uint64_t last_step = 0;  // of an update
+  std::uint64_t last_step = 0;  // at the last update
   std::array<std::uint64_t, kStatisticCount> steps = {};
   WorkerPanels panels;
   PairPanel pairs;
   Partition partition;
   History history;
 
-  // Of the last step.
+  // Scratch for the last step.
   Statistics values;
   std::vector<std::uint32_t> replicas;
   std::vector<float> cosines;
@@ -102,7 +102,8 @@ std::vector<Alarm> Detector::State::lasting() const {
   return out;
 }
 
-// The steps have begun to count anew. What was said in the old count has no place in the new one.
+// The count of steps has started over. Blame and cool-downs of the old count do not apply to the
+// new one.
 void Detector::State::restart(std::uint64_t step) {
   panels.restart(step);
   pairs.restart(step);
@@ -133,14 +134,14 @@ std::vector<bool> Detector::State::odd_workers() const {
   return odd;
 }
 
-// A pair that was named moves the mean cosine of both.
+// A named pair shifts the mean cosine of both ranks.
 void Detector::State::leave_out_named_pairs() {
   for (std::uint32_t i = 0; i < workers; ++i) {
     if (pairs.named(i, last_step)) values.direction[i] = kNaN;
   }
 }
 
-// Micro-batches of a worker that is blamed already say nothing new about the others.
+// Micro-batches of a blamed rank say nothing new about the others.
 void Detector::State::leave_out_blamed() {
   const auto blamed = [&](std::uint32_t i) {
     return panels.blamed(Statistic::kLoss, i, last_step) ||
@@ -162,7 +163,7 @@ void Detector::State::watch_pairs(const StepRecord& record) {
   saw(Statistic::kPair, pairs.update(replicas, cosines, last_step));
 }
 
-// A worker whose direction deviates moves all its pairs.
+// A rank whose direction deviates shifts all its pairs.
 void Detector::State::leave_out_odd_directions() {
   const auto odd = [&](std::size_t p) {
     return panels.blamed(Statistic::kDirection, replicas[p], last_step);
@@ -185,13 +186,13 @@ void Detector::State::visit(Archive& archive) {
 
 namespace {
 
-// What a state starts with: it continues only under the same options.
+// The beginning of a saved state; only a detector with the same options may continue it.
 struct Header {
   std::uint64_t magic = kMagic;
-  std::uint64_t unused = 0;  // once a kind of error control
+  std::uint64_t unused = 0;  // formerly a kind of error control
   double level = 0;
   std::uint64_t cooldown = 0;
-  std::uint64_t groups = 1;  // once an option
+  std::uint64_t groups = 1;  // formerly an option
   bool operator==(const Header&) const = default;
 };
 

@@ -20,7 +20,7 @@ using Kind = Alarm::Kind;
 using Alarms = std::vector<Alarm>;
 using Replicas = std::vector<std::uint32_t>;
 
-// A copy of a healthy step that a test may spoil.
+// Copies of healthy steps that a test may alter.
 class Steps {
  public:
   explicit Steps(std::uint32_t workers, std::uint64_t seed = 1, std::uint32_t micro_batches = 2)
@@ -48,7 +48,7 @@ Alarms watch(Detector& detector, Steps& steps, int count) {
   return watch(detector, steps, count, [](StepRecord&) {});
 }
 
-// Of a new detector.
+// With a new detector.
 template <class Spoil>
 Alarms watch(std::uint32_t workers, int count, Spoil&& spoil) {
   Detector detector({});
@@ -62,7 +62,7 @@ std::set<Replicas> named(const Alarms& alarms) {
   return out;
 }
 
-// What it says without another step.
+// The detector's state without another step.
 StepAlarms said(Detector& detector) {
   StepRecord unused;
   unused.workers.emplace_back().use = StepUse::kUnused;
@@ -106,7 +106,7 @@ TEST_P(RunLength, IsAtLeastTheLevel) {
       alarms += alarm.kind != Kind::kEvent;
   }
   EXPECT_LE(alarms, kSteps / 50);
-  EXPECT_GT(alarms, kSteps / 1000);  // a detector that never speaks controls nothing
+  EXPECT_GT(alarms, kSteps / 1000);  // a detector that never alarms would pass trivially
 }
 
 INSTANTIATE_TEST_SUITE_P(Nulls, RunLength,
@@ -146,7 +146,7 @@ TEST(Delays, AreAsPromised) {
     const Delays d = summarize(alarms, e.fault, e.workers);
     EXPECT_EQ(d.found, trials) << e.name;
     EXPECT_LE(d.median, e.median) << e.name;
-    EXPECT_GE(d.median, 3) << e.name;  // evidence by ranks is bounded
+    EXPECT_GE(d.median, 3) << e.name;  // evidence from ranks is bounded
     EXPECT_GE(d.right, 0.95) << e.name;
     EXPECT_LE(std::abs(d.first_step_off), 12) << e.name;
   }
@@ -252,7 +252,7 @@ TEST(Detector, NamesBothOfTwoWorkers) {
   const Alarms alarms = watch(2, 60, [](StepRecord& r) { r.workers[1].loss += 3; });
   ASSERT_EQ(alarms.size(), 1);
   EXPECT_EQ(alarms[0].replicas, (Replicas{0, 1}));
-  EXPECT_FALSE(alarms[0].high);  // the first is below
+  EXPECT_FALSE(alarms[0].high);  // the first rank is below
 }
 
 TEST(Detector, OfTwoWorkersTheFirstIsToldOfWhicheverWasSeen) {
@@ -346,7 +346,7 @@ TEST(Detector, IsSilentForDifferencesThatDoNotMatter) {
   const auto nearly_equal = [](StepRecord& r) {
     for (WorkerRecord& w : r.workers) {
       const bool odd = w.replica == 3;
-      w.loss = 2 + 1e-4 * (w.loss - 2) + (odd ? 0.004 : 0);  // 0.2%
+      w.loss = 2 + 1e-4 * (w.loss - 2) + (odd ? 0.004 : 0);  // 0.2 %
       w.grad_norm = std::pow(w.grad_norm, 0.01) * (odd ? 1.02 : 1);
       w.grad_max = w.grad_norm / 20;
       w.micro.clear();
@@ -502,7 +502,7 @@ void make_one_gradient(StepRecord& r, double cosine, double spread) {
   r.groups.clear();
 }
 
-// Cosines may be high by nature: what ranks read is not told by directions.
+// Cosines may be high by nature: directions do not show what ranks read.
 TEST(Detector, SaysNothingOfGradientsThatAreAlikeAsSuch) {
   Detector detector({});
   Steps steps(4);
@@ -510,7 +510,8 @@ TEST(Detector, SaysNothingOfGradientsThatAreAlikeAsSuch) {
   EXPECT_TRUE(watch(detector, steps, 100, one).empty());
 }
 
-// Two ranks with 2 and 4 micro-batches, each loss divided by its rank's number.
+// Two ranks with 2 and 4 micro-batches, each loss divided by its own rank's number of
+// micro-batches.
 TEST(Detector, LossesOfOtherNumbersOfMicroBatchesAreNotCompared) {
   const auto alarms_of = [](std::uint32_t micro_batches) {
     Detector detector({});
@@ -615,7 +616,7 @@ TEST(Restore, RefusesWhatIsNoStateAndChangesNothing) {
   EXPECT_EQ(detector.save(), good);
 }
 
-// Someone who forges the checksum can put in any numbers, but nothing breaks.
+// A forged checksum lets any numbers in; nothing must break.
 TEST(Restore, SurvivesForgedStates) {
   Detector detector({});
   Steps steps(4);
@@ -636,7 +637,7 @@ TEST(Restore, SurvivesForgedStates) {
   }
 }
 
-// Steps of a new segment: the generator's, counted from zero.
+// Steps of a new segment: the generator's steps, counted from zero.
 Alarms watch_from_zero(Detector& detector, Steps& steps, std::uint64_t count,
                        const std::function<void(StepRecord&)>& spoil) {
   Alarms alarms;

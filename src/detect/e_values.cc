@@ -14,7 +14,7 @@ double polynomial(const std::array<double, N>& coefficients, double x) {
   return y;
 }
 
-// Acklam's rational approximation for p <= 1/2, relative error about 1e-9.
+// Acklam's rational approximation for p <= 1/2; relative error about 1e-9.
 double rough_quantile(double p) {
   constexpr std::array kA = {-3.969683028665376e+01, 2.209460984245205e+02,  -2.759285104469687e+02,
                              1.383577518672690e+02,  -3.066479806614716e+01, 2.506628277459239e+00};
@@ -32,7 +32,8 @@ double rough_quantile(double p) {
   return q * polynomial(kA, q * q) / polynomial(kB, q * q);
 }
 
-// E|median deviation| of n normal values is too small by these factors (Croux, Rousseeuw 1992).
+// Factors by which the expected median absolute deviation of n normal values is too small (Croux
+// and Rousseeuw, 1992).
 double small_sample_factor(std::size_t n) {
   constexpr std::array kFactors = {1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107};
   if (n < 2) return 1;

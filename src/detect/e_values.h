@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Betting on ranks: tables of e-values whose mean over equally likely ranks is exactly 1, and the
-// sums that turn a stream of e-values into evidence and the window that it comes from.
+// Betting on ranks (positions in the sorted order): tables of e-values whose mean over equally
+// likely ranks is exactly 1, and the sums that turn a stream of e-values into evidence and the
+// window it comes from.
 #pragma once
 
 #include <array>
@@ -17,18 +18,18 @@ namespace presum::detect {
 enum class Side : std::uint8_t { kHigh = 0, kLow = 1 };
 constexpr Side opposite(Side side) { return side == Side::kHigh ? Side::kLow : Side::kHigh; }
 
-// Distance from the others: in their robust standard deviations, and the difference itself.
+// Distance from the others: in robust standard deviations, and as a plain difference.
 struct Reading {
   double effect = 0;
   double difference = 0;
 };
 
-// A worker's evidence counts only if its mean distance from the others is at least this many of
-// their standard deviations.
+// A rank's evidence counts only if its mean distance from the others is at least this many of their
+// standard deviations.
 inline constexpr double kLeastEffect = 0.25;
 
-// Whether the same was raised just now; if not, it counts as raised at this step. `raised_at` is
-// that step + 1; 0: never.
+// Returns whether the alarm was already raised within `cooldown` steps; if not, marks it as raised
+// at this step. `raised_at` is the step + 1; 0: never.
 inline bool cooling(std::uint64_t& raised_at, std::uint64_t step, std::uint64_t cooldown) {
   if (raised_at != 0 && step + 1 - raised_at <= cooldown) return true;
   raised_at = step + 1;
@@ -38,8 +39,8 @@ inline bool cooling(std::uint64_t& raised_at, std::uint64_t step, std::uint64_t 
 // The quantile of the standard normal. REQUIRES: 0 < p < 1.
 double normal_quantile(double p);
 
-// e-values of the ranks 0 .. n-1: exp(theta a_r) over its mean, with normal scores a_r. A row holds
-// those of +theta for all thetas, then those of -theta.
+// e-values of the ranks 0 .. n-1: exp(theta a_r) divided by its mean, with normal scores a_r. A row
+// holds the values for +theta, for all thetas, then those for -theta.
 class RankTable {
  public:
   // REQUIRES: n >= 1.
@@ -53,7 +54,7 @@ class RankTable {
   std::vector<double> values_;
 };
 
-// Tables by number of workers, made when first asked for.
+// Tables by number of ranks, created on first use.
 class RankTables {
  public:
   explicit RankTables(std::span<const double> thetas) : thetas_(thetas) {}
@@ -66,10 +67,11 @@ class RankTables {
   std::map<std::size_t, RankTable> tables_;
 };
 
-// For how long what was named is not compared with, without new evidence against it.
+// How many steps a blamed rank or pair is excluded from comparisons, unless there is new evidence
+// against it.
 inline constexpr std::uint64_t kBlameSteps = 500;
 
-// How many readings of a subject there were so far, and their sums.
+// The number of a subject's readings so far, and their sums.
 struct ReadingSums {
   double count = 0;
   double effect = 0;
@@ -83,16 +85,16 @@ struct ReadingSums {
   auto kept() { return std::tie(count, effect, difference); }
 };
 
-// Where evidence comes from: the steps since it began, and the means over them.
+// The steps since the evidence began, and the means over them.
 struct Window {
   std::uint64_t first_step = 0;
   double effect = 0;
   double difference = 0;
 };
 
-// A block of k components holds, for each, M = sum over starts s of prod_{t >= s} e_t, and the same
-// sum weighted with what was known at each start: its step and ReadingSums. Their quotients are
-// means over the possible starts, each weighted by its evidence.
+// A block of k components holds, for each component, M = sum over starts s of prod_{t >= s} e_t,
+// and the same sum weighted by the values at each start: the step and the ReadingSums. The
+// quotients are means over the possible starts, weighted by their evidence.
 inline constexpr std::size_t kSnapshots = 5;
 
 // One step of M <- e (M + 1) for all components of a block of kSnapshots * e.size() numbers.
@@ -106,15 +108,16 @@ inline void advance(std::span<double> block, std::span<const double> e, std::uin
   }
 }
 
-// The window of the components [from, from + count) of a block of `columns` components, together.
+// The combined window of the components [from, from + count) of a block with `columns` components.
 // REQUIRES: the block was advanced at least once since it was empty.
 Window window_of(std::span<const double> block, std::size_t columns, std::size_t from,
                  std::size_t count, const ReadingSums& now, std::uint64_t step);
 
-// Evidence that began before `step` counts as begun there: the steps before had other numbers.
+// Treats evidence that began before `step` as begun at `step`, because earlier steps were numbered
+// differently.
 void begin_at(std::span<double> block, std::size_t columns, std::uint64_t step);
 
-// Sets components to zero: they begin anew.
+// Resets components to zero.
 void clear(std::span<double> block, std::size_t columns, std::size_t from, std::size_t count);
 
 inline double sum(std::span<const double> values) {
@@ -123,20 +126,21 @@ inline double sum(std::span<const double> values) {
   return total;
 }
 
-// A value far enough out for any purpose, so that one absurd number cannot drown a sum.
+// Clamps to a value large enough for any purpose, so that one absurd number cannot dominate a sum.
+// NaN becomes 0.
 inline double bounded(double x) { return std::isnan(x) ? 0 : std::fmin(1e3, std::fmax(-1e3, x)); }
 
-// Median; reorders. NaN for none.
+// Reorders `values`. NaN if there are none.
 double median(std::span<double> values);
 
-// A running estimate of the standard deviation over workers: median absolute deviations, corrected
+// A running estimate of the standard deviation over ranks: median absolute deviations, corrected
 // for small numbers, averaged over about the last 50 steps.
 class RobustScale {
  public:
-  // Takes the deviations' median from values of one step around `center`. `scratch` is overwritten.
+  // Takes the absolute deviations of one step from its center; reorders them.
   void update(std::span<double> deviations);
   double value() const { return weight_ > 0 ? sum_ / weight_ : 0; }
-  // Distance in standard deviations; bounded. 0 for no distance.
+  // The distance in standard deviations, clamped by bounded(). 0 if the difference is 0.
   double distance(double difference) const;
 
   auto kept() { return std::tie(sum_, weight_); }

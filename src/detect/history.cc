@@ -10,9 +10,10 @@ namespace {
 constexpr std::uint64_t kWarmUp = 100;
 constexpr double kLeastDistance = 10;
 constexpr double kBeyondPeak = 1.5;
-constexpr double kPeakGrowth = 2;        // one absurd step does not hide all later ones
-constexpr double kPeakDecay = 0.999997;  // halves in 230,000 steps
-constexpr double kFactor = 10;           // an event is this much larger than what matters for long
+// Limits growth, so that one absurd step does not hide all later ones.
+constexpr double kPeakGrowth = 2;
+constexpr double kPeakDecay = 0.999997;  // half-life: 230,000 steps
+constexpr double kFactor = 10;           // an event's least difference, relative to the panel's
 
 Alarm event_of(const RankPanel& panel, std::uint32_t worker, const Reading& reading,
                std::uint64_t step) {

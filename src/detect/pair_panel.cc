@@ -12,10 +12,11 @@ namespace presum::detect {
 namespace {
 
 constexpr std::uint32_t kAbsent = std::numeric_limits<std::uint32_t>::max();
-constexpr double kWeight = 0.1;            // of all pairs together
-constexpr double kPairLeastEffect = 2;     // standard deviations over pairs
-constexpr double kLeastDifference = 0.02;  // of a cosine
-constexpr double kSettled = 1e-3;          // relative distance to the untouched ones that is let go
+constexpr double kWeight = 0.1;            // total over all pairs
+constexpr double kPairLeastEffect = 2;     // in standard deviations over pairs
+constexpr double kLeastDifference = 0.02;  // in cosine
+// Relative distance from the untouched pairs at which a pair is dropped.
+constexpr double kSettled = 1e-3;
 
 std::uint64_t tie(std::uint64_t step, std::size_t pair) {
   return splitmix64(splitmix64(step) ^ (pair + 1));
@@ -50,7 +51,8 @@ void PairTail::take(Entry& entry, bool extreme, double pairs, const Reading& sho
   entry.seen.add(shown);
 }
 
-// All other pairs lose the same share; a pair that has come back to them is one of them again.
+// All other pairs lose the same share. A pair whose evidence is back at that of the others is no
+// longer stored.
 void PairTail::settle() {
   for (std::size_t k = 0; k < kPairStakes.size(); ++k) {
     untouched_[k] = (1 - kPairStakes[k]) * (untouched_[k] + 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cosines of all pairs: which pair is always the most alike, or the most opposed
+// The cosines of all pairs: finds a pair that is always the most similar or the most opposed
 // (docs/detectors.md, D2).
 #pragma once
 
@@ -16,7 +16,7 @@ namespace presum::detect {
 
 inline constexpr std::array kPairStakes = {0.15, 0.5, 0.9};
 
-// One tail. Only pairs that were recently the extreme one are stored: all others have the same
+// One tail. Stores only pairs that were recently the extreme one; all other pairs have the same
 // evidence.
 class PairTail {
  public:
@@ -29,8 +29,8 @@ class PairTail {
     auto kept() { return std::tie(i, j, block, seen); }
   };
 
-  // (i, j) is the pair that has the tail's largest value among `pairs`; `reading(a, b)` what a pair
-  // shows at this step, if anything.
+  // (i, j) is the pair with the tail's largest value among `pairs`; `reading(a, b)` returns the
+  // reading of a pair at this step, if any.
   template <class Read>
   void update(std::uint32_t i, std::uint32_t j, double pairs, std::uint64_t step, Read&& reading) {
     touch(i, j, step);
@@ -59,15 +59,16 @@ class PairTail {
   void settle();
 
   std::vector<Entry> entries_;
-  std::array<double, kPairStakes.size()> untouched_ = {};  // M of every pair that is not stored
+  std::array<double, kPairStakes.size()> untouched_ = {};  // M of each pair that is not stored
 };
 
 class PairPanel {
  public:
   explicit PairPanel(std::size_t workers = 0) : workers_(workers) {}
 
-  // `replicas` of the record's workers, ascending; `cosines` as in StepRecord. False, and nothing
-  // changes, for fewer than three workers, no matrix, or where all cosines are equal.
+  // `replicas` are those of the record's ranks, ascending; `cosines` as in StepRecord. Returns
+  // false and changes nothing for fewer than three ranks, without a matrix, or if all cosines are
+  // equal.
   bool update(std::span<const std::uint32_t> replicas, std::span<const float> cosines,
               std::uint64_t step);
 
@@ -78,17 +79,18 @@ class PairPanel {
     double evidence = 0;
     Window window;
   };
-  // Pairs whose evidence has reached `level`; it is set back to zero. Pairs whose effect does not
-  // matter, or that were named at most `cooldown` steps ago, are left out.
+  // Returns the pairs whose evidence has reached `level`, and resets that evidence. Leaves out
+  // pairs whose effect does not matter, or that were named within the last `cooldown` steps.
   std::vector<Crossing> crossings(double level, std::uint64_t step, std::uint64_t cooldown);
-  // Whether a worker belongs to a pair that was named, or would have been, in the last 500 steps.
+  // Whether the rank belongs to a pair that was named in the last 500 steps, or would have been but
+  // for the cool-down.
   bool named(std::uint32_t worker, std::uint64_t step) const;
-  // The next step begins a new count of steps: nobody is named, evidence stays.
+  // The next step starts a new count of steps: no pair is named, evidence is kept.
   void restart(std::uint64_t step);
   std::uint64_t steps() const { return steps_; }
 
   auto kept() { return std::tie(tails_, named_, scale_, steps_); }
-  // Whether what was restored names workers that exist.
+  // Whether the restored pairs consist of ranks that exist.
   bool fits() const;
 
  private:
@@ -97,7 +99,7 @@ class PairPanel {
     std::uint32_t j = 0;
     std::uint64_t similar = 0;
     std::uint64_t raised = 0;
-    std::uint64_t last = 0;  // with enough evidence
+    std::uint64_t last = 0;  // the last step with enough evidence
 
     auto kept() { return std::tie(i, j, similar, raised, last); }
   };
@@ -117,7 +119,7 @@ class PairPanel {
   std::uint64_t steps_ = 0;
 
   std::vector<double> scratch_;
-  std::vector<std::uint32_t> position_;  // of a replica in the record; kAbsent
+  std::vector<std::uint32_t> position_;  // a replica's position in the record; kAbsent
 };
 
 }  // namespace presum::detect

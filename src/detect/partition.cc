@@ -9,9 +9,10 @@ namespace presum::detect {
 namespace {
 
 constexpr std::array kWeights = {0.03, 0.03, 0.04};
-constexpr std::size_t kLossesMax = 1024;        // a step looks at no more; which ones changes
-constexpr double kPartitionLeastEffect = 0.25;  // standard deviations over assignments
-// Where a ratio to the random assignments matters: at most, at least, at most.
+// Limit per step; the choice of losses varies from step to step.
+constexpr std::size_t kLossesMax = 1024;
+constexpr double kPartitionLeastEffect = 0.25;  // in standard deviations over assignments
+// The ratio to the random assignments that matters, by Test: at most, at least, at most.
 constexpr std::array kRatios = {0.5, 1.25, 0.8};
 
 class Random {
@@ -30,7 +31,7 @@ void shuffle(std::vector<double>& values, Random& random) {
   for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random.below(i)]);
 }
 
-// The rank of the first value, from 1; equal ones are put in a random order.
+// The rank (position from 1) of the first value; ties are broken at random.
 template <class Values>
 std::size_t rank_of_first(const Values& values, Random& random) {
   std::size_t below = 0;
@@ -62,7 +63,7 @@ Snapshots snapshots_of_rest(const Values& values) {
 }  // namespace
 
 double closest(std::span<const double> losses, std::vector<double>& scratch) {
-  constexpr std::size_t kFew = 8;  // up to here, all pairs are faster than sorting
+  constexpr std::size_t kFew = 8;  // up to this size, comparing all pairs is faster than sorting
   if (losses.size() < 2) return std::nan("");
   double least = std::abs(losses[1] - losses[0]);
   if (losses.size() <= kFew) {
@@ -128,7 +129,8 @@ bool Partition::gather(const std::vector<std::vector<double>>& losses, std::uint
   return true;
 }
 
-// The unit of distances: the typical one between neighbors when the losses of all are sorted.
+// The unit of distance: the typical distance between neighbors among the sorted losses of all
+// ranks.
 void Partition::set_unit() {
   scratch_ = pool_;
   std::ranges::sort(scratch_);
@@ -137,7 +139,7 @@ void Partition::set_unit() {
   unit_ = 2 * half / double(n);
 }
 
-// Sum of squares between workers.
+// The sum of squares between ranks.
 double Partition::between() const {
   double total = 0;
   const double* at = pool_.data();
@@ -149,8 +151,9 @@ double Partition::between() const {
   return total;
 }
 
-// Sum over workers of the distance d of their closest losses as d / (d + unit): a repeated
-// micro-batch takes off nearly 1, and no single wide worker drowns it.
+// The sum over ranks of d / (d + unit), with d the distance between a rank's two closest losses: a
+// repeated micro-batch lowers it by nearly 1, and no single rank with widely spread losses
+// dominates it.
 double Partition::closeness() {
   double total = 0;
   std::size_t at = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Are micro-batch losses spread over workers as chance would spread them? (docs/detectors.md, D3)
+// Tests whether micro-batch losses are spread over ranks as chance would spread them
+// (docs/detectors.md, D3).
 #pragma once
 
 #include <array>
@@ -12,25 +13,26 @@
 
 namespace presum::detect {
 
-// Smallest distance between two of the losses; NaN for fewer than two. `scratch` is overwritten.
+// The smallest distance between two of the losses; NaN for fewer than two. `scratch` is
+// overwritten.
 double closest(std::span<const double> losses, std::vector<double>& scratch);
 
 class Partition {
  public:
-  // What is compared with random assignments of the same losses to the workers.
+  // Compared with random assignments of the same losses to the ranks.
   enum Test : std::uint8_t {
-    kEven = 0,    // the workers' means are too much alike
-    kUneven = 1,  // the workers' means are too different
-    kClose = 2,   // losses of the same worker are too close to each other
+    kEven = 0,    // the ranks' means are too similar
+    kUneven = 1,  // the ranks' means are too different
+    kClose = 2,   // losses of the same rank are too close to each other
   };
   static constexpr std::size_t kTests = 3;
   static constexpr std::size_t kAssignments = 64;  // the true one and 63 random ones
   static constexpr std::size_t kBets = 5;
 
-  // One list of finite losses per worker. Those of fewer than two are left out. False, and nothing
-  // changes, for fewer than two lists, or where all losses are equal. Losses that are weighted by
-  // the sizes of their micro-batches scatter more within a worker than their sums do between
-  // workers: kEven is told nothing where `weigh_alike` is false.
+  // Takes one list of finite losses per rank; skips lists with fewer than two. Returns false and
+  // changes nothing for fewer than two lists, or if all losses are equal. Losses that are weighted
+  // by the size of their micro-batches scatter more within a rank than their sums do between ranks,
+  // so kEven is not updated if `weigh_alike` is false.
   bool update(const std::vector<std::vector<double>>& losses, bool weigh_alike, std::uint64_t step);
 
   double evidence(Test test) const;
@@ -38,11 +40,12 @@ class Partition {
   Window window(Test test, std::uint64_t step) const;
   static bool matters(Test test, const Window& window);
   void reset(Test test);
-  // Whether it was raised just now; if not, it counts as raised at this step.
+  // Returns whether the test was raised within `cooldown` steps; if not, marks it as raised at this
+  // step.
   bool cooling(Test test, std::uint64_t step, std::uint64_t cooldown) {
     return detect::cooling(raised_at_[test], step, cooldown);
   }
-  // The next step begins a new count of steps: cool-downs end, evidence stays.
+  // The next step starts a new count of steps: cool-downs end, evidence is kept.
   void restart(std::uint64_t step);
 
   auto kept() { return std::tie(tracks_, raised_at_, steps_); }
@@ -65,15 +68,16 @@ class Partition {
   std::array<std::uint64_t, kTests> raised_at_ = {};  // step + 1; 0: never
   std::uint64_t steps_ = 0;
 
-  // Of the last step.
-  std::vector<double> pool_;         // the losses of one worker after the other's
-  std::vector<std::size_t> counts_;  // of losses per worker
+  // Scratch for the last step.
+  std::vector<double> pool_;         // the losses of all ranks, one rank after another
+  std::vector<std::size_t> counts_;  // number of losses per rank
   std::vector<double> scratch_;
   double mean_ = 0;
   double unit_ = 0;
 };
 
-// The e-values of a rank from 1 to kAssignments that bet on small ranks. Their mean is 1.
+// The e-values of a rank from 1 to kAssignments (its position among the assignments) that bet on
+// small ranks. Their mean is 1.
 std::array<double, Partition::kBets> partition_bets(std::size_t rank);
 
 }  // namespace presum::detect

@@ -50,8 +50,8 @@ bool RankPanel::update(std::span<const double> values, std::uint64_t step, RankT
   return true;
 }
 
-// Splits the workers into those that are compared with each other and those already blamed. Where
-// the blamed are the majority, all are compared: then nobody knows what is normal.
+// Separates the ranks that are compared with each other from those already blamed. If most are
+// blamed, it compares all, because it is then unknown what is normal.
 bool RankPanel::gather(std::span<const double> values, std::uint64_t step) {
   reference_.clear();
   suspects_.clear();
@@ -89,7 +89,7 @@ double RankPanel::middle() const {
   return center(reference_[(n - 1) / 2].value, reference_[n / 2].value);
 }
 
-// The median of the others, from the sorted values of all.
+// The median of the other ranks, from the sorted values of all.
 double RankPanel::middle_without(std::size_t rank) const {
   const std::size_t others = reference_.size() - 1;
   const auto at = [&](std::size_t k) { return reference_[k < rank ? k : k + 1].value; };

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::array kThetas = {0.25, 1.0, 4.0};
 
-// Under exchangeability every order of the values is equally likely; the evidence must then grow by
-// the weight of one step on average.
+// Under exchangeability, every order of the values is equally likely; the evidence must then grow
+// by the weight of one step on average.
 TEST(RankPanel, IsFairOverAllOrders) {
   const PanelSpec spec{Statistic::kNorm, true, true, 0.8, 2, false, 0};
   for (const std::vector<double>& values :
@@ -56,7 +56,7 @@ TEST(RankPanel, BreaksTiesFairly) {
     for (std::size_t i = 0; i < 4; ++i) mean[i] += 8 * panel.evidence(i, Side::kHigh) / kSteps;
   }
   const RankTable table(4, kThetas);
-  double expected = 0;  // a worker of three that share the lower ranks
+  double expected = 0;  // of a rank among three that share the lower ranks
   for (std::size_t r = 0; r < 3; ++r) {
     for (std::size_t k = 0; k < kThetas.size(); ++k) expected += table.row(r)[k] / 9;
   }

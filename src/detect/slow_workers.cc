@@ -12,8 +12,8 @@ constexpr std::array kThetas = {1.0, 6.0};
 constexpr std::size_t kWorkersMax = 4096;
 constexpr double kLeastSeconds = 1e-6;
 
-// Without what the thread waited for a processor, 4 % matter; with it, on machines that are shared,
-// a quarter.
+// Without the time that the thread waited for a processor, a difference of 4 % matters; with that
+// time, on shared machines, 25 %.
 const std::array kSpecs = {
     PanelSpec{Statistic::kOwnTime, true, false, 0.75, 2, false, std::log(1.04)},
     PanelSpec{Statistic::kQueuedTime, true, false, 0.25, 2, false, std::log(1.25)},
@@ -44,7 +44,7 @@ void SlowWorkers::fill(const StepRecord& record) {
   for (const WorkerRecord& w : record.workers) {
     if (!w.times.known() || w.replica >= workers_) continue;
     const double seconds = w.times.own();
-    const double waited = told ? w.times.queued : 0;  // else unlike things would be compared
+    const double waited = told ? w.times.queued : 0;  // if any rank lacks it, subtract it nowhere
     own_[w.replica] = log_of(seconds - std::min(waited, seconds));
     queued_[w.replica] = log_of(seconds);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers whose own time is lastingly longer than the others' (docs/detectors.md, "Time").
+// Finds ranks whose own time is persistently longer than the others' (docs/detectors.md, "Time").
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace presum::detect {
 
-// What is said of the times of a step: alarms of kOutlier about one worker each, of kOwnTime or
-// kQueuedTime, high. Their `ratio` is its own time over the others'.
+// The result for the times of a step: alarms of kOutlier about one rank each, for kOwnTime or
+// kQueuedTime, always high. `ratio` is the rank's own time divided by the others'.
 struct TimeAlarms {
   std::vector<Alarm> raised;
   std::vector<Alarm> lasting;  // as StepAlarms::lasting
-  std::uint64_t watched = 0;   // steps
+  std::uint64_t watched = 0;   // number of steps
 };
 
-// D1 on own times, with its own promise: at most T / level alarms in T steps of exchangeable
-// workers. Not synchronized; no allocation grows with time. Never throws.
+// D1 on own times, with a separate guarantee: at most T / level alarms in T steps of exchangeable
+// ranks. Not synchronized; memory does not grow with time. Never throws.
 class SlowWorkers {
  public:
   explicit SlowWorkers(const Options& options);
 
-  // As Detector::judge. Steps of which the time of fewer than two workers is known say nothing.
+  // As Detector::judge. Steps with known times of fewer than two ranks are ignored.
   TimeAlarms judge(const StepRecord& record);
 
  private:
@@ -39,8 +39,8 @@ class SlowWorkers {
   std::uint64_t steps_ = 0;
   std::uint64_t last_step_ = 0;
   std::vector<RankPanel> panels_;
-  std::vector<double> own_;     // log, without what the thread was queued; by replica
-  std::vector<double> queued_;  // log, with it
+  std::vector<double> own_;     // log, without the time the thread was queued; by replica
+  std::vector<double> queued_;  // log, including that time
 };
 
 }  // namespace presum::detect

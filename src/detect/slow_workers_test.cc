@@ -13,7 +13,7 @@ namespace {
 struct Steps {
   explicit Steps(std::uint32_t workers, std::uint64_t seed = 1) : n(workers), random(seed) {}
 
-  // `deviate`: of each worker's own time, relative.
+  // `deviate`: the relative deviation of each rank's own time.
   StepRecord next(const std::function<double()>& deviate) {
     StepRecord r;
     r.workers_expected = r.workers_seen = n;
@@ -34,7 +34,8 @@ struct Steps {
 };
 
 double normal(Steps& s, double sd) { return std::normal_distribution<>(0, sd)(s.random); }
-// Steps from the fault's first to its alarm; 0 where there is none, or it names another.
+// Steps from the start of the fault to its alarm; 0 if there is no alarm, or if it names another
+// rank.
 std::uint64_t delay(std::uint32_t workers, double factor, double noise, std::uint64_t seed) {
   Steps steps(workers, seed);
   SlowWorkers detector({});
@@ -75,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Workers, SlowWorkersFound, ::testing::Values(4U, 8U));
 
 class NoFalseAlarm : public ::testing::TestWithParam<std::uint32_t> {};
 
-// Low enough a level for the promise to show: at most one alarm in `level` steps.
+// A level low enough to test the guarantee: at most one alarm in `level` steps.
 TEST_P(NoFalseAlarm, MoreOftenThanPromised) {
   constexpr double kLevel = 1e3;
   constexpr int kSteps = 100'000;
@@ -115,7 +116,7 @@ TEST(SlowWorkers, AThreePercentDifferenceIsTooSmall) {
   }
 }
 
-// What a thread waits for a processor counts from a quarter on.
+// Time that a thread waits for a processor counts from 25 % on.
 TEST(SlowWorkers, AQueueForAProcessorIsToldApart) {
   for (const double factor : {1.1, 2.0}) {
     Steps steps(4);

@@ -16,7 +16,7 @@ struct Line {
   double slope = 0;
 };
 
-// Least squares; slope 0 where x does not vary.
+// Least squares; the slope is 0 if x does not vary.
 Line fit(std::span<const double> x, std::span<const double> y) {
   Line line;
   const double n = double(x.size());
@@ -57,7 +57,7 @@ void Statistics::fill(const StepRecord& record, std::size_t workers, const std::
   const auto count = [](const WorkerRecord& w) { return w.micro_batches; };
   if (!record.workers.empty() && std::ranges::any_of(record.workers, [&](const WorkerRecord& w) {
         return count(w) != count(record.workers.front());
-      })) {  // each may be divided by its own number
+      })) {  // each rank may divide its losses by its own number
     std::ranges::fill(loss, kNaN);
     for (auto& losses : micro) losses.clear();
   }
@@ -95,7 +95,7 @@ void Statistics::fill_residual(const std::vector<bool>& odd) {
   }
 }
 
-// Comparable only between workers with equally many losses.
+// Comparable only between ranks with equally many losses.
 void Statistics::fill_closest() {
   std::size_t count = 0;
   for (const auto& losses : micro) {
@@ -120,7 +120,7 @@ bool weigh_alike(const StepRecord& record) {
 }
 
 bool practically_zero(const StepRecord& record, const GroupRecord& group) {
-  constexpr double kRounding = 1e-6;  // of the whole gradient's norm
+  constexpr double kRounding = 1e-6;  // relative to the norm of the whole gradient
   const std::size_t n = std::min(record.workers.size(), group.norms.size());
   for (std::size_t k = 0; k < n; ++k) {
     if (!(double{group.norms[k]} <= kRounding * record.workers[k].grad_norm)) return false;

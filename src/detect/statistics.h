@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a step's record to one number per worker and statistic; NaN where a worker has none.
+// Reduces a step's record to one number per rank and statistic; NaN if a rank has none.
 #pragma once
 
 #include <span>
@@ -9,19 +9,20 @@
 
 namespace presum::detect {
 
-// By replica; as long as workers are expected. Buffers are reused from step to step.
+// Indexed by replica; one element per expected rank. Buffers are reused from step to step.
 struct Statistics {
   std::vector<double> loss;
-  std::vector<double> norm;       // log, over the gradient's weight where it is known
-  std::vector<double> direction;  // needs three workers
+  std::vector<double> norm;       // log, divided by the gradient's weight if it is known
+  std::vector<double> direction;  // needs three ranks
   std::vector<double> peak;       // log
-  std::vector<double> residual;   // of norm on loss; needs four workers and losses that differ
-  std::vector<double> tokens;     // log
-  std::vector<double> closest;    // distance of the closest micro-batch losses
-  std::vector<std::vector<double>> micro;  // finite losses of micro-batches that count
+  // Of norm on loss; needs four ranks and losses that differ.
+  std::vector<double> residual;
+  std::vector<double> tokens;              // log
+  std::vector<double> closest;             // distance between the two closest micro-batch losses
+  std::vector<std::vector<double>> micro;  // finite micro-batch losses with positive weight
 
-  // `odd`: workers whose loss or norm is known to deviate; they would tilt the line of the
-  // residuals and have none. REQUIRES: one for each of `workers`, and replicas below.
+  // `odd`: ranks whose loss or norm is known to deviate. They get no residual, because they would
+  // tilt the line. REQUIRES: `odd` has `workers` elements; all replicas are below `workers`.
   void fill(const StepRecord& record, std::size_t workers, const std::vector<bool>& odd);
 
  private:
@@ -32,17 +33,18 @@ struct Statistics {
   std::vector<double> scratch_;
 };
 
-// Log of a norm over the weight of the worker's gradient, where that is known: a worker with few
-// tokens has a short gradient on purpose.
+// The log of a norm divided by the weight of the rank's gradient, if known: a rank with few tokens
+// has a short gradient by design.
 double log_norm(const WorkerRecord& worker, double norm);
-// Whether the losses of each worker's micro-batches can be compared as they are: weights are told,
-// or nothing shows that sizes differ. False where numbers of target tokens do, or where numbers of
-// samples differ between workers or cannot be divided evenly: losses may be weighted by these.
+// Whether the losses of each rank's micro-batches can be compared without weighting: their weights
+// are reported, or nothing shows that their sizes differ. False if the numbers of target tokens
+// differ, or if the numbers of samples differ between ranks or do not divide evenly, because the
+// losses may then be weighted by them.
 bool weigh_alike(const StepRecord& record);
-// Whether the group has no gradient but the rounding of the others' on any worker, as a bias before
-// a normalization: its norm says nothing.
+// Whether the group's gradient on every rank is only rounding error of the other groups', as for a
+// bias before a normalization. Its norm is then meaningless.
 bool practically_zero(const StepRecord& record, const GroupRecord& group);
-// log_norm of a group, by replica.
+// log_norm of a group, indexed by replica.
 void fill_group(const StepRecord& record, const GroupRecord& group, std::span<double> out);
 
 }  // namespace presum::detect

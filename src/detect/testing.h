@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Made-up steps of data-parallel training, healthy or with one fault, and how long a detector takes
-// to find it: for tests, and for bench/detect_bench.cc.
+// Synthetic steps of data-parallel training, healthy or with one fault, and the time a detector
+// takes to find the fault: for tests and for bench/detect_bench.cc.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@
 
 namespace presum::detect {
 
-// The null hypothesis: how healthy workers vary. All but the last are exchangeable at every step
-// given the past.
+// The null hypothesis: how healthy ranks vary. In all but the last, they are exchangeable at every
+// step given the past.
 enum class Null : std::uint8_t {
   kNormal,      // independent normal values
   kHeavy,       // Student's t with three degrees of freedom
-  kCommon,      // levels and spreads that wander over steps, in common for all workers
-  kPersistent,  // each worker's deviations are correlated over steps (0.5): not exchangeable
+  kCommon,      // levels and spreads that wander over steps, common to all ranks
+  kPersistent,  // each rank's deviations are correlated over steps (0.5): not exchangeable
 };
 
 struct SimulatedRun {
@@ -32,17 +32,17 @@ struct SimulatedRun {
   std::uint32_t micro_batches = 4;
 };
 
-// What is wrong, with worker 0 unless said otherwise.
+// The fault, on rank 0 unless noted.
 struct Fault {
   enum class Kind : std::uint8_t {
     kNone,
     kLoss,           // loss + size standard deviations
     kNorm,           // log gradient norm + size standard deviations
     kDirection,      // cosines to the others + size standard deviations of their mean
-    kSharedData,     // workers 0 and 1 hold the same gradient
-    kRepeated,       // its first two micro-batches are one
-    kRepeatedByAll,  // likewise, on every worker
-    kSameSet,        // all workers read the same micro-batches, each in its own order
+    kSharedData,     // ranks 0 and 1 have the same gradient
+    kRepeated,       // its first two micro-batches are identical
+    kRepeatedByAll,  // the same, on every rank
+    kSameSet,        // all ranks read the same micro-batches, each in its own order
   };
   Kind kind = Kind::kNone;
   double size = 0;
@@ -58,7 +58,7 @@ class Generator {
  private:
   double uniform();
   double normal();
-  double deviate();  // of mean 0 and variance 1, as the null has it
+  double deviate();  // mean 0, variance 1, distributed as `null` says
   void wander();
   void fill_losses(const Fault& fault);
   void fill_gradients(const Fault& fault);
@@ -69,19 +69,19 @@ class Generator {
   std::uint64_t state_;
   double spare_ = 0;
   bool has_spare_ = false;
-  double level_ = 0;   // in common: autocorrelated, of variance 1
-  double spread_ = 1;  // in common
+  double level_ = 0;   // common to all ranks; autocorrelated, with variance 1
+  double spread_ = 1;  // common to all ranks
   std::vector<double> loss_memory_;
   std::vector<double> norm_memory_;
-  std::vector<double> lean_;       // what each worker adds to its cosines
-  std::vector<MicroBatch> first_;  // of worker 0
+  std::vector<double> lean_;       // what each rank adds to its cosines
+  std::vector<MicroBatch> first_;  // those of rank 0
   StepRecord record_;
 };
 
-// A healthy run, about as measured on a small transformer.
+// A healthy run, roughly as measured on a small transformer.
 inline constexpr double kLossLevel = 2;
 inline constexpr double kLossSpread = 0.5;
-inline constexpr double kNormSpread = 0.33;  // of the log: a factor 2 is 2.1 standard deviations
+inline constexpr double kNormSpread = 0.33;  // of the log; a factor of 2 is 2.1 standard deviations
 inline constexpr double kNormOnLoss = 0.3;   // correlation
 inline constexpr double kPeakSpread = 0.2;
 inline constexpr double kTokenSpread = 0.1;
@@ -229,7 +229,7 @@ inline void Generator::fill_cosines(const Fault& fault) {
   record_.workers[1].rank = record_.workers[1].replica = own;
 }
 
-// What follows from the workers' values.
+// Derives the rest of the record from the ranks' values.
 inline void Generator::finish() {
   const std::size_t n = run_.workers;
   for (WorkerRecord& w : record_.workers) w.cosine_to_others = n > 1 ? 0 : kNaN;
@@ -246,9 +246,9 @@ inline void Generator::finish() {
 }
 
 inline constexpr std::uint64_t kHealthy = 200;    // steps before the fault
-inline constexpr std::uint64_t kPatience = 2000;  // steps with it
+inline constexpr std::uint64_t kPatience = 2000;  // steps with the fault
 
-// The first alarm after the fault began, if it came in time.
+// The first alarm after the fault began, if it came within kPatience steps.
 inline std::optional<Alarm> first_alarm(const SimulatedRun& run, const Fault& fault,
                                         std::uint64_t seed) {
   Generator generator(run, seed);
@@ -264,10 +264,10 @@ inline std::optional<Alarm> first_alarm(const SimulatedRun& run, const Fault& fa
 
 struct Delays {
   std::uint32_t trials = 0;
-  std::uint32_t found = 0;    // within 2,000 steps
-  double median = 0;          // steps from the fault to the alarm, 1 for the same step; NaN: most
-                              // were not found
-  double right = 0;           // of those found, the share with exactly the right workers
+  std::uint32_t found = 0;  // within 2,000 steps
+  // Steps from the fault to the alarm, 1 for the same step; NaN: most were not found.
+  double median = 0;
+  double right = 0;           // of those found, the share that names exactly the right ranks
   double first_step_off = 0;  // median distance of Alarm::first_step from the fault's first step
 };
 

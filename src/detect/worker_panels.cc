@@ -11,7 +11,7 @@ namespace {
 constexpr std::array kThetas = {0.25, 0.5, 0.8, 1.25, 2.0, 4.0};
 constexpr std::array kGroupThetas = {1.0, 4.0};
 
-// Weights of all statistics, with those of pairs (0.1) and partitions (0.1), add up to 1.
+// The weights of all statistics, including pairs (0.1) and partitions (0.1), add up to 1.
 constexpr std::array kSpecs = {
     PanelSpec{Statistic::kLoss, true, true, 0.2, 2, true, 0.005},
     PanelSpec{Statistic::kNorm, true, true, 0.2, 2, false, 0.03},

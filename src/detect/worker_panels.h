@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All statistics that have a value per worker, and those of each group: their evidence together.
+// All statistics with one value per rank, those of each group included, and their combined
+// evidence.
 #pragma once
 
 #include <bitset>
@@ -14,30 +15,30 @@
 
 namespace presum::detect {
 
-inline constexpr std::size_t kGroupWorkersMax = 256;  // above, groups are not watched
+inline constexpr std::size_t kGroupWorkersMax = 256;  // with more ranks, groups are not watched
 
-// The statistics that had something to say at a step.
+// The statistics that were updated at a step.
 using StatisticSet = std::bitset<kStatisticCount>;
 
-// Not synchronized. Of at most 64 groups; others are not watched.
+// Not synchronized. Watches at most 64 groups.
 class WorkerPanels {
  public:
-  // No workers: nothing may be updated.
+  // With `workers` = 0, no updates are allowed.
   explicit WorkerPanels(std::size_t workers = 0);
 
   StatisticSet update(const Statistics& values, std::uint64_t step);
-  // Whether a group had something to say. A worker whose whole norm is blamed is left out: that is
-  // said once, not once for every group. REQUIRES: at most kGroupWorkersMax workers.
+  // Returns whether any group's panel was updated. Leaves out ranks whose whole norm is blamed, so
+  // that one cause is not raised again for every group. REQUIRES: at most kGroupWorkersMax workers.
   bool update_groups(const StepRecord& record, std::uint64_t step);
 
-  // REQUIRES: a statistic of workers, not of groups or pairs.
+  // REQUIRES: a statistic of ranks, not of groups or pairs.
   RankPanel& of(Statistic statistic);
   const RankPanel& of(Statistic statistic) const;
   bool blamed(Statistic statistic, std::size_t worker, std::uint64_t step) const {
     return of(statistic).memory().blamed(worker, step);
   }
 
-  // The evidence against each worker, of all panels and both sides.
+  // The evidence against each rank, over all panels and both sides.
   std::vector<double> evidence() const;
   struct Strongest {
     RankPanel* panel = nullptr;
@@ -45,14 +46,14 @@ class WorkerPanels {
     std::uint64_t group = 0;
     double evidence = 0;
   };
-  // What holds the most of it; no panel where there is none.
+  // The panel and side with the most evidence against the rank; no panel if there is no evidence.
   Strongest strongest(std::uint32_t worker);
-  // The worker's evidence begins anew everywhere.
+  // Resets the rank's evidence everywhere.
   void reset_worker(std::uint32_t worker);
-  // The group that deviates clearly more than the worker's groups usually do; 0 where none does.
+  // The group that deviates clearly more than this rank's groups usually do; 0 if none does.
   std::uint64_t deviating_group(std::uint32_t worker) const;
 
-  // Calls see(panel, worker, side) for all that was raised and still lasts.
+  // Calls see(panel, worker, side) for each alarm that was raised and still lasts.
   template <class See>
   void each_lasting(See&& see) const {
     for (const auto* set : {&panels_, &groups_}) {
@@ -61,7 +62,7 @@ class WorkerPanels {
       }
     }
   }
-  // The next step begins a new count of steps: blame and cool-downs end, evidence stays.
+  // The next step starts a new count of steps: blame and cool-downs end, evidence is kept.
   void restart(std::uint64_t step);
 
   void visit(Archive& archive);

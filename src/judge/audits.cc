@@ -17,7 +17,7 @@ using Audits = std::span<const AuditedStep>;
 
 const ModelKey& part_of(const AuditedStep& a) { return a.key.model; }
 
-// What audits have in a field, the most frequent first.
+// The names that audits have for a field, the most frequent first.
 template <class Of>
 std::string names(Audits audits, Of of) {
   std::vector<std::pair<std::string, std::size_t>> counts;

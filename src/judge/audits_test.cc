@@ -81,7 +81,7 @@ TEST(AuditSummary, WithoutAnErrorIsNullInJson) {
   EXPECT_TRUE(audits_json(summarize(unknown))[0]["ulps"].is_null());
 }
 
-// From a run log, where only what changed from audit to audit is stored.
+// From a run log, which stores only what changes from audit to audit.
 TEST(AuditSummary, IsPartOfAJudgment) {
   const testing::TempFolder folder;
   RunOnDisk run(folder / "run", "x", 2);

@@ -11,7 +11,7 @@
 namespace presum::judge {
 namespace {
 
-// Segments of one model of which each goes on from another.
+// Segments of one model that continue each other.
 struct Line {
   std::set<std::uint32_t> segments;
   std::uint64_t steps = 0;

@@ -22,7 +22,7 @@ struct Workers {
   std::uint64_t seen = 0;
 };
 
-// Shards of one model are trained by different workers, models of one process by the same.
+// The shards of a model are trained by different ranks; the models of a process by the same ranks.
 Workers most_workers(std::span<const ModelSteps> models) {
   Workers most;
   Workers group;
@@ -40,7 +40,7 @@ Workers most_workers(std::span<const ModelSteps> models) {
 
 using ModelPart = std::pair<std::uint32_t, std::uint32_t>;
 
-// In the last segment, and in those that its detectors went on from.
+// In the last segment, and in those whose detectors it continues.
 void watch_least(std::span<const ModelSteps> models, std::span<const Continuation> continuations,
                  Coverage& out) {
   struct Watched {
@@ -58,7 +58,7 @@ void watch_least(std::span<const ModelSteps> models, std::span<const Continuatio
     w.steps = before + m.compared();
     w.workers = m.workers_seen();
   }
-  // The one that lacks most.
+  // The model that lacks the most steps.
   const auto least = std::ranges::min_element(watched, {}, [](const auto& entry) {
     return static_cast<double>(entry.second.steps) -
            static_cast<double>(detect::least_steps(entry.second.workers));
@@ -70,7 +70,7 @@ void watch_least(std::span<const ModelSteps> models, std::span<const Continuatio
   out.statistics_since = least->second.since;
 }
 
-// Of the model that has most of them, over its segments.
+// The count of the model with the largest count, over its segments.
 std::uint64_t most_of(std::span<const ModelSteps> models,
                       std::uint64_t (ModelSteps::*count)() const) {
   std::map<ModelPart, std::uint64_t> sums;
@@ -156,7 +156,7 @@ std::string statistics_text(const Coverage& coverage) {
 
 namespace {
 
-// Who is slow costs time and changes no number; nor does a stall that went on.
+// A slow rank costs time but changes no number; neither does a stall that ended.
 bool is_of_what_is_trained(const Finding& f) {
   const checks::Check check = checks::find_check(f.check);
   const bool of_time = check != nullptr && check->of_time && f.also.empty();

@@ -75,7 +75,8 @@ StepRecord numbered(std::uint64_t step, bool reduced, std::uint64_t unreduced) {
   return out;
 }
 
-// Every tenth reduction, with an unreduced step after the first: their numbers are 0, 1, 11, 21.
+// Every tenth reduction, with an unreduced step after the first one: the step numbers are 0, 1, 11,
+// 21.
 TEST(Coverage, UnreducedStepsDoNotChangeHowManyAreExpected) {
   std::vector<StepRecord> steps = {numbered(0, true, 0), numbered(1, false, 0)};
   for (std::uint64_t r = 10; r < 100; r += 10) steps.push_back(numbered(r + 1, true, 1));

@@ -47,7 +47,7 @@ std::string why_insufficient(const Judgment& judgment) {
                      coverage.steps_compared == 1 ? "" : "s");
 }
 
-constexpr std::uint64_t kSlack = 50;  // steps
+constexpr std::uint64_t kSlack = 50;  // in steps
 
 bool same_cause(const Finding& a, const Finding& b) {
   const bool at_once = a.first_step <= b.last_step + kSlack && b.first_step <= a.last_step + kSlack;
@@ -57,7 +57,8 @@ bool same_cause(const Finding& a, const Finding& b) {
          a.severity == b.severity && a.ranks == b.ranks && at_once;
 }
 
-// What ended with the process that recorded is not there, and nobody has written so.
+// The recording process has ended without marking the record, so what it had not written is
+// missing.
 void note_lost_recorder(const RunLog& log, std::span<const StepRecord> steps, SegmentInfo& last) {
   if (last.closed || !last.incomplete.empty() || !recorder_is_gone(log, last.segment)) return;
   last.incomplete = "the process that recorded is gone: killed, crashed, or ended by os._exit()";

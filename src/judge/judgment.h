@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the findings and checks of a run say about it as a whole. Plain values.
+// The verdict on a run as a whole, from its findings and checks. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace presum::judge {
 
 struct Judgment {
   Verdict verdict = Verdict::kInsufficientEvidence;
-  std::string reason;  // why the evidence is insufficient; else empty
+  std::string reason;  // why the evidence is insufficient; empty otherwise
   Coverage coverage;
   std::vector<SegmentInfo> segments;
   std::vector<Continuation> continuations;
@@ -27,18 +27,19 @@ struct Judgment {
   std::vector<AuditSummary> audits;
 };
 
-// Of a run or, if named, of one of its segments. The evidence is insufficient without a step, with
-// one worker, where no check was made, and where the record is known to lack steps or workers,
-// unless there are findings all the same. REQUIRES: steps == log.steps(). Errors: those of reading
-// the run.
+// Judges a run or, if given, one of its segments. The evidence is insufficient without a step, with
+// one rank, if no check was possible, or if the record is known to lack steps or ranks, unless
+// there are findings. REQUIRES: steps == log.steps(). Errors: those of reading the run.
 Result<Judgment> judge(const RunLog& log, std::span<const StepRecord> steps,
                        std::optional<std::uint32_t> segment = {});
 
-// One cause in several models (or shards) of a segment is one finding: of the same check, severity
-// and ranks, at about the same time. The others' models are in `elsewhere`. Keeps the order.
+// Merges findings with one cause in several models (or shards) of a segment: those with the same
+// check, severity and ranks, at about the same time. The other models are in `elsewhere`. Keeps the
+// order.
 std::vector<Finding> one_per_cause(std::vector<Finding> findings);
 
-// What packets could not be used: "135 packets arrived late, 2 packets damaged". Empty without any.
+// The packets that could not be used: "135 packets arrived late, 2 packets damaged". Empty if there
+// are none.
 std::string packets_text(const PacketCounts& packets);
 
 }  // namespace presum::judge

@@ -13,16 +13,17 @@
 namespace presum::judge {
 namespace {
 
-constexpr std::size_t kStart = 19;  // behind the name in /proc/PID/stat
+constexpr std::size_t kStart = 19;  // field number after the name in /proc/PID/stat
 
-// "START-NAMESPACE" as python/presum/transport/processes.py has it; empty where there is none.
+// "START-NAMESPACE", as in python/presum/transport/processes.py; empty if there is no such process.
 std::string start_of(const std::string& process) {
   std::string line;
   if (std::ifstream stat("/proc/" + process + "/stat"); !std::getline(stat, line)) return {};
   std::istringstream rest(line.substr(std::min(line.size(), line.rfind(')') + 1)));
   std::string field;
   for (std::size_t i = 0; i <= kStart && rest >> field; ++i) {
-    if (i == 0 && field == "Z") return {};  // it has ended, and its parent has not looked
+    // A zombie: it has ended, but its parent has not waited for it.
+    if (i == 0 && field == "Z") return {};
   }
   return field;
 }

@@ -7,9 +7,9 @@
 
 namespace presum::judge {
 
-// Whether the process that records a segment is known to be gone: where the lowest rank, which
-// records, was a process of this host, and its number is another one's now or nobody's. False where
-// nothing is known. Reads /proc.
+// Whether the process that records a segment is known to be gone: the lowest rank, which records,
+// ran on this host, and its process id is now unused or belongs to another process. False if
+// unknown. Reads /proc.
 bool recorder_is_gone(const RunLog& log, std::uint32_t segment);
 
 }  // namespace presum::judge

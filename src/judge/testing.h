@@ -47,7 +47,7 @@ inline StepRecord step_record(std::uint32_t segment, std::uint64_t step, std::ui
   return r;
 }
 
-// A closed run with a worker's own words and the given steps.
+// A closed run with the given steps and with text that a rank reported.
 class RunOnDisk {
  public:
   RunOnDisk(const std::filesystem::path& folder, std::string text, std::uint32_t workers)
@@ -67,7 +67,7 @@ class RunOnDisk {
 
   std::uint32_t segment() const { return writer_.segment(); }
   void add(const StepRecord& step) { ASSERT_TRUE(writer_.add(step)); }
-  // Of model 0, data-parallel group 0.
+  // For model 0, data-parallel group 0.
   void replace(const std::vector<Finding>& findings, const std::vector<CheckRecord>& checks) {
     ASSERT_TRUE(writer_.replace({writer_.segment(), 0, 0}, findings, checks));
   }
@@ -92,7 +92,7 @@ struct OwnFolder {
   TempFolder folder;
 };
 
-// A run of so many workers and steps in a folder of its own.
+// A run with this many ranks and steps, in its own folder.
 struct Recorded : OwnFolder, RunOnDisk {
   explicit Recorded(std::uint32_t workers, std::uint64_t steps = 0,
                     const std::string& text = "text")

@@ -8,7 +8,7 @@
 namespace presum::report {
 namespace {
 
-// The usual distance between recorded steps; 1 where that cannot be known.
+// The median distance between recorded steps; 1 if there are fewer than two.
 std::uint64_t usual_stride(std::span<const std::uint64_t> steps) {
   std::vector<std::uint64_t> strides;
   for (std::size_t i = 1; i < steps.size(); ++i) strides.push_back(steps[i] - steps[i - 1]);
@@ -86,7 +86,8 @@ std::vector<double> Column::rows() const {
     const bool empty = e.low > e.high;
     const double low = empty ? kNone : e.low;
     const double high = empty ? kNone : e.high;
-    // Always the lowest first, so that the edges of a band keep their order in every row.
+    // The lower extreme always comes first, so that the edges of a band keep their order in every
+    // row.
     out.push_back(low);
     if (rows_per_bucket_ == 2) out.push_back(high);
   }

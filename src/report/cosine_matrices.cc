@@ -13,7 +13,7 @@ constexpr std::size_t kMatrixStepsMin = 6;
 constexpr std::size_t kMatrixStepsMax = 64;
 constexpr std::size_t kMatrixWorkersMax = 256;
 
-// The index of the smallest and of the largest finite value of a field, if there is one.
+// Adds the indices of a field's smallest and largest finite values, if there are any.
 void add_extremes(std::span<const StepRecord> steps, double StepRecord::*field,
                   std::set<std::size_t>& out) {
   std::size_t low = steps.size();
@@ -29,7 +29,7 @@ void add_extremes(std::span<const StepRecord> steps, double StepRecord::*field,
   }
 }
 
-// The index of the recorded step, or of the next one; the last where none follows.
+// The index of the first recorded step that is not below `step`; the last index if there is none.
 std::size_t index_of(std::span<const StepRecord> steps, std::uint64_t step) {
   const auto found = std::ranges::lower_bound(steps, step, {}, &StepRecord::step);
   return found == steps.end() ? steps.size() - 1 : static_cast<std::size_t>(found - steps.begin());

@@ -12,10 +12,10 @@
 namespace presum::report {
 namespace {
 
-constexpr double kMemory = 0.9;   // about the last ten steps
-constexpr double kEqual = 1e-12;  // of a value: what is nearer is rounding
+constexpr double kMemory = 0.9;   // averages over about the last ten steps
+constexpr double kEqual = 1e-12;  // relative to a value; smaller distances are rounding
 
-// REQUIRES: sorted is sorted and not empty.
+// REQUIRES: `sorted` is sorted and not empty.
 double median(std::span<const double> sorted) {
   const std::size_t n = sorted.size();
   return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a worker's values lie from those of the other workers of its step.
+// How far a rank's values are from those of the other ranks at the same step.
 #pragma once
 
 #include <span>
@@ -7,14 +7,15 @@
 
 namespace presum::report {
 
-// For one quantity over the steps of one run: z_i = (x_i - median of the others) / scale, where
-// the scale is a running mean of the workers' spread (1.4826 times their median absolute deviation
-// or, where most workers are equal, 1.2533 times their mean absolute deviation), so that it reads
-// like a number of standard deviations. One thread at a time.
+// For one quantity over the steps of one run: z_i = (x_i - median of the others) / scale. The scale
+// is a running mean of the ranks' spread (1.4826 times their median absolute deviation or, if that
+// is 0, 1.2533 times their mean absolute deviation), so z reads like a number of standard
+// deviations. One thread at a time.
 class Deviation {
  public:
-  // One step's values, one per worker; NaN and Inf are left out of medians and yield NaN. NaN for
-  // fewer than two finite values; 0 for a worker that equals the others' median but for rounding.
+  // Takes one step's values, one per rank. NaN and Inf are left out of medians and yield NaN. All
+  // results are NaN with fewer than two finite values. A rank that equals the others' median up to
+  // rounding gets 0.
   std::vector<double> step(std::span<const double> values);
 
  private:

@@ -13,8 +13,8 @@
 
 namespace presum::report {
 
-// Lines and table rows of the groups of one model in one segment. Takes steps in ascending order.
-// One thread at a time.
+// Lines and table rows for the groups of one model in one segment. Steps must be added in ascending
+// order. One thread at a time.
 class GroupCharts {
  public:
   GroupCharts(const StepAxis& axis, std::vector<GroupInfo> groups);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers and strings of a run as JSON that may stand inside an HTML page.
+// Numbers and strings of a run as JSON that can be embedded in an HTML page.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace presum::report {
 
 using Json = nlohmann::ordered_json;
 
-// The number with the digits that a chart can show; null for NaN and Inf.
+// Rounds to the digits that a chart can show; null for NaN and Inf.
 Json number(double value, int digits = 5);
-inline constexpr int kTableDigits = 7;  // those that a table shows
-// sum / count; NaN for none.
+inline constexpr int kTableDigits = 7;  // digits that a table shows
+// sum / count; NaN if count is 0.
 double ratio(double sum, std::uint64_t count);
 Json numbers(std::span<const double> values);
 

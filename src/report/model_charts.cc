@@ -41,7 +41,7 @@ std::size_t buckets_for(std::size_t workers, std::size_t groups, std::size_t cel
   return std::clamp(cells_max / columns, kBucketsMin, kBucketsMax);
 }
 
-// The smallest and the largest finite loss; NaN and NaN without one.
+// The smallest and the largest finite loss; both NaN if there is none.
 std::pair<double, double> loss_extremes(std::span<const WorkerRecord> workers) {
   std::pair<double, double> out{kNaN, kNaN};
   for (const WorkerRecord& w : workers) {
@@ -52,7 +52,7 @@ std::pair<double, double> loss_extremes(std::span<const WorkerRecord> workers) {
   return out;
 }
 
-// The mean of a field over steps that have it.
+// The mean of a field over the steps that have it.
 double mean_of(std::span<const StepRecord> steps, double StepRecord::*field) {
   double sum = 0;
   std::uint64_t count = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page draws of one model (a model and data-parallel group) in one segment of a run.
+// The page's charts of one model (a model and data-parallel group) in one segment of a run.
 #pragma once
 
 #include <cstddef>
@@ -19,18 +19,18 @@
 
 namespace presum::report {
 
-// Takes the steps of one model in one segment at once, then their workers and groups step by step
-// in ascending order, so that a long run is never in memory as a whole. One thread at a time.
+// Takes all steps of one model in one segment at once, then their ranks and groups step by step in
+// ascending order, so that a long run is never in memory as a whole. One thread at a time.
 class ModelCharts {
  public:
-  // REQUIRES: steps is not empty, all of one model and segment, ascending, and outlives this
-  // object. `findings`: first steps of its findings, the gravest one's first. `cells_max`: numbers
-  // in its JSON, about.
+  // REQUIRES: steps is not empty, belongs to one model and segment, ascends, and outlives this
+  // object. `findings`: the first steps of its findings, the worst finding first. `cells_max`: the
+  // approximate number of values in its JSON.
   ModelCharts(std::span<const StepRecord> steps, std::vector<GroupInfo> groups,
               std::span<const std::uint64_t> findings, std::size_t cells_max);
 
   bool holds(const StepKey& key) const;
-  // REQUIRES of these two: the step is held.
+  // REQUIRES (both functions): the step is held.
   void add_workers(const StepKey& key, std::span<const WorkerRecord> workers);
   void add_groups(const StepKey& key, std::span<const GroupRecord> groups);
   CosineMatrices& matrices() { return matrices_; }
@@ -46,8 +46,8 @@ class ModelCharts {
   std::span<const StepRecord> steps_;
   std::size_t workers_expected_ = 0;
   StepAxis axis_;
-  std::map<std::string, Column> series_;  // over all workers
-  std::vector<std::uint64_t> missing_;    // per bucket: most workers missing in one step
+  std::map<std::string, Column> series_;  // over all ranks
+  std::vector<std::uint64_t> missing_;    // per bucket: most ranks missing at one step
   WorkerCharts workers_;
   TimeCharts times_;
   GroupCharts groups_;

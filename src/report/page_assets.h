@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page's fixed text, put together at build time from page/ and dygraphs (embed_page.cmake).
+// The page's fixed text, assembled at build time from page/ and dygraphs (embed_page.cmake).
 #pragma once
 
 #include <string_view>

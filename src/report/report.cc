@@ -24,12 +24,12 @@ constexpr std::size_t kCellsMax = 450'000;  // numbers in a page, about 7 bytes 
 
 constexpr std::size_t kFindingsMax = 100;
 
-// Of findings, the worst first, those that the page shows.
+// The findings that the page shows, the worst first.
 std::span<const Finding> shown(std::span<const Finding> findings) {
   return findings.first(std::min(findings.size(), kFindingsMax));
 }
 
-// The findings that are shown, and how many there are.
+// The findings that are shown, and the total number.
 Json judgment_of(const judge::Judgment& judgment) {
   return {{"verdict", to_string(judgment.verdict)},
           {"reason", judgment.reason},
@@ -48,7 +48,7 @@ Json catalog_json() {
   return out;
 }
 
-// One entry a segment and key, with the ranks that share a value.
+// One entry per segment and key, with the ranks that share each value.
 Json facts_json(const std::vector<Fact>& facts) {
   std::map<std::pair<std::uint32_t, std::string>, std::map<std::string, std::vector<std::uint32_t>>>
       by_key;
@@ -94,8 +94,8 @@ std::vector<GroupInfo> groups_of(const StepRecord& step, const std::vector<Group
   return out;
 }
 
-// Where the findings begin that the page shows with a model: its own, and those that show in it
-// too.
+// The first steps of the findings that the page shows for a model: its own, and those that also
+// show in it.
 std::vector<std::uint64_t> first_steps(const ModelKey& model, std::span<const Finding> findings) {
   std::vector<std::uint64_t> out;
   for (const Finding& f : findings) {
@@ -106,8 +106,8 @@ std::vector<std::uint64_t> first_steps(const ModelKey& model, std::span<const Fi
   return out;
 }
 
-// Hands each row to the charts that hold its step. A run that is still written may have rows whose
-// step no charts hold yet.
+// Passes each row to the charts that hold its step. A run that is still being written may have rows
+// for steps that no chart holds yet.
 class ModelRouter {
  public:
   explicit ModelRouter(std::vector<ModelCharts>& models) : models_(models) {}

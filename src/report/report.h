@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTML report. Pure functions of what the run logs hold; thread-safety: that of the logs.
+// The HTML report. Pure functions of the run logs' contents; thread-safety: that of the logs.
 #pragma once
 
 #include <span>
@@ -11,13 +11,13 @@
 
 namespace presum::report {
 
-// Everything that the page draws, of one run or several. Its size is bounded whatever the runs'
-// length: see axis.h. Errors: those of reading the runs.
+// Everything that the page draws, for one or more runs. The size is bounded regardless of the
+// length of the runs: see axis.h. Errors: those of reading the runs.
 Result<Json> page_data(std::span<const RunLog> runs);
 
-// One HTML page with everything it needs; a browser that opens it loads nothing else. Runs without
-// a step, or with one worker, yield a page that says so. Errors: those of reading the runs.
-// `comparison` of two runs, as `presum compare --format json` writes it, is drawn above them.
+// A self-contained HTML page; a browser that opens it loads nothing else. For a run without steps
+// or with one rank, the page says so. `comparison`: a comparison of two runs in the format of
+// `presum compare --format json`, drawn above them. Errors: those of reading the runs.
 Result<std::string> page(std::span<const RunLog> runs, const Json& comparison = {});
 
 }  // namespace presum::report

@@ -30,7 +30,8 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
   return count;
 }
 
-// The page's own text: in its data, where no tag can be, code may be told of that says "src=".
+// The page's own text. Its data is removed: tags cannot occur there, but quoted code may contain
+// "src=".
 std::string without_data(std::string html) {
   const std::string mark = R"(id="presum-data">)";
   const auto begin = html.find(mark) + mark.size();

@@ -14,7 +14,7 @@ namespace presum::report {
 namespace {
 
 constexpr std::size_t kStallsMax = 20;
-constexpr std::size_t kPlacesMax = 16;   // of one stall; ranks elsewhere are counted
+constexpr std::size_t kPlacesMax = 16;   // per stall; further ranks are only counted
 constexpr std::size_t kStackMax = 4000;  // bytes; a longer stack ends in dots
 
 std::string stack_of(const StalledRank& rank) {
@@ -22,7 +22,7 @@ std::string stack_of(const StalledRank& rank) {
   return stack.size() <= kStackMax ? stack : stack.substr(0, kStackMax) + "\n...";
 }
 
-// Ranks that said the same of themselves are one entry.
+// Ranks that reported the same place are one entry.
 Json places_json(const Stall& stall) {
   using Place = std::tuple<bool, std::string, std::string, std::string>;
   std::map<Place, std::vector<std::uint32_t>> ranks_at;

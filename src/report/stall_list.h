@@ -8,8 +8,8 @@
 
 namespace presum::report {
 
-// A bounded number of a run's stalls, the harmless ones last, and how many there are; of each the
-// places at which ranks stood, those that kept others waiting first.
+// A bounded number of a run's stalls, harmless ones last, and their total number. Each stall lists
+// where its ranks were, first the ranks that kept others waiting.
 Json stalls_json(std::span<const StallRecord> stalls);
 
 }  // namespace presum::report

@@ -47,7 +47,7 @@ TEST(TimeCharts, MeansAndLinesAreOverTheStepsWhoseTimesAreKnown) {
 
 TEST(TimeCharts, WaitingCostsWhatIsBeyondTheWorkerThatWaitedLeast) {
   const StepAxis axis(std::vector<std::uint64_t>{1, 2}, 8);
-  TimeCharts charts(axis, 2);  // the third worker is counted, not drawn
+  TimeCharts charts(axis, 2);  // the third rank is counted, not drawn
   charts.add(0, std::vector{worker(0, 1, 3), worker(1, 3, 1), worker(2, 2, 2)});
   charts.add(1, std::vector{worker(0, 1, 1), without_times(1), worker(2, 1, 1.5)});
   const Json json = charts.json();

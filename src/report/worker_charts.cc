@@ -11,10 +11,10 @@ namespace {
 
 constexpr const char* kMetricNames[] = {"loss", "grad_norm", "cosine"};
 
-// The page's marks in a heat map, above every deviation in tenths.
+// The page's marks in a heat map; larger than any deviation in tenths.
 constexpr int kDeviationMax = 9'999;
-constexpr int kMarkNone = 30'000;       // no packet of this worker in this bucket
-constexpr int kMarkUndefined = 30'001;  // a packet, but no such value
+constexpr int kMarkNone = 30'000;       // no packet from this rank in this bucket
+constexpr int kMarkUndefined = 30'001;  // a packet, but no value
 constexpr int kMarkNonfinite = 30'002;
 
 int tenths(double deviation) {
@@ -22,7 +22,7 @@ int tenths(double deviation) {
   return static_cast<int>(std::lround(std::clamp(deviation * 10, -limit, limit)));
 }
 
-// The one of two heat cells that a bucket shows.
+// Of two heat cells, the one that a bucket shows.
 int stronger(int a, int b) {
   const auto strength = [](int v) {
     if (v == kMarkNone) return -2;

@@ -14,26 +14,26 @@
 
 namespace presum::report {
 
-// More workers than this are counted, not drawn.
+// The most ranks that are drawn; further ranks are only counted.
 inline constexpr std::size_t kWorkersDrawn = 1024;
 
-// Lines, heat maps and table rows of the workers of one model in one segment. Takes steps in
+// Lines, heat maps and table rows for the ranks of one model in one segment. Steps must be added in
 // ascending order. One thread at a time.
 class WorkerCharts {
  public:
-  // Numbers that a worker takes for every bucket: two rows of each metric's line, one heat cell.
+  // Numbers per rank and bucket: two rows of each metric's line and one heat cell.
   static constexpr std::size_t kColumns = 9;
 
   WorkerCharts(const StepAxis& axis, std::size_t workers);
   void add(std::size_t bucket, std::span<const WorkerRecord> workers);
 
-  std::size_t seen() const;                                  // of those that are drawn
+  std::size_t seen() const;                                  // of the ranks that are drawn
   std::uint64_t loss_steps() const { return measured_[0]; }  // steps with a loss
   Json json() const;
 
  private:
   static constexpr std::size_t kMetrics = 3;  // loss, gradient norm, cosine to the others
-  using Values = std::array<std::vector<double>, kMetrics>;  // of one step, by metric and worker
+  using Values = std::array<std::vector<double>, kMetrics>;  // at one step, by metric and rank
 
   struct Worker {
     bool seen = false;
@@ -41,7 +41,7 @@ class WorkerCharts {
     std::uint64_t steps = 0;
     std::array<double, kMetrics> sums{};
     std::array<std::uint64_t, kMetrics> counts{};
-    std::array<double, kMetrics> furthest{};  // the deviation of largest size
+    std::array<double, kMetrics> furthest{};  // the deviation with the largest magnitude
     std::uint64_t nonfinite_steps = 0;
     std::uint64_t dropped = 0;
     std::vector<Column> lines;           // one per metric
@@ -55,7 +55,7 @@ class WorkerCharts {
 
   std::vector<Worker> workers_;  // by replica
   std::array<Deviation, kMetrics> deviations_;
-  std::array<std::uint64_t, kMetrics> measured_{};  // steps that hold a value of the metric
+  std::array<std::uint64_t, kMetrics> measured_{};  // steps with a value of the metric
 };
 
 }  // namespace presum::report

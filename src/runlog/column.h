@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns of tables as data: what a column is called, what it means, and how it goes from a record
-// into a row and back. Statements, views, frames and the document come from these.
+// Table columns as data: a column's name, its meaning, and how it is written to a row from a record
+// and read back. Statements, views, frames and the document are generated from these.
 #pragma once
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ static_assert(kTypeNames.size() == static_cast<std::size_t>(Type::kBlob) + 1);
 struct ColumnText {
   std::string_view meaning;
   std::string_view unit = {};
-  std::string_view unknown = {};  // what NULL says
+  std::string_view unknown = {};  // what NULL means
 };
 
 // How views and frames show a column.
@@ -44,10 +44,10 @@ struct ColumnShape {
   const char* name = "";
   Type type = Type::kInteger;
   bool nullable = false;
-  bool small = false;  // an integer of 32 bits or fewer
+  bool small = false;  // an integer of at most 32 bits
   ColumnText text = {};
   Display shown = Display::kAsIs;
-  std::span<const char* const> names = {};  // of 0, 1, ...: views show these
+  std::span<const char* const> names = {};  // names of the values 0, 1, ...; views show these
 };
 
 template <class Record>
@@ -62,7 +62,7 @@ struct CellOf {
   static constexpr bool kNullable = Nullable;
 };
 
-// How a value becomes a cell: NaN, an empty optional and an empty array are NULL.
+// How a value becomes a cell: NaN, an empty optional and an empty array become NULL.
 template <class T>
 struct Codec;
 
@@ -78,7 +78,7 @@ struct Codec<T> : CellOf<Type::kInteger, false> {
   static void bind(Statement& row, int at, T value) {
     row.bind(at, static_cast<std::uint64_t>(value));
   }
-  // What is larger than T is read as its largest value.
+  // A value too large for T is read as T's maximum.
   static T read(const Statement& row, int at) {
     if constexpr (std::is_unsigned_v<T> && !std::is_same_v<T, bool>) {
       return static_cast<T>(
@@ -120,7 +120,7 @@ struct Codec<std::vector<T>> : CellOf<Type::kBlob, true> {
   }
 };
 
-// What is at the end of a path of pointers to members, and of what else can be called.
+// Returns the end of a path whose parts are pointers to members or other callables.
 template <auto First, auto... Rest>
 auto& member(auto& record) {
   if constexpr (sizeof...(Rest) == 0) {
@@ -142,7 +142,7 @@ auto member_of() {
 template <auto... Path>
 using MemberAt = decltype(member_of<Path...>());
 
-// A column of whatever record has a member at the end of the path.
+// A column of any record type that has a member at the end of the path.
 template <class Coded, auto... Path>
 struct MemberColumn : ColumnShape {
   MemberColumn hidden() const { return as(Display::kHidden); }
@@ -177,7 +177,7 @@ auto column(const char* name, ColumnText text) {
   return out;
 }
 
-// An enumeration whose values are called Names: what is out of its range is read as the last one.
+// The values of an enumeration, named by Names. A value out of range is read as the last one.
 template <auto& Names, class Enum>
 struct NamedCodec : Codec<Enum> {
   static Enum read(const Statement& row, int at) {
@@ -197,11 +197,11 @@ struct Table {
   const char* name = "";
   std::string_view meaning = {};
   std::vector<Column<Record>> columns;
-  const char* key = ")";  // what stands behind the columns
+  const char* key = ")";  // what follows the columns
 };
 
 template <class Record>
-using ColumnList = std::vector<const Column<Record>*>;  // of a table that lives for ever
+using ColumnList = std::vector<const Column<Record>*>;  // columns of a table with static lifetime
 
 template <class Record>
 ColumnList<Record> columns_of(const Table<Record>& table) {
@@ -210,7 +210,7 @@ ColumnList<Record> columns_of(const Table<Record>& table) {
   return out;
 }
 
-// A matrix or a list may be long.
+// Leaves out matrices and lists, which may be long.
 template <class Record>
 ColumnList<Record> without_blobs(const Table<Record>& table) {
   ColumnList<Record> out;
@@ -268,19 +268,19 @@ Result<Insertion<Record>> insertion(Database& db, const Table<Record>& table,
   return Insertion<Record>(std::move(statement), table);
 }
 
-// Reads records of a table.
+// Reads a table's records.
 template <class Record>
 class Selection {
  public:
   Selection(Statement statement, ColumnList<Record> columns)
       : statement_(std::move(statement)), columns_(std::move(columns)) {}
-  // Begins anew with these values in the places of its conditions.
+  // Restarts with these values for its parameters.
   template <class... Values>
   Selection& with(const Values&... values) {
     statement_.with(values...);
     return *this;
   }
-  // None after the last row; then the selection is ready for another use.
+  // Returns nothing after the last row; the selection can then be used again.
   Result<std::optional<Record>> next() {
     PRESUM_ASSIGN(const auto row, statement_.next());
     if (!row) return std::optional<Record>();
@@ -309,7 +309,7 @@ class Selection {
   ColumnList<Record> columns_;
 };
 
-// `rest`: what stands behind FROM and the table.
+// `rest`: what follows FROM and the table.
 template <class Record>
 Result<Selection<Record>> selection(Database& db, const Table<Record>& table, std::string_view rest,
                                     ColumnList<Record> columns) {

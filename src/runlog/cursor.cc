@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading whole steps, one after the other.
+// Reads whole steps, one after another.
 #include <map>
 #include <optional>
 #include <utility>
@@ -18,7 +18,7 @@ using runlog::WorkerStepRow;
 
 namespace {
 
-// Rows of a model in the order of their steps, taken as far as a step.
+// A model's rows in the order of their steps, read up to a given step.
 template <class Row>
 class RowsByStep {
  public:
@@ -74,7 +74,7 @@ struct StepCursor::State {
   Selection<MissingRow> missing;
   RowsByStep<FingerprintRow> fingerprints;
   RowsByStep<AuditedStep> audits;
-  // What a worker last told, by replica.
+  // The last values that each rank reported, by replica.
   std::map<std::uint32_t, std::vector<FingerprintValue>> values = {};
   std::map<std::uint32_t, AuditRecord> audited = {};
   StepRecord record = {};

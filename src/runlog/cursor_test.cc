@@ -15,14 +15,14 @@
 namespace presum::runlog {
 namespace {
 
-// ---- whole steps, one after the other
+// ---- whole steps, one after another
 
-// The steps of a run that are of one model with a record.
+// The steps of one model in a run.
 class Steps {
  public:
   Steps(const Path& run, const StepRecord& like, std::uint64_t from = 0)
       : log_(*RunLog::open(run)), cursor_(*log_.cursor(like.model, from)) {}
-  // The next one, copied; nothing at their end.
+  // The next step, copied; empty at the end.
   std::optional<StepRecord> next() {
     const auto record = cursor_.next();
     EXPECT_TRUE(record) << record.error().message;
@@ -112,7 +112,7 @@ TEST(StepCursor, SaysThatAFileIsDamaged) {
   EXPECT_TRUE(failed);
 }
 
-// Whatever their bytes, lists are read as none or as values that they may have.
+// Whatever bytes a list holds, it is read as empty or as valid values.
 TEST(StepCursor, ReadsAnyBytesInAList) {
   const TempFolder folder;
   const Path run = folder / "run";

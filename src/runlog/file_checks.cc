@@ -18,12 +18,12 @@ namespace {
 constexpr const char* kRemedy =
     "name a run folder or its presum.db; if it is one, copy it again from where it was written";
 
-// "table" or "view", its name, and each of its columns or its statement; of a table "" too.
+// "table" or "view", the name, and one column of a table or the statement of a view; a table also
+// has an entry with "".
 using Shape = std::set<std::tuple<std::string, std::string, std::string>>;
 
 Result<Shape> shape_of(Database& db) {
-  // A virtual table is one in sqlite_schema, but not in pragma_table_list. Hidden is a column that
-  // is computed.
+  // A virtual table is in sqlite_schema but not in pragma_table_list. A hidden column is computed.
   PRESUM_ASSIGN(
       auto rows,
       db.prepare("WITH t AS (SELECT s.type, s.name, s.sql FROM sqlite_schema s JOIN "
@@ -39,7 +39,7 @@ Result<Shape> shape_of(Database& db) {
   }
 }
 
-// Made once: the shape of a database that was just created.
+// Computed once: the shape of a newly created database.
 const Shape& expected() {
   static const Shape shape = [] {
     auto db = Database::open(":memory:", Database::Mode::kWrite);
@@ -56,7 +56,7 @@ std::string bytes_at(const std::filesystem::path& file, std::streamoff at, std::
   return out;
 }
 
-// A super-journal's name stands at a journal's end, before this.
+// The name of a super-journal is at the end of a journal, before these bytes.
 bool ends_with(const std::filesystem::path& file, std::string_view bytes) {
   std::error_code error;
   const auto size = std::filesystem::file_size(file, error);
@@ -64,7 +64,7 @@ bool ends_with(const std::filesystem::path& file, std::string_view bytes) {
   return bytes_at(file, static_cast<std::streamoff>(size - bytes.size()), bytes.size()) == bytes;
 }
 
-// What is not as it should be; empty where all is.
+// The first difference from the expected shape; empty if there is none.
 std::string difference(const Shape& found) {
   for (const auto& part : expected()) {
     if (found.contains(part)) continue;

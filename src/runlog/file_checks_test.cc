@@ -42,7 +42,7 @@ TEST(RunLogOpen, SaysThatAFileIsNotARunLog) {
   expect_unreadable(folder.path(), ErrorCode::kCorrupt, "not a presum run log");
 }
 
-// A file of a stranger's, made from a run log.
+// An untrusted file, made from a run log.
 class ForeignRun : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -118,7 +118,7 @@ TEST_F(ForeignRun, WithAStepTwiceIsRefused) {
   EXPECT_EQ(steps.error().code, ErrorCode::kCorrupt);
 }
 
-// The end of a journal: a name of another one, its length, its checksum and eight fixed bytes.
+// The end of a journal: another journal's name, its length, its checksum and eight fixed bytes.
 std::string journal_that_names(const std::string& name) {
   std::uint32_t sum = 0;
   for (const char c : name) sum += static_cast<std::uint32_t>(static_cast<signed char>(c));
@@ -183,7 +183,7 @@ TEST(RunLogOpen, DoesNotWaitForAPipe) {
   EXPECT_FALSE(Writer::open(folder.path(), clock.function(), Journal::kWal));
 }
 
-// Cut off or overwritten anywhere: an error or an answer, never a crash.
+// A file cut off or overwritten anywhere gives an error or an answer, never a crash.
 class DamagedRun : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -199,7 +199,7 @@ class DamagedRun : public ::testing::Test {
   }
   Path file() const { return folder_ / "run" / kFileName; }
 
-  // The first error of reading everything, if any.
+  // The first error from reading everything, if any.
   std::optional<Error> read_everything() const {
     const auto log = RunLog::open(folder_ / "run");
     if (!log) return log.error();
@@ -214,7 +214,8 @@ class DamagedRun : public ::testing::Test {
     return std::nullopt;
   }
 
-  // Which file, that it is damaged, what to do; what SQLite says comes last.
+  // The message says which file it is, that it is damaged, and what to do; SQLite's message comes
+  // last.
   void expect_says_what_to_do(const Error& error) const {
     const auto& text = error.message;
     EXPECT_TRUE(one_line(error)) << text;
@@ -223,7 +224,7 @@ class DamagedRun : public ::testing::Test {
     EXPECT_NE(text.find("copy it again from where it was written"), std::string::npos) << text;
   }
 
-  // Many times anew: most of the damage is noticed.
+  // Repeats the damage many times: most of it must be noticed.
   template <class Damage>
   void expect_errors(Damage&& damage) const {
     std::mt19937_64 random(5);
@@ -260,7 +261,7 @@ TEST_F(DamagedRun, TruncatedIsAClearError) {
 TEST_F(DamagedRun, FlippedBytesNameTheFileAndWhatToDo) {
   expect_errors([](std::string& bytes, std::mt19937_64& random) {
     constexpr std::size_t kPage = 4096;
-    const std::size_t header = random() % (bytes.size() / kPage) * kPage;  // where pages begin
+    const std::size_t header = random() % (bytes.size() / kPage) * kPage;  // the start of a page
     for (std::size_t i = 0; i < 3; ++i) bytes[header + i] ^= static_cast<char>(1 + random() % 255);
   });
 }

@@ -9,19 +9,19 @@
 
 namespace presum::runlog {
 
-// Whether a database that one process writes is still the file at its path: others may delete it,
-// move it away, put another in its place or write into it. Not synchronized.
+// Checks whether a database that this process writes is still the file at its path: others may
+// delete, move, replace or write it. Not synchronized.
 class FileIdentity {
  public:
-  // `wal`: the database has a write-ahead log and is itself written at checkpoints only.
+  // `wal`: the database has a write-ahead log, so the file itself is written at checkpoints only.
   FileIdentity(std::filesystem::path file, bool wal);
 
-  // Takes the file as it is now for ours. Call it after each of this process's writes.
+  // Records the file's current state as this process's. Call it after each write by this process.
   void remember();
 
   enum class State : std::uint8_t {
     kOurs,
-    kTouched,  // somebody wrote to it or shortened its log: perhaps only a checkpoint
+    kTouched,  // another process wrote to it or shortened its log; perhaps only a checkpoint
     kGone,
   };
   State state() const;
@@ -36,7 +36,7 @@ class FileIdentity {
   static std::optional<Stamp> stamp_of(const std::filesystem::path& file);
 
   std::filesystem::path file_;
-  std::filesystem::path log_;  // empty: none
+  std::filesystem::path log_;  // empty if there is none
   std::filesystem::path index_;
   std::optional<Stamp> stamp_;
   std::optional<Stamp> log_stamp_;

@@ -10,9 +10,9 @@
 namespace presum::runlog {
 namespace {
 
-// ---- what happens to the file while it is written
+// ---- changes to the file while it is written
 
-// A run with a committed step, and what becomes of the writing after `sabotage`.
+// A run with one committed step, and the outcome of writing after `sabotage`.
 class Sabotaged {
  public:
   template <class Sabotage>
@@ -32,7 +32,7 @@ class Sabotaged {
   Path run() const { return folder_ / "run"; }
   Path file() const { return run() / kFileName; }
 
-  Status told;  // by what is written after it, its commit or the close
+  Status told;  // the result of the next write, its commit or the close
 
  private:
   TempFolder folder_;
@@ -61,7 +61,7 @@ TEST(FileUnderTheWriter, ThatIsDeletedOrCutOffIsLost) {
   }
 }
 
-// Another run, of the same tables.
+// Another run with the same tables.
 class AnotherRun : public ::testing::Test {
  protected:
   void SetUp() override { make_run(folder_ / "other", {plain_step(1, 0), plain_step(1, 1)}); }

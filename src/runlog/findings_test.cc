@@ -125,7 +125,7 @@ TEST(Findings, ReplaceReplacesThoseOfItsModelOnly) {
   EXPECT_EQ(findings_in(folder / "run").size(), 3U);
 }
 
-// What someone else wrote into the file must not end the reader.
+// Contents that someone else wrote into the file must not crash the reader.
 TEST(Findings, FromAFileThatSomeoneChangedNeverCrash) {
   const TempFolder folder;
   make_judged_run(folder / "run", {full_finding()}, {{.check = "a"}});

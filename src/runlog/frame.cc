@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views as rows, for people and other programs, and as arrays: a column is read as one vector, and
-// a text that repeats is kept once.
+// Views as rows, for people and other programs, and as arrays: each column becomes one vector, and
+// repeated texts are stored once.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -44,13 +44,13 @@ RunLog::Cell cell(const Statement& row, int column) {
   }
 }
 
-// A number of 32 bits; what is larger is a damaged one.
+// Clamps to 32 bits; only a damaged file has a larger value.
 std::int32_t bounded(std::uint64_t value) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::int32_t>::max();
   return static_cast<std::int32_t>(std::min(value, kMost));
 }
 
-// Fills one series, a cell a row.
+// Fills one series, one cell per row.
 class SeriesReader {
  public:
   explicit SeriesReader(const ViewColumn& column) : column_(column) {
@@ -108,7 +108,7 @@ ColumnInfo info_of(const runlog::ColumnShape& c, bool as_text) {
   return {c.name, type, c.text.meaning, c.text.unit, c.text.unknown};
 }
 
-// One row a step, group and worker.
+// One row per step, group and rank.
 class GroupNormRows {
  public:
   explicit GroupNormRows(const std::vector<GroupInfo>& groups) {
@@ -241,7 +241,7 @@ Result<std::vector<Series>> RunLog::frame(std::string_view name) const {
 Result<std::vector<Series>> RunLog::group_norms() const {
   runlog::Database& db = state_->db;
   PRESUM_ASSIGN(const auto names, groups());
-  // A hint, and no more than the file has room for: a stranger may have written the lengths.
+  // A hint, limited by the size of the file: the lengths in it are not trusted.
   constexpr std::uint64_t kBytesOfARow = 2 * sizeof(float);
   std::error_code error;
   const auto bytes = std::filesystem::file_size(state_->file, error);

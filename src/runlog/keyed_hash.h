@@ -7,7 +7,7 @@
 namespace presum::runlog {
 
 // SipHash-2-4 (Aumasson and Bernstein, INDOCRYPT 2012) of one 64-bit word, little-endian. Unlike
-// mix64 it hides its key from someone who knows words and their hashes.
+// mix64, it does not reveal its key to someone who knows words and their hashes.
 class KeyedHash {
  public:
   KeyedHash(std::uint64_t key0, std::uint64_t key1) : key0_(key0), key1_(key1) {}

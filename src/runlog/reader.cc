@@ -33,7 +33,7 @@ Status damaged(const std::filesystem::path& file, const StepRecord& step, const 
                   file.string(), step.step, step.model.segment, what));
 }
 
-// Numbers that no training has, for the readers of steps reckon with them.
+// Rejects numbers that no training produces, because readers of steps compute with them.
 Status check_steps(const std::vector<StepRow>& steps, const std::filesystem::path& file) {
   constexpr std::uint32_t kMost = std::numeric_limits<std::int32_t>::max();
   for (const StepRow& s : steps) {
@@ -57,7 +57,7 @@ Status read_missing(Database& db, std::vector<StepRow>& steps) {
   });
 }
 
-// Calls `visit` with the rows of each step that has any.
+// Calls `visit` with the rows of each step that has rows.
 template <class Record, class Row, class Visit>
 Status for_each_step(Database& db, const Table<Row>& table, std::string_view rest, Visit&& visit) {
   PRESUM_ASSIGN(auto steps,
@@ -73,8 +73,8 @@ Status for_each_step(Database& db, const Table<Row>& table, std::string_view res
   }
 }
 
-// Where a writer was killed while it closed the file, a journal is to be rolled back first, which
-// takes somebody who may write.
+// If a writer was killed while closing the file, its journal must be rolled back first. That
+// requires write permission.
 Status recover(const std::filesystem::path& file) {
   PRESUM_TRY(runlog::check_journal(file));
   auto db = Database::open(file, Database::Mode::kRecover);

@@ -94,7 +94,7 @@ TEST(RunLog, NameIsTheFoldersName) {
   }
 }
 
-// ---- a worker's last words
+// ---- a rank's final state
 
 TEST(FinalState, IsThatOfTheLastNoteThatHasOne) {
   const TempFolder folder;

@@ -18,7 +18,7 @@
 namespace presum::runlog {
 namespace {
 
-// f_type of file systems whose shared-memory locks (WAL needs them) do not reach other machines.
+// f_type of file systems whose shared-memory locks, which WAL needs, do not reach other machines.
 constexpr std::array<std::uint32_t, 9> kNetworkFileSystems = {
     0x6969,      // NFS
     0xFF534D42,  // CIFS
@@ -32,7 +32,7 @@ constexpr std::array<std::uint32_t, 9> kNetworkFileSystems = {
 };
 
 Status create_schema(Database& db) {
-  // One transaction: a reader sees no database or a whole one.
+  // One transaction, so that a reader sees either no database or a complete one.
   return db.execute(
       fmt::format("BEGIN; {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;", schema(),
                   kApplicationId, kSchemaVersion)
@@ -40,14 +40,15 @@ Status create_schema(Database& db) {
 }
 
 const char* journal_mode(Journal journal) {
-  // WAL with synchronous=NORMAL survives a killed process; a power cut may lose the last commits.
+  // WAL with synchronous=NORMAL survives a killed process; a power failure may lose the last
+  // commits.
   return journal == Journal::kExclusive
              ? "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=DELETE;"
              : "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
 }
 
-// What writers that were killed left of databases that they were making. One that is minutes old is
-// no running writer's.
+// Removes incomplete databases of writers that were killed. A file that is minutes old does not
+// belong to a running writer.
 void remove_parts(const std::filesystem::path& file) {
   namespace fs = std::filesystem;
   constexpr std::chrono::minutes kOld{10};
@@ -62,8 +63,8 @@ void remove_parts(const std::filesystem::path& file) {
   }
 }
 
-// Made under a name of its own and linked into place: a process that is killed meanwhile leaves no
-// half of a database there. Does nothing where there is a file.
+// Creates the database under a temporary name and links it into place, so that a killed process
+// leaves no partial database. Does nothing if the file exists.
 Status make_file(const std::filesystem::path& file, Journal journal) {
   std::error_code error;
   if (std::filesystem::exists(file, error)) return {};
@@ -103,7 +104,7 @@ Status make_folder(const std::filesystem::path& folder) {
   return {};
 }
 
-// A new file on a local file system, with what `target` holds so far.
+// A new file on a local file system, with the current contents of `target`.
 Result<std::filesystem::path> local_copy(const std::filesystem::path& target) {
   std::error_code error;
   auto file = std::filesystem::temp_directory_path(error);
@@ -174,7 +175,8 @@ Status RunFile::check(std::uint64_t last_step) {
                           file_.string()));
 }
 
-// Without its log: it holds this segment. (When a segment begins, its log is written into it.)
+// Whether the file without its log has this segment. (The log is written into the file when a
+// segment begins.)
 bool RunFile::holds_the_segment() const {
   auto alone = Database::open(file_, Database::Mode::kReadFileAlone);
   if (!alone) return false;
@@ -184,7 +186,7 @@ bool RunFile::holds_the_segment() const {
   return row && *row;
 }
 
-// Read anew, with its log: nothing that was committed is missing.
+// Reads the file and its log through a new connection, to check that no commit is missing.
 bool RunFile::holds_the_step(std::uint64_t id) const {
   if (id == 0) return true;
   auto other = Database::open(file_, Database::Mode::kRead);
@@ -202,7 +204,7 @@ void RunFile::release() {
 
 Status RunFile::copy_back() const {
   if (copy_to_.empty() || gone_) return {};
-  // Renamed into place: a reader sees the old file or the new one, whole.
+  // Rename into place, so that a reader sees either the whole old file or the whole new one.
   auto part = copy_to_;
   part += ".part";
   std::error_code error;

@@ -24,7 +24,7 @@ TEST_P(WriterJournal, LeavesAReadableFileAfterClose) {
   ASSERT_TRUE(writer.tick());
   add_all(writer, {plain_step(1, 2)});
   ASSERT_TRUE(writer.close());
-  // The writer still lives: closed means closed.
+  // The writer still exists: closed means closed.
   EXPECT_EQ(read_steps(folder / "run").size(), 3U);
 }
 
@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(All, WriterJournal,
                          ::testing::Values(Journal::kWal, Journal::kExclusive,
                                            Journal::kLocalCopy));
 
-// Sets an environment variable and puts it back.
+// Sets an environment variable and restores it.
 class Environment {
  public:
   Environment(const char* name, const std::string& value) : name_(name) {
@@ -110,7 +110,7 @@ TEST(ChooseJournal, IsWalOnALocalFileSystem) {
   EXPECT_EQ(choose_journal(folder.path()), Journal::kWal);
 }
 
-// ---- what is in the way
+// ---- something in the file's place
 
 void expect_refused(const Path& folder, ErrorCode code, const std::string& says) {
   FakeClock clock;

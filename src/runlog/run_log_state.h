@@ -21,7 +21,7 @@ inline StepKey key_of(const StepRecord& step) { return {step.model, step.step}; 
 
 inline constexpr const char* kStepOrder = "ORDER BY segment, model_index, dp_group, step";
 
-// As the type that the tables' rows derive from.
+// Converts table rows to their base type.
 template <class Record, class Row>
 std::vector<Record> records_of(std::vector<Row> rows) {
   return {std::make_move_iterator(rows.begin()), std::make_move_iterator(rows.end())};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Run folders as the tests of this room make and read them.
+// Creates and reads run folders for the tests of this folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ inline StepRecord plain_step(std::uint32_t segment, std::uint64_t step, std::uin
   return r;
 }
 
-// Real numbers of a step, by their columns.
+// The real-valued fields of a step, by column.
 inline constexpr std::pair<const char*, double StepRecord::*> kStepNumbers[] = {
     {"loss_mean", &StepRecord::loss_mean},
     {"loss_std", &StepRecord::loss_std},
@@ -88,7 +88,7 @@ inline constexpr std::pair<const char*, double StepRecord::*> kStepNumbers[] = {
     {"mean_norm", &StepRecord::mean_norm},
     {"mean_norm_error", &StepRecord::mean_norm_error}};
 
-// Every field has a value of its own.
+// Every field has a distinct value.
 inline StepRecord full_step(std::uint32_t segment) {
   StepRecord r = plain_step(segment, 1ULL << 40, 3);
   r.model.model_index = 2;
@@ -151,7 +151,7 @@ inline void add_all(Writer& writer, const std::vector<StepRecord>& records) {
   }
 }
 
-// A run of those steps, closed.
+// A closed run with these steps.
 inline void make_run(const Path& folder, const std::vector<StepRecord>& records) {
   FakeClock clock;
   Writer writer = open_writer(folder, clock);
@@ -171,7 +171,7 @@ std::vector<T> blob(sqlite3_stmt* statement, int column) {
   return out;
 }
 
-// The first cell of the first row, as numbers.
+// The first cell of the first row, as a vector of T.
 template <class T>
 std::vector<T> read_blob(const Path& folder, const char* sql) {
   sqlite3* db = nullptr;
@@ -211,7 +211,7 @@ inline Finding full_finding() {
   return f;
 }
 
-// A run with those findings of model (2, 3), closed.
+// A closed run with these findings of model (2, 3).
 inline void make_judged_run(const Path& folder, const Findings& findings,
                             const Checks& checks = {}) {
   FakeClock clock;

@@ -30,7 +30,8 @@ Error no_salt(const std::filesystem::path& file) {
                                           file.string(), std::generic_category().message(errno)));
 }
 
-// Made under a name of its own and linked into place: another process may do the same.
+// Creates the file under a temporary name and links it into place, because another process may do
+// the same.
 Status make_file(const Path& file, const std::string& text) {
   auto part = file;
   part += fmt::format(".{}", random_text());
@@ -49,7 +50,7 @@ Status make_file(const Path& file, const std::string& text) {
 
 bool is_there(const Path& file) {
   std::error_code error;
-  // One that is empty was left by a write that failed, by presum 0.1.0 or by something else.
+  // An empty file was left by a failed write, by presum 0.1.0 or by something else.
   const auto bytes = std::filesystem::file_size(file, error);
   if (!error && bytes == 0) std::filesystem::remove(file, error);
   return std::filesystem::exists(file, error);
@@ -61,7 +62,7 @@ Result<std::string> read_file(const Path& file) {
   return text;
 }
 
-// Beside the run folder.
+// The file next to the run folder.
 Path file_of_folder(const Path& run) {
   std::error_code error;
   const auto file = std::filesystem::absolute(run, error).lexically_normal();
@@ -69,7 +70,7 @@ Path file_of_folder(const Path& run) {
   return folder / ".presum-salt";
 }
 
-// Empty where the user has no folder for it.
+// Empty if the user has no folder for it.
 Path file_of_user() {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -81,8 +82,8 @@ Path file_of_user() {
   return home.is_absolute() ? home / ".config" / "presum" / "salt" : Path();
 }
 
-// Made where there is none: then beside the run folder too, for a home that does not last, as in a
-// container, is no loss there.
+// Creates the user's file if it is absent. Then it also creates the one next to the run folder,
+// because the home folder may be temporary, as in a container.
 Result<std::string> salt_of_user(const Path& of_folder) {
   const Path file = file_of_user();
   if (file.empty()) return fail(ErrorCode::kIo, "no home");

@@ -19,7 +19,7 @@
 namespace presum::runlog {
 namespace {
 
-// The user has no folder for it, unless a test gives one.
+// The user has no folder for the salt unless a test provides one.
 class ProjectSalt : public ::testing::Test {
  protected:
   ProjectSalt() { setenv("XDG_CONFIG_HOME", "/dev/null", 1); }
@@ -72,7 +72,8 @@ TEST_F(ProjectSalt, OfAFolderComesBeforeTheUsers) {
 
 constexpr int kProcesses = 8;
 
-// What processes that start together take for the salts of these runs, each a file of `told`.
+// The salts that processes started at the same time use for these runs; each writes one file in
+// `told`.
 std::set<std::string> salts_of(const std::vector<std::filesystem::path>& runs,
                                const testing::TempFolder& told) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -105,7 +106,7 @@ TEST_F(ProjectSalt, OfAUserIsOneForProcessesThatStartTogether) {
 TEST_F(ProjectSalt, IsMadeOncePrivatelyAndKept) {
   const testing::TempFolder folder;
   const auto first = project_salt(folder / "runs/a");
-  ASSERT_FALSE(first);  // no folder to hold it
+  ASSERT_FALSE(first);  // no folder to store it in
   std::filesystem::create_directories(folder / "runs");
   const auto made = project_salt(folder / "runs/a");
   ASSERT_TRUE(made);

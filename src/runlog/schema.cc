@@ -27,7 +27,8 @@ std::string create(const Table<Record>& table) {
   return fmt::format("CREATE TABLE {} ({}{};\n", table.name, columns, table.key);
 }
 
-// What the view shows of a column: names in place of codes, fingerprints in hexadecimal digits.
+// The expression that the view shows for a column: names instead of codes, fingerprints in
+// hexadecimal.
 std::string expression(const ViewColumn& c) {
   std::string shown = c.source;
   if (c.shown == Display::kHex) shown = fmt::format("printf('%016x', {})", c.source);
@@ -69,7 +70,7 @@ std::vector<ViewColumn> operator+(std::vector<ViewColumn> a, const std::vector<V
   return a;
 }
 
-// One column of a table under another name; null where it is that of an outer join.
+// A table's column under another name; nullable if it comes from an outer join.
 template <class Record>
 ViewColumn one_column(const Table<Record>& table, std::string_view as, std::string_view column,
                       const char* name, std::string_view unknown) {

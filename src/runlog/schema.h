@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run log's schema, made from the columns of runlog/tables.h.
+// The run log's schema, generated from the columns in runlog/tables.h.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ inline constexpr unsigned kApplicationId = 0x70726573;  // "pres"
 inline constexpr unsigned kSchemaVersion = 15;
 inline constexpr const char* kFileName = "presum.db";
 
-// A column of a view, and where it comes from.
+// A column of a view and its source.
 struct ViewColumn : ColumnShape {
   std::string source;  // the table's column, such as w.loss
 };
@@ -24,14 +24,14 @@ struct View {
   std::string_view name;
   std::string_view meaning;
   std::vector<ViewColumn> columns;
-  std::string from;  // tables and order
+  std::string from;  // tables and sort order
 };
 
-// Each lives for ever. Safe from any thread.
+// All views. Static lifetime. Safe from any thread.
 std::span<const View> views();
-// Lives for ever. Error: kInvalidArgument (there is none of this name).
+// Static lifetime. Error: kInvalidArgument (no view has this name).
 Result<const View*> named_view(std::string_view name);
-// Statements that make the tables and the views.
+// The statements that create the tables and the views.
 const std::string& schema();
 
 }  // namespace presum::runlog

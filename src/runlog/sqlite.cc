@@ -18,7 +18,7 @@ const char* remedy_for(Database::Mode mode) {
   return mode == Database::Mode::kWrite ? kWriteElsewhere : kCopyAgain;
 }
 
-// What SQLite says may quote a whole statement of the file.
+// SQLite's message may quote a whole statement from the file.
 std::string one_line(std::string_view said) {
   constexpr std::size_t kBytesMax = 200;
   std::string out;
@@ -29,12 +29,12 @@ std::string one_line(std::string_view said) {
   return said.size() > kBytesMax ? out + "..." : out;
 }
 
-// What SQLite says of a file, as one line that says what to do about it.
+// SQLite's error about a file, as one line that says what to do.
 Error failure(int code, const std::string& file, const char* message, Database::Mode mode) {
   const auto said = one_line(message);
   switch (code & 0xFF) {
     case SQLITE_CORRUPT:
-    case SQLITE_TOOBIG:  // a length that nobody wrote
+    case SQLITE_TOOBIG:  // a damaged length
       return fail(ErrorCode::kCorrupt,
                   fmt::format("{} is damaged: {} ({})", file, remedy_for(mode), said));
     case SQLITE_NOTADB:
@@ -61,7 +61,7 @@ Error failure(int code, sqlite3* database) {
 
 Error failure(sqlite3* database) { return failure(sqlite3_extended_errcode(database), database); }
 
-// A name of a file as a part of a URI.
+// A file name as part of a URI.
 std::string uri_of(const std::filesystem::path& file) {
   std::string out = "file:";
   for (const char c : std::filesystem::absolute(file).string()) {
@@ -139,9 +139,9 @@ Result<Database> Database::open(const std::filesystem::path& file, Mode mode,
 }
 
 void Database::distrust(std::chrono::milliseconds patience) {
-  constexpr int kBytesMax = 256 << 20;  // of a value
+  constexpr int kBytesMax = 256 << 20;  // limit for one value
   constexpr int kStatementBytesMax = 1 << 20;
-  constexpr int kInstructions = 100'000;  // between two looks at the clock
+  constexpr int kInstructions = 100'000;  // between two checks of the clock
   sqlite3* const db = database_.get();
   sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SQLite's C interface with owners and Results instead of codes. One thread at a time.
+// SQLite's C interface with owning types, and with Results instead of codes. One thread at a time.
 #pragma once
 
 #include <sqlite3.h>
@@ -18,17 +18,17 @@
 
 namespace presum::runlog {
 
-// How long a reading statement may look for its next row before it is given up: what a stranger
-// wrote may be a query without end.
+// How long a read may search for its next row before it is aborted: an untrusted file may contain
+// an endless query.
 inline constexpr std::chrono::milliseconds kRowPatience{60'000};
 
-// When the statement under way is to be given up. Shared by a database and its statements.
+// When to abort the current statement. Shared by a database and its statements.
 struct Deadline {
   std::chrono::milliseconds patience = kRowPatience;
   std::chrono::steady_clock::time_point at = std::chrono::steady_clock::time_point::max();
 };
 
-// A prepared statement. Unbound parameters are NULL; NaN is stored as NULL, NULL reads as NaN.
+// A prepared statement. Unbound parameters are NULL. NaN is stored as NULL; NULL is read as NaN.
 class Statement {
  public:
   explicit Statement(sqlite3_stmt* statement, std::shared_ptr<Deadline> deadline = nullptr)
@@ -52,7 +52,7 @@ class Statement {
     sqlite3_bind_blob(statement_.get(), at, bytes.data(), static_cast<int>(bytes.size()),
                       SQLITE_TRANSIENT);
   }
-  // Binds from parameter 1 on, in order.
+  // Binds the values in order, starting at parameter 1.
   template <class... Values>
   Statement& with(const Values&... values) {
     int at = 0;
@@ -60,9 +60,9 @@ class Statement {
     return *this;
   }
 
-  // True: a row is there. False: the end; the statement is ready for another use.
+  // True: a row is available. False: no more rows; the statement can then be used again.
   Result<bool> next();
-  // Runs a statement without rows.
+  // Runs a statement that returns no rows.
   Status run();
 
   double number(int column) const;
@@ -74,7 +74,7 @@ class Statement {
   int columns() const { return sqlite3_column_count(statement_.get()); }
   // SQLITE_INTEGER, SQLITE_FLOAT, SQLITE_TEXT or SQLITE_NULL.
   int type(int column) const { return sqlite3_column_type(statement_.get(), column); }
-  // Lives until the next call of next(). Empty for NULL.
+  // Valid until the next call of next(). Empty for NULL.
   std::span<const std::byte> blob(int column) const;
 
  private:
@@ -82,22 +82,21 @@ class Statement {
     void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
   };
   std::unique_ptr<sqlite3_stmt, Finalize> statement_;
-  std::shared_ptr<Deadline> deadline_;  // null: it may take as long as it does
+  std::shared_ptr<Deadline> deadline_;  // null: no time limit
 };
 
 class Database {
  public:
-  // kReadFileAlone: as it is without its write-ahead log. kRecover: as kRead, but a journal is
-  // rolled back.
+  // kReadFileAlone: ignores the write-ahead log. kRecover: like kRead, but may roll back a journal.
   enum class Mode { kRead, kWrite, kReadFileAlone, kRecover };
   static Result<Database> open(const std::filesystem::path& file, Mode mode,
                                std::chrono::milliseconds patience = kRowPatience);
 
-  // Closing it will neither write to the file nor delete its log.
+  // Closing will neither write to the file nor delete its log.
   void leave_the_file_alone();
 
-  // The last statement failed because a journal is to be rolled back, or a log to be read in, and
-  // this connection only reads.
+  // Whether the last statement failed because this connection is read-only and a journal must be
+  // rolled back or a log must be read.
   bool is_to_be_recovered() const;
 
   Status execute(const char* sql);
@@ -111,12 +110,12 @@ class Database {
   struct Close {
     void operator()(sqlite3* d) const { sqlite3_close_v2(d); }
   };
-  // What a stranger's file must not do while it is read: run functions, grow without bound, take
-  // for ever.
+  // Restricts what an untrusted file can do while it is read: run functions, grow without bound,
+  // run forever.
   void distrust(std::chrono::milliseconds patience);
 
   std::unique_ptr<sqlite3, Close> database_;
-  std::shared_ptr<Deadline> deadline_;  // of a database that is read
+  std::shared_ptr<Deadline> deadline_;  // for databases opened for reading
 };
 
 }  // namespace presum::runlog

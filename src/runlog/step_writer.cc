@@ -9,7 +9,7 @@
 namespace presum::runlog {
 namespace {
 
-constexpr std::size_t kValuesMax = std::size_t{1} << 20;  // workers times kinds of fingerprints
+constexpr std::size_t kValuesMax = std::size_t{1} << 20;  // ranks times kinds of fingerprints
 
 auto words(const StateHash& s) { return std::tuple(s.group, s.kind_and_shard(), s.value); }
 
@@ -60,7 +60,7 @@ Status StepWriter::write_worker(const StepRecord& step, std::uint64_t id, Worker
   return into_.workers.run({std::move(worker), id, shares});
 }
 
-// A row where a value changed.
+// Writes a row only if a value changed.
 Status StepWriter::write_fingerprints(const StepRecord& step, const WorkerRecord& worker) {
   for (FingerprintValue f : worker.fingerprints) {
     if (is_of_samples(f.kind)) f.value = salted_(f.value);

@@ -13,17 +13,17 @@
 
 namespace presum::runlog {
 
-// Second halves of the keys of KeyedHash: what a salt is used for (docs/runlog_format.md).
+// Second halves of KeyedHash keys: the purpose of a salt (docs/runlog_format.md).
 inline constexpr std::uint64_t kSampleHashes = 1;
 inline constexpr std::uint64_t kSaltNames = 2;
 
-// Writes steps: their rows in every table that has any. Row hashes are salted. Lifetime: the
-// database outlives it. One thread at a time.
+// Writes a step's rows to all tables. Salts row hashes. `db` must outlive this object. One thread
+// at a time.
 class StepWriter {
  public:
   static Result<StepWriter> prepare(Database& db, std::uint64_t salt);
 
-  // Returns the step's id. After an error some of its rows may be there: write within a savepoint.
+  // Returns the step's id. After an error, some of its rows may have been written: use a savepoint.
   Result<std::uint64_t> write(StepRecord record);
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 // ---- samples and their salt
 
-// The reference implementation's vector for the bytes 0 to 7 under the key 0 to 15.
+// The test vector of the reference implementation for the bytes 0 to 7 and the key 0 to 15.
 TEST(KeyedHash, IsSipHash) {
   const KeyedHash hash(0x0706050403020100ULL, 0x0F0E0D0C0B0A0908ULL);
   EXPECT_EQ(hash(0x0706050403020100ULL), 0x93F5F5799A932462ULL);
@@ -80,12 +80,12 @@ TEST(Salt, CoversTheFingerprintOfTheBatchAndNoOther) {
   EXPECT_EQ(db.query_integer("SELECT value FROM fingerprint WHERE kind = 30"), 5U);
 }
 
-// ---- what a worker was given
+// ---- a rank's data
 
 TEST(WorkerData, WhatIsNotKnownIsNull) {
   const TempFolder folder;
   StepRecord record = plain_step(1, 0, 2);
-  record.workers[1].samples.rows = 9;  // all hashes were thinned out, no indices
+  record.workers[1].samples.rows = 9;  // all hashes thinned out, no indices
   make_run(folder / "run", {record});
   auto db = database(folder / "run");
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE replica = 0 AND rows IS NULL "
@@ -131,7 +131,7 @@ TEST(Fingerprints, AreWrittenWhereTheyChange) {
   for (std::uint64_t s = 0; s < 10; ++s) {
     records.push_back(with_fingerprints(1, s, {7, s < 6 ? 7U : 8U}));
   }
-  records[8].workers[1].fingerprints.clear();  // one step without is no change
+  records[8].workers[1].fingerprints.clear();  // a single step without the value is no change
   make_run(folder / "run", records);
   auto db = database(folder / "run");
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM fingerprint"), 3U);
@@ -196,8 +196,8 @@ class RunLogSize : public ::testing::Test {
     return r;
   }
 
-  // What the default settings add: a slice of the states, samples with their indices, 31 kinds of
-  // fingerprints of which some change at every step.
+  // What the default settings add: a slice of the states, samples with their indices, and 31 kinds
+  // of fingerprints, some of which change at every step.
   void add_fingerprints(StepRecord& r) {
     for (WorkerRecord& w : r.workers) {
       w.samples.rows = kRows;
@@ -218,7 +218,7 @@ class RunLogSize : public ::testing::Test {
     }
   }
 
-  // Bytes per step of a run of steps made by `make`.
+  // Bytes per step of a run whose steps `make` creates.
   template <class Make>
   std::uintmax_t measure(const char* what, Make&& make) {
     const TempFolder folder;

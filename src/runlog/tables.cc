@@ -49,7 +49,7 @@ Columns<Record> with_model(Columns<Record> columns) {
   return join({model_columns<Record, &Record::model>(), std::move(columns)});
 }
 
-// A list as packets carry it. NULL stands for fewer than `kLeast`.
+// A list in the packets' encoding. NULL means fewer than `kLeast` elements.
 template <class T, std::size_t kLeast = 1>
 struct PackedCodec : CellOf<Type::kBlob, true> {
   static void bind(Statement& row, int at, const std::vector<T>& values) {
@@ -61,12 +61,12 @@ struct PackedCodec : CellOf<Type::kBlob, true> {
 };
 using StateCodec = PackedCodec<StateHash, 0>;
 
-// ---- lists and evidence as JSON: what a stranger wrote there must not end the reader, so what is
-// malformed, of another type or nested deeper than 16 is left out
+// ---- lists and evidence as JSON. An untrusted file must not crash the reader, so anything
+// malformed, of another type or nested deeper than 16 is left out.
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kDepthMax = 16;  // presum writes lists and objects of plain values
+constexpr int kDepthMax = 16;  // presum itself writes only lists and objects of plain values
 
 std::string text_of(const Json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -146,7 +146,7 @@ struct SecondsOf {
   }
 };
 
-// Whether it was reduced; which window it was is not kept.
+// Whether the step was reduced; the window number is not kept.
 struct ReducedCodec : CellOf<Type::kInteger, false> {
   static void bind(Statement& row, int at, std::uint32_t window) {
     row.bind(at, std::uint64_t{window == StepNumber::kReduced});
@@ -156,7 +156,7 @@ struct ReducedCodec : CellOf<Type::kInteger, false> {
   }
 };
 
-// NULL stands for 0.
+// NULL means 0.
 struct CountCodec : CellOf<Type::kInteger, true> {
   static void bind(Statement& row, int at, std::uint64_t value) {
     if (value > 0) row.bind(at, value);
@@ -164,7 +164,7 @@ struct CountCodec : CellOf<Type::kInteger, true> {
   static std::uint64_t read(const Statement& row, int at) { return row.integer(at); }
 };
 
-// A distance in units in the last place, where the audit has any.
+// A distance in units in the last place, if the audit has one.
 template <auto Member>
 Column<AuditedStep> ulps_column(const char* name, std::string_view meaning) {
   return {{.name = name, .nullable = true, .text = {meaning, "ulp", "no element is finite"}},

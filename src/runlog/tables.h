@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of a run log, each as one list of columns. Everything else that knows a column is made
-// from these: statements, views, frames, docs/runlog_format.md.
+// The tables of a run log, each as one list of columns. Everything else that knows a column is
+// generated from them: statements, views, frames, docs/runlog_format.md.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct SegmentRow : SegmentInfo {
   std::string run;  // 16 hexadecimal digits
 };
 
-// A worker that said hello.
+// A rank that has sent a hello packet.
 struct WorkerRow {
   ModelKey model;
   std::uint32_t replica = 0;
@@ -26,12 +26,12 @@ struct WorkerRow {
 };
 
 struct StepRow : StepRecord {
-  std::uint64_t id = 0;  // what other tables refer to; 0: the next one
+  std::uint64_t id = 0;  // what other tables refer to; 0: assign the next one
 };
 
 struct WorkerStepRow : WorkerRecord {
   std::uint64_t step_id = 0;
-  bool shares_states = false;  // they are those of the step's first worker
+  bool shares_states = false;  // equal to the states of the step's first rank
 };
 
 struct GroupStepRow : GroupRecord {
@@ -43,7 +43,7 @@ struct MissingRow {
   std::uint32_t replica = 0;
 };
 
-// From this step on the worker holds the value.
+// The rank holds the value from this step on.
 struct FingerprintRow {
   ModelKey model;
   std::uint32_t replica = 0;
@@ -92,7 +92,7 @@ extern const Table<Continuation> kContinuationTable;
 extern const Table<StallRecord> kStallTable;
 extern const Table<StalledRankRow> kStalledRankTable;
 
-// Calls `visit` with each of them.
+// Calls `visit` with each table.
 template <class Visit>
 void each_table(Visit&& visit) {
   const auto each = [&](const auto&... tables) { (visit(tables), ...); };

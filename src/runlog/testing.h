@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the tests of the rooms that write run folders.
+// Shared by the tests of all folders that write run folders.
 #pragma once
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 namespace presum::testing {
 
-// A folder of its own, removed at the end.
+// A temporary folder, removed on destruction.
 class TempFolder {
  public:
   TempFolder() {
@@ -34,7 +34,7 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-// A clock that only moves when told. REQUIRES: it outlives what uses its function.
+// A clock that moves only when advanced. REQUIRES: it outlives every user of its function.
 class FakeClock {
  public:
   MonotonicClock function() {

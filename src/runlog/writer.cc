@@ -51,9 +51,9 @@ struct Writer::State {
   std::uint64_t run = 0;
   SegmentRow segment;
   SegmentRow committed_segment;
-  std::uint64_t last_written = 0;  // the id of this segment's last step; 0: none
+  std::uint64_t last_written = 0;  // the id of this segment's last written step; 0: none
   std::uint64_t last_committed = 0;
-  std::optional<std::uint64_t> written_step;  // the highest one
+  std::optional<std::uint64_t> written_step;  // the highest step number written
   std::optional<std::uint64_t> committed_step;
   bool in_transaction = false;
   bool closed = false;
@@ -82,7 +82,7 @@ struct Writer::State {
     return {};
   }
 
-  // REQUIRES: a transaction, so that two recordings that begin at once get two numbers.
+  // REQUIRES: an open transaction, so that two recordings that begin at once get different numbers.
   Status insert_segment() {
     PRESUM_ASSIGN(const auto last,
                   db().query_integer("SELECT ifnull(max(segment), 0) FROM segment"));
@@ -131,7 +131,7 @@ struct Writer::State {
     return done;
   }
 
-  // All of the step's rows or none.
+  // Writes all of the step's rows or none.
   Status write_step(StepRecord record) {
     const std::uint64_t number = record.step;
     PRESUM_TRY(db().execute("SAVEPOINT step"));
@@ -324,7 +324,8 @@ Status Writer::close() {
     return s;
   }
   state_->closed = true;
-  // Best effort: one plain file that also opens from a read-only folder. A reader may prevent it.
+  // Best effort: leaves one plain file that can also be opened from a read-only folder. A reader
+  // may prevent it.
   static_cast<void>(state_->db().execute("PRAGMA busy_timeout=0; PRAGMA journal_mode=DELETE"));
   state_->release();
   return state_->file.copy_back();
@@ -332,7 +333,7 @@ Status Writer::close() {
 
 void Writer::abandon(std::string_view why) {
   if (state_->closed) return;
-  // Each step may fail, as the one did that led here.
+  // Any of these calls may fail, for the same reason as the error that led here.
   static_cast<void>(state_->commit());
   if (!state_->file.is_gone() && mark_incomplete(why)) static_cast<void>(state_->commit());
   state_->closed = true;
@@ -343,7 +344,7 @@ void Writer::abandon(std::string_view why) {
 Result<Writer> open_writer(const std::filesystem::path& run, const MonotonicClock& clock) {
   std::error_code error;
   std::filesystem::create_directories(run, error);
-  // Without the project's salt the samples of this run can be compared with no other run's.
+  // Without the project's salt, this run's samples cannot be compared with those of other runs.
   const std::uint64_t salt = project_salt(run).value_or(random_salt());
   const Journal journal = choose_journal(run);
   auto writer = Writer::open(run, clock, journal, salt);

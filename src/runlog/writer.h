@@ -20,20 +20,20 @@
 namespace presum::runlog {
 
 struct SavedDetector {
-  std::uint32_t segment = 0;  // which one saved it
+  std::uint32_t segment = 0;  // the segment that saved it
   std::string state;
   bool operator==(const SavedDetector&) const = default;
 };
 
-// Appends one run's records to its database. Commits at most a second after a record came in, as
-// long as `tick` is called; a process that dies loses at most that second, never the database.
+// Appends one run's records to its database. Commits at most one second after a record arrives, as
+// long as `tick` is called; a process that dies loses at most that second and never the database.
 // Thread-safety: one thread at a time. Ownership: holds the database file until destroyed.
 class Writer {
  public:
-  // Creates the folder and the database, or opens an existing one and begins its next segment.
-  // The file holds row hashes keyed with `salt`, so that outsiders cannot look samples up
-  // (docs/runlog_format.md, "Salt").
-  // Errors: kIo (not writable, no space), kCorrupt or kUnsupported (what is there is not ours).
+  // Creates the folder and the database, or opens an existing one, and begins the next segment. Row
+  // hashes in the file are keyed with `salt`, so that others cannot look samples up
+  // (docs/runlog_format.md, "Salt"). Errors: kIo (not writable, no space), kCorrupt or kUnsupported
+  // (the existing file is not a run log of this version).
   static Result<Writer> open(const std::filesystem::path& folder, MonotonicClock clock,
                              Journal journal, std::uint64_t salt = 0);
   Writer(Writer&&) noexcept;
@@ -45,41 +45,42 @@ class Writer {
 
   Status add(const packet::Hello& hello);
   Status add(const packet::Note& note);
-  // Of a worker's saved snapshots the last eight are kept.
+  // Keeps the last eight snapshots of each rank that are of saved states.
   Status add(const packet::SnapshotOf& snapshot);
   Status add(StepRecord record);
 
-  // A stall of this segment; one of a number that was written before is replaced.
+  // Adds a stall of this segment; replaces an earlier one with the same number.
   Status add(const Stall& stall);
 
-  // The findings and checks of one model of this segment, in place of those given before.
+  // Replaces the findings and checks of one model of this segment.
   Status replace(const ModelKey& model, std::span<const Finding> findings,
                  std::span<const CheckRecord> checks);
-  // How a model of this segment began; a later one of the same model takes its place.
+  // How a model of this segment began; replaces an earlier one of the same model.
   Status add(const Continuation& continuation);
-  // Saves a detector's state for a restart; saved_detector() returns the latest of any segment.
+  // Saves a detector's state for a restart. saved_detector() returns the latest one of any segment.
   Status save_detector(std::uint32_t model_index, std::uint32_t dp_group, std::string_view state);
   Result<std::optional<SavedDetector>> saved_detector(std::uint32_t model_index,
                                                       std::uint32_t dp_group);
-  // The exit code with which a preflight ends this segment.
+  // Records the exit code with which a preflight ends this segment.
   Status preflight(int exit_code);
 
-  // Stores the counts of this segment's packets that were not used so far.
+  // Stores the number of this segment's packets that could not be used so far.
   Status count(const PacketCounts& packets);
-  // Marks the segment as incomplete from here on; the first call counts. Writing goes on.
+  // Marks the segment as incomplete from here on; only the first call has an effect. Writing
+  // continues.
   Status mark_incomplete(std::string_view why);
 
-  // Whether `tick` would commit. Write what belongs to the records so far before it does.
+  // Whether `tick` would commit. Before that, write everything that belongs to the records so far.
   bool is_due() const;
   Status tick();
-  // Now, whether that is due or not.
+  // Commits now, whether or not it is due.
   Status commit();
-  // The highest step that was committed; none before the first.
+  // The highest committed step; empty before the first.
   std::optional<std::uint64_t> committed_step() const;
-  // Commits, marks the segment as closed and leaves one plain file.
+  // Commits, marks the segment as closed and leaves a single plain file.
   Status close();
-  // Ends the writing after an error. What was committed stays, the segment is not marked as closed,
-  // and `why` is stored if the file can still be written.
+  // Stops writing after an error. Committed data stays, the segment is not marked as closed, and
+  // `why` is stored if the file can still be written.
   void abandon(std::string_view why);
 
  private:
@@ -88,8 +89,8 @@ class Writer {
   std::unique_ptr<State> state_;
 };
 
-// A writer as it suits the folder's file system, with the project's salt. Creates the folder.
-// Errors: those of Writer::open.
+// Opens a writer with the journal mode that suits the folder's file system and the project's salt.
+// Creates the folder. Errors: as Writer::open.
 Result<Writer> open_writer(const std::filesystem::path& run, const MonotonicClock& clock);
 
 }  // namespace presum::runlog

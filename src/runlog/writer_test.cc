@@ -53,7 +53,7 @@ TEST(Writer, CommitsASecondAfterTheFirstRecordAndNotBefore) {
   EXPECT_EQ(count_steps(folder / "run"), 0U) << "only tick commits";
   ASSERT_TRUE(writer.tick());
   EXPECT_EQ(count_steps(folder / "run"), 2U);
-  // The second counts anew.
+  // The second starts again.
   add_all(writer, {plain_step(1, 2)});
   ASSERT_TRUE(writer.tick());
   EXPECT_EQ(count_steps(folder / "run"), 2U);
@@ -126,7 +126,7 @@ TEST(Writer, AProcessThatDiesKeepsItsCommittedSteps) {
     clock.advance(2);
     static_cast<void>(writer.tick());
     add_all(writer, {plain_step(1, 1)});
-    _exit(0);  // neither destroyed nor closed
+    _exit(0);  // the writer is neither destroyed nor closed
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -140,7 +140,7 @@ TEST(Writer, AProcessThatDiesKeepsItsCommittedSteps) {
   EXPECT_EQ(read_steps(folder / "run").size(), 2U);
 }
 
-// ---- a record that lacks something
+// ---- an incomplete record
 
 TEST(Writer, NotesSinceWhenAndWhyARecordIsIncomplete) {
   const TempFolder folder;

@@ -9,8 +9,8 @@
 
 namespace presum::step {
 
-// The last event of this process's training, for whoever watches whether it goes on. Several models
-// and threads write the same: the last one counts. Thread-safety: all.
+// The last event of this process's training, for code that watches whether training progresses. All
+// models and threads write to one instance; the latest write wins. Thread-safety: all.
 class Activity {
  public:
   void event(std::uint32_t model_index, std::uint64_t step, std::uint32_t micro_batch,
@@ -27,8 +27,9 @@ class Activity {
     layer_.store(layer, std::memory_order_relaxed);
     moved();
   }
-  // Waiting for other workers begins or ends. Of other threads than the one of the last event
-  // nothing is said. That a wait ends is no event: it may end in an exception.
+  // A wait for other ranks begins or ends. Calls from a thread other than that of the last event
+  // are ignored. The end of a wait does not count as an event, because an exception may have caused
+  // it.
   void waits(bool begins) {
     if (thread_.load(std::memory_order_relaxed) != this_thread()) return;
     waiting_.store(begins, std::memory_order_relaxed);
@@ -40,7 +41,7 @@ class Activity {
   std::uint64_t step() const { return step_.load(std::memory_order_relaxed); }
   std::uint32_t micro_batch() const { return micro_batch_.load(std::memory_order_relaxed); }
   Phase phase() const { return phase_.load(std::memory_order_relaxed); }
-  // The group of the last gradient that came, since the last event; 0 if none has.
+  // The group of the last gradient since the last event; 0: none.
   std::uint64_t layer() const { return layer_.load(std::memory_order_relaxed); }
   bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
 
@@ -58,7 +59,7 @@ class Activity {
   std::atomic<bool> waiting_ = false;
 };
 
-// That of this process.
+// Returns this process's instance.
 Activity& activity();
 
 }  // namespace presum::step

@@ -8,26 +8,28 @@
 
 namespace presum::step {
 
-// Which steps are recorded, and of which the reduced gradient is read: the same on all workers.
+// Decides which steps are recorded and which of those have their reduced gradient read. All ranks
+// decide alike.
 class Cadence {
  public:
   Cadence(std::uint64_t every, std::uint64_t reduced_every)
       : every_(every), reduced_every_(reduced_every) {}
 
-  // Reduced steps by their own count, others by theirs, which goes on within it.
+  // A reduced step counts by its reduction number; an unreduced one by the reductions plus its
+  // window number.
   bool on_grid(const StepNumber& number) const {
     const std::uint64_t window = number.is_reduced() ? 0 : number.window;
     return (number.reductions + window) % every_ == 0;
   }
-  // And the first of all that was not reduced.
+  // Also records the first unreduced step of the run.
   bool records(const StepNumber& number) const {
     return on_grid(number) || (!number.is_reduced() && number.unreduced == 0);
   }
-  // Whether the coming step may be one that is recorded.
+  // Whether the next step may be recorded.
   bool may_record_next(const Machine& machine) const {
     return on_grid(machine.next_reduced()) || (machine.unreduced() > 0 && on_grid(machine.next()));
   }
-  // Of the reductions that are recorded, the first of every so many.
+  // True for the first recorded reduction at or after each multiple of `reduced_every`.
   bool reads_reduced(std::uint64_t reductions) const {
     return reductions < every_ ||
            (reductions - every_) / reduced_every_ != reductions / reduced_every_;

@@ -31,7 +31,7 @@ void thin(Samples& samples) {
 
 std::uint32_t kind_of(FingerprintKind kind) { return static_cast<std::uint32_t>(kind); }
 
-// NaN, which compares with nothing, counts as something.
+// NaN counts as nonzero.
 bool is_zero(const Number& number, Numbers numbers) { return known(number, numbers) == 0; }
 
 }  // namespace
@@ -168,7 +168,8 @@ void EndedStep::rows(const std::vector<std::uint64_t>& hashes, std::uint64_t oth
   contents_.row_sum = sum;
 }
 
-// Of one pass as it arrived, of several as their sum, if that began at zero.
+// One pass is read as it arrived; several are read as their sum, if `.grad` held zeros before the
+// first.
 bool EndedStep::knows_own() const {
   const bool one_pass = contents_.report.micro_batches <= 1;
   return contents_.read && contents_.owns_known && (one_pass || is_zero(contents_.over, numbers_));
@@ -184,7 +185,7 @@ void EndedStep::forget_unknown(packet::Step& out, bool scale_known) const {
     out.skipped_parameters = static_cast<std::uint32_t>(layout_->parameters().size());
   }
   if (is_zero(contents_.over, numbers_) && scale_known) return;
-  out.reduced.reset();  // what was there before is in it
+  out.reduced.reset();  // it includes what `.grad` held before
   out.layers.clear();
   out.gram.clear();
 }

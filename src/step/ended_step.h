@@ -17,31 +17,33 @@
 
 namespace presum::step {
 
-// Of `count` elements of `element_bytes` (2, 4 or 8). Errors (kInvalidArgument): no data, another
-// width.
+// Hashes `count` elements of `element_bytes` (2, 4 or 8) each. Errors (kInvalidArgument): no data,
+// another width.
 Result<std::uint64_t> hash_state(const void* data, std::size_t count, std::uint32_t element_bytes);
 
-// What a step brought besides its gradients. Numbers may still be on a device.
+// What a step reports besides its gradients. A Number may still be on a device.
 struct Contents {
-  StepReport report;  // its samples are not thinned yet
+  StepReport report;  // its samples are not yet thinned
   Passes passes;
-  Number over = 0.0;        // how large what `.grad` held before its first pass is at most
-  Number after = 0.0;       // likewise where the step ended
-  bool after_step = false;  // an optimizer step took the gradient of the window before
+  // Upper bound on the size of what `.grad` held before the first pass; NaN: unknown.
+  Number over = 0.0;
+  Number after = 0.0;       // the same bound at the end of the step
+  bool after_step = false;  // an optimizer step took the previous window's gradient
   bool owns_known = true;
-  bool read = true;  // its gradients were
+  bool read = true;  // the step's gradients were read
   std::optional<Number> scale;
   std::vector<double> gram;
   bool rows_known = true;
-  std::optional<std::uint64_t> row_sum;  // of their hashes, and of what lies beside them
+  // Sum of the hashes of all rows and of the rest of each batch.
+  std::optional<std::uint64_t> row_sum;
 
-  // They are those of this step, whole.
+  // Fills in the step's number and counts. Its own gradient is unknown if one of its passes failed.
   void ends(const Ended& step, std::uint64_t optimizer_steps);
-  // `wrapped`: its forward passes went through the wrapper.
+  // `wrapped`: the step's forward passes went through the wrapper.
   void told(bool wrapped, StepTimes times);
-  // All but what was hashed of the model's state, which is of the coming step.
+  // Clears everything except the state hashes, which belong to the next step.
   void forget();
-  // Gradients come: what was known of others is not of these.
+  // Reading of gradients begins: clears what earlier gradients left.
   void begin_reading() {
     report.skipped_parameters = 0;
     report.audit.reset();
@@ -50,13 +52,13 @@ struct Contents {
   void fingerprint(std::uint32_t kind, std::uint64_t value);
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);
-  // This worker's share of the dot products of all pairs of workers, of gradients as they lie in
-  // memory: a packet has them over the scale's square. The upper triangle of the W x W Gram matrix
-  // with its diagonal, row by row, by replica. The shares of all workers add up to the matrix. NaN
-  // and Inf are sent. A second report replaces the first. Error (kInvalidArgument): not W (W + 1) /
-  // 2 values, or more than 64 workers.
+  // Sets this rank's share of the dot products of all pairs of ranks, before division by the loss
+  // scale; the packet divides them by its square. The share is the upper triangle, with the
+  // diagonal, of the W x W Gram matrix, row by row, indexed by replica. The shares of all ranks add
+  // up to the matrix. NaN and Inf are sent. A second call replaces the first. Error
+  // (kInvalidArgument): not W (W + 1) / 2 values, or more than 64 ranks.
   Status set_gram(std::span<const double> share, std::uint32_t workers);
-  // See Session::state; `fingerprint`: of what was hashed elsewhere.
+  // See Session::state. `state_sum` takes the fingerprint of data that was hashed elsewhere.
   void begin_states() { report.states.clear(); }
   Status state(const Layout& layout, StateHash::Kind kind, std::uint32_t index, const void* data,
                std::size_t count, std::uint32_t element_bytes, std::uint32_t shard);
@@ -70,8 +72,8 @@ struct Contents {
   void add_state(StateHash of, std::uint64_t value);
 };
 
-// A step that has ended, until its packet is made. Apart from the recorder that it comes from: on
-// any thread, one at a time.
+// A step that has ended but has no packet yet. Independent of its recorder. May be used on any
+// thread, by one thread at a time.
 class EndedStep {
  public:
   EndedStep(std::shared_ptr<const Layout> layout, packet::Header header, std::uint32_t sketch_size,
@@ -81,16 +83,17 @@ class EndedStep {
   Contents& contents() { return contents_; }
   const Layout& layout() const { return *layout_; }
 
-  // Gradients that were read in host memory.
+  // Takes gradients that were read in host memory.
   void put(Gradients& gradients);
-  // Those of a device go here, and the numbers that were late, by place.
+  // Collects the gradients that were read on a device.
   Gradients& gradients();
   void numbers(std::vector<double> come) { numbers_ = std::move(come); }
-  // Where the device's clock tells what it took, from the end of the step before to its own.
+  // Sets the step's times from the device's marks, which run from the end of the previous step to
+  // the end of this one.
   void times(std::span<const Marked> marks);
 
-  // The row hashes of one of its micro-batches, and one hash of what lies beside them. A step of
-  // which one has none has no batch hash.
+  // Adds the row hashes of one micro-batch, and one hash of the rest of the batch. If any
+  // micro-batch has no row hashes, the step has no batch hash.
   void rows(const std::vector<std::uint64_t>& hashes, std::uint64_t others);
 
   Packet packet();

@@ -97,7 +97,7 @@ TEST(Contents, AFingerprintThatIsReportedTwiceCountsAsItsLast) {
   EXPECT_EQ(told[1].kind, 2000U);
 }
 
-// ---- states: what parameters and buffers were before the step
+// ---- states: parameters and buffers before the step
 
 class States : public ::testing::Test {
  protected:
@@ -172,7 +172,7 @@ TEST_F(States, RefuseWhatIsNotKnown) {
 TEST_F(States, OfAnyWidthAreHashesOfTheirBits) {
   for (const auto& [width, dtype] :
        {std::pair{2U, Dtype::kBF16}, {4U, Dtype::kF32}, {8U, Dtype::kF64}}) {
-    // Bit patterns of any kind, NaN and Inf among them.
+    // Arbitrary bit patterns, including NaN and Inf.
     std::mt19937_64 random(width);
     std::vector<std::byte> bits(width * std::size_t{1500});
     for (auto& b : bits) b = static_cast<std::byte>(random());
@@ -236,7 +236,7 @@ TEST(EndedSamples, MoreThan256AreThinnedOutByHash) {
     EXPECT_EQ(samples.thinned > 0, count > 256);
     Hashes divisible;
     const std::uint64_t last = (1ULL << samples.thinned) / 2;
-    std::size_t before = 0;  // how many one thinning less would have left
+    std::size_t before = 0;  // how many samples one level less of thinning leaves
     for (const std::uint64_t hash : hashes) {
       if (hash % (1ULL << samples.thinned) == 0) divisible.push_back(hash);
       before += last > 0 && hash % last == 0;

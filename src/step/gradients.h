@@ -16,37 +16,38 @@ namespace presum::step {
 // docs/packet_format.md, "Sketch".
 std::uint64_t sketch_seed(std::uint64_t parameter, const StepNumber& step);
 
-// What was read of the gradients of one step. Nothing allocates per gradient.
+// What was read of one step's gradients. Nothing allocates per gradient.
 class Gradients {
  public:
-  // The layout outlives it.
+  // `layout` must outlive this object.
   Gradients(const Layout& layout, std::uint32_t sketch_size);
 
-  // `layers`: whether own and reduced gradients are compared group by group.
+  // `layers`: compare own and reduced gradients group by group.
   void begin(const StepNumber& step, bool layers);
-  // A second report replaces the first. Errors (kInvalidArgument): an unknown id, no data.
+  // Reads a gradient in host memory. A second report replaces the first. Errors (kInvalidArgument):
+  // an unknown id, no data.
   Status read(ParameterId id, const void* data, std::size_t count, Dtype dtype, bool reduced);
-  // Of a pass that was computed elsewhere.
+  // Takes the sums of a gradient that was read elsewhere.
   Status take(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
-  // Where layers_due(), of a sharded model.
+  // Reads a part of a sharded model's gradient. Has an effect only if layers_due().
   Status read_part(ParameterId id, const void* data, std::size_t count, Dtype dtype,
                    const GradientPart& part);
   bool layers_due() const { return layers_.due(); }
   void layer_unknown(ParameterId id) { layers_.read_elsewhere(id); }
   void add_sketch(std::span<const float> values);
-  // This step has none: a gradient in it was replaced by a later report.
+  // Drops this step's sketch, because a later report replaced a gradient in it.
   void forget_sketch() { sketch_valid_ = false; }
-  // It was read elsewhere, or cannot be read.
+  // Counts the gradient as seen without sums: it was read elsewhere, or cannot be read.
   void mark_seen(ParameterId id);
   bool seen(ParameterId id) const { return slots_[id].seen || slots_[id].marked; }
   std::vector<ParameterId> unseen() const;
   // REQUIRES: a known id.
   std::uint64_t seed(ParameterId id) const { return sketch_seed(parameter(id).id, step_); }
 
-  // Sums by group and in total, elements, sketch, reduced gradient, and own and reduced ones by
-  // group; nothing is unscaled.
+  // Writes sums by group and in total, the element count, the sketch, the reduced gradient, and the
+  // own and reduced sketches by group. All values still include the loss scale.
   void put(packet::Step& out);
-  // Of the elements that were looked at the share that was zero; NaN where none was.
+  // The share of zeros among the elements that were examined; NaN if none were.
   double zero_share() const;
 
  private:
@@ -56,7 +57,8 @@ class Gradients {
     bool reduced_seen = false;
     GradientSums sums;
     GradientSums reduced;
-    std::vector<float> own_sketch;  // only of parameters that were once reported twice in a step
+    // Used only by parameters that were once reported twice in a step.
+    std::vector<float> own_sketch;
   };
   const Layout::Tensor& parameter(ParameterId id) const { return layout_->parameters()[id]; }
   void arrives(ParameterId id) const;
@@ -69,7 +71,7 @@ class Gradients {
   StepNumber step_;
   std::vector<Slot> slots_;
   std::uint64_t elements_ = 0;
-  std::uint64_t looked_at_ = 0;  // of them, for zeros
+  std::uint64_t looked_at_ = 0;  // how many of `elements_` were examined for zeros
   std::vector<float> sketch_;
   bool sketch_valid_ = true;
   LayerSketches layers_;

@@ -14,7 +14,7 @@ namespace {
 
 using Values = std::vector<float>;
 
-// Multiples of 1/8 up to 8: sums of them and of their squares are exact.
+// Multiples of 1/8 up to 8, so sums and sums of squares are exact.
 Values exact_values(std::size_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Values out(count);
@@ -57,7 +57,7 @@ class Model {
     gradients_.put(out);
     return out;
   }
-  // A step of one gradient for each parameter.
+  // A step with one gradient per parameter.
   packet::Step step(std::uint64_t number, const std::vector<Values>& own) {
     begin(number);
     for (ParameterId id = 0; id < own.size(); ++id) read(id, own[id]);
@@ -134,7 +134,7 @@ TEST(Gradients, ASecondReportReplacesTheFirstWhoseStepHasNoSketch) {
     EXPECT_EQ(step.total.fingerprint, want.total.fingerprint);
     EXPECT_EQ(step.sketch, s == 0 ? Values() : want.sketch) << "step " << s;
   }
-  // A later step without that parameter must not hold its old sketch.
+  // A later step without that parameter must not contain its old sketch.
   twice.begin(4);
   twice.read(1, other);
   once.begin(4);
@@ -178,7 +178,7 @@ TEST(Gradients, UnknownParametersAndNullDataAreRefused) {
   EXPECT_FALSE(model.put().reduced);
 }
 
-// ---- what was computed elsewhere, such as on a device
+// ---- gradients read elsewhere, such as on a device
 
 TEST(Gradients, ThePassOfADeviceIsTakenForItsOwn) {
   const std::vector<Values> own = {exact_values(5000, 15), exact_values(3000, 16)};

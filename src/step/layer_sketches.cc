@@ -11,7 +11,9 @@ namespace {
 
 using Sketch = std::array<float, packet::kLayerSketch>;
 
-constexpr double kSame = 1e-5;  // of its size: what was put in came out
+// Largest relative distance between the sketches of input and output at which the reduction counts
+// as having returned its input.
+constexpr double kSame = 1e-5;
 
 bool same(const Sketch& a, const Sketch& b) {
   double distance = 0;

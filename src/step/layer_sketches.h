@@ -12,36 +12,39 @@
 
 namespace presum::step {
 
-// Of a parameter's gradient, one worker's part.
+// A rank's part of one parameter's gradient.
 struct GradientPart {
   std::uint64_t first = 0;  // its first element within the parameter
-  std::uint32_t shard = 0;  // its number, as StateHash::shard
-  double scale = 1;  // makes what was reduced the mean: a program may divide by another number
+  std::uint32_t shard = 0;  // its number, as in StateHash::shard
+  // Turns the reduced values into the mean; the program may divide by another number.
+  double scale = 1;
   bool reduced = false;
-  bool added = false;  // to what earlier reductions left: its norm is not that of the gradient
+  // The values were added to those of earlier reductions, so their norm is not the gradient's.
+  bool added = false;
 };
 
-// Sketches of a step's own and of its reduced gradient by group, of one seed each parameter, so
-// that what the reduction made of a group can be held against what went in
-// (docs/metrics.md, "Layer by layer"). A group is told where all of it that was read of its own
-// gradient was read once, by `read`, and reduced too. Not synchronized.
+// Sketches of a step's own and reduced gradients, group by group, with one seed per parameter, so
+// that the output of a reduction can be compared with its input (docs/metrics.md, "Layer by
+// layer"). A group is reported only if all its own gradients that were read were read exactly once,
+// by `read`, and were also reduced. Not synchronized.
 class LayerSketches {
  public:
-  // The layout outlives it.
+  // `layout` must outlive this object.
   explicit LayerSketches(const Layout& layout)
       : layout_(&layout), times_(layout.parameters().size()) {}
 
-  // Of steps that are not due nothing is kept.
+  // A step that is not due keeps nothing.
   void begin(bool due);
   bool due() const { return due_; }
-  // REQUIRES: a known id; memory as of observe::gradient_pass.
+  // REQUIRES: a known id; memory as observe::gradient_pass requires it.
   void read(ParameterId id, const void* data, std::size_t count, Dtype dtype, std::uint64_t seed,
             bool reduced);
-  // This worker's part of what was reduced, or (not `reduced`) of its own gradient, all of which
-  // `read` has had. REQUIRES: as read.
+  // Adds this rank's part of the reduced gradient or, if not `reduced`, of its own gradient, which
+  // `read` has received in full. REQUIRES: as for `read`.
   void read_part(ParameterId id, const void* data, std::size_t count, Dtype dtype,
                  std::uint64_t seed, const GradientPart& part);
-  // Its own or its reduced gradient was read elsewhere, or cannot be read: its group is not told.
+  // Excludes the parameter's group: the own or reduced gradient was read elsewhere, or cannot be
+  // read.
   void read_elsewhere(ParameterId id);
   std::vector<packet::Layer> told() const;
 
@@ -56,7 +59,7 @@ class LayerSketches {
 
   using Sketch = std::array<float, packet::kLayerSketch>;
 
-  // Adds what came out, of which `sketch` was made.
+  // Adds the sums of a reduced gradient, or of a part of it, whose sketch was already added.
   void add_reduced(ParameterId id, const GradientSums& sums, std::uint64_t elements,
                    const GradientPart& part);
 
@@ -65,8 +68,9 @@ class LayerSketches {
   const Layout* layout_;
   bool due_ = false;
   std::vector<Times> times_;
-  std::vector<packet::Layer> layers_;  // empty until a first step is due
-  std::vector<Sketch> own_parts_;      // of what this worker put in for its part; or empty
+  std::vector<packet::Layer> layers_;  // empty until the first step that is due
+  // Sketches of the own gradient within this rank's part, by group; empty if there are no parts.
+  std::vector<Sketch> own_parts_;
 };
 
 }  // namespace presum::step

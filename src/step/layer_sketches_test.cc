@@ -88,7 +88,7 @@ TEST(LayerSketches, AGroupThatWasReadInPartIsNotTold) {
   EXPECT_TRUE(Read(false).both(0).both(2).ids().empty()) << "not due";
 }
 
-// Two workers, each with a part of every parameter.
+// Two ranks, each with a part of every parameter.
 std::vector<packet::Layer> of_part(const Layout& of, std::uint32_t worker, double scale = 1,
                                    float other = 0) {
   LayerSketches sketches(of);

@@ -13,28 +13,29 @@
 
 namespace presum::step {
 
-// The parameters and buffers of one model by their numbers, and their groups. Not changed once it
-// is made: threads may share it.
+// The numbered parameters and buffers of one model, and their groups. Immutable, so threads may
+// share it.
 class Layout {
  public:
   struct Tensor {
-    std::uint64_t id = 0;     // name hash of its name
-    std::uint32_t group = 0;  // its place in groups()
+    std::uint64_t id = 0;     // hash of its name
+    std::uint32_t group = 0;  // its index in groups()
   };
 
-  // Error (kInvalidArgument): two parameters of one canonical name.
+  // Error (kInvalidArgument): two parameters have the same canonical name.
   static Result<Layout> of(const std::vector<Parameter>& parameters,
                            const std::vector<Parameter>& buffers);
 
   const std::vector<Tensor>& parameters() const { return parameters_; }
-  const std::vector<GroupName>& groups() const { return groups_; }  // those with gradients first
+  // Groups with gradients come first.
+  const std::vector<GroupName>& groups() const { return groups_; }
   std::size_t gradient_groups() const { return gradient_groups_; }
-  // Null for an index or kind that is not known.
+  // Null for an unknown index or kind.
   const Tensor* hashed(StateHash::Kind kind, std::uint32_t index) const;
   std::uint64_t group_id(const Tensor& tensor) const { return groups_[tensor.group].id; }
 
  private:
-  // The group's position; a group that is new is added.
+  // Returns the group's index; adds the group if it is new.
   std::uint32_t group_of(const Parameter& p, const std::string& name);
 
   std::vector<Tensor> parameters_;
@@ -44,7 +45,8 @@ class Layout {
   std::unordered_map<std::string, std::uint32_t> group_index_;
 };
 
-// One number for the shards of several parameters, the same on workers whose shards are.
+// Combines the shard numbers of several parameters into one. Ranks with equal shards get equal
+// numbers.
 std::uint32_t joined_shards(std::uint32_t shards, std::uint32_t shard);
 
 }  // namespace presum::step

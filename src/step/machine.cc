@@ -9,7 +9,7 @@ namespace {
 using enum State;
 
 using Row = std::array<Transition, static_cast<std::size_t>(Event::kClosed) + 1>;
-// By state; each row by event, in the order of their enumerators.
+// Rows by state, columns by event, both in the order of their enumerators.
 constexpr std::array<Row, static_cast<std::size_t>(State::kReduced) + 1> kTable = {{
     // kEmpty
     {{{kEmpty, kNothing},
@@ -77,8 +77,8 @@ StepNumber Machine::next_reduced() const {
   return {.reductions = next_.reductions, .unreduced = next_.unreduced};
 }
 
-// A window that was dropped counts among those since the last reduction: a worker whose loss scaler
-// skips a step keeps the numbers of the others.
+// A dropped window counts among the windows since the last reduction, so a rank whose loss scaler
+// skips a step keeps the same numbers as the other ranks.
 void Machine::drop() {
   ++windows_left_;
   if (passes_ > 0) ++next_.window;

@@ -5,40 +5,41 @@
 
 #include "presum/records.h"
 
-// Which backward passes of one model on one worker make a step: docs/step.md, whose tables are
-// those of this file.
+// Decides which backward passes of one model on one rank make a step. docs/step.md has the same
+// tables.
 namespace presum::step {
 
-// Of the window: the passes since the last reduction or zeroing.
+// The state of the window: the passes since the last reduction or zeroing.
 enum class State : std::uint8_t {
   kEmpty,     // no pass has ended
   kPass,      // a pass that does not reduce is under way
-  kReducing,  // one that does
-  kWindow,    // passes have ended, and were not reduced
-  kReduced,   // its reducing pass has ended: the step is open
+  kReducing,  // a pass that reduces is under way
+  kWindow,    // passes have ended, but were not reduced
+  kReduced,   // the reducing pass has ended; the step is open
 };
 
 enum class Event : std::uint8_t {
-  kForward,        // a forward pass outside of any backward pass
-  kPass,           // a pass begins that does not reduce
-  kReducingPass,   // one that does
-  kPassEnd,        // the pass under way has ended
-  kPartEnd,        // likewise, but what reduces waits for gradients of another one
-  kReduction,      // gradients are handed over to be reduced, outside of a pass or in one
-  kZeroed,         // what was accumulated was seen to be zeroed
-  kOptimizerStep,  // of the model's optimizer
+  kForward,       // a forward pass outside of any backward pass
+  kPass,          // a pass that does not reduce begins
+  kReducingPass,  // a pass that reduces begins
+  kPassEnd,       // the pass under way has ended
+  // The pass under way has ended, but its reduction waits for gradients of another pass.
+  kPartEnd,
+  kReduction,      // gradients are handed over for reduction, outside of a pass or in one
+  kZeroed,         // the accumulated gradients were observed to be zeroed
+  kOptimizerStep,  // the model's optimizer has stepped
   kClosed,         // the recording ends
 };
 
-// What an event does, in this order.
+// The effects of an event, applied in this order.
 enum Action : std::uint8_t {
   kNothing = 0,
-  kFail = 1,       // the pass under way has failed: part of it may be in the window
+  kFail = 1,       // the pass under way has failed; part of it may be in the window
   kEnd = 2,        // the open step ends
   kUnreduced = 4,  // the window is a step that was not reduced
   kDrop = 8,       // the window is discarded
   kNumber = 16,    // a reduction is counted
-  kTakeBack = 32,  // the reduction that was counted last is not
+  kTakeBack = 32,  // the last counted reduction is uncounted
   kCount = 64,     // the pass is counted in its window
 };
 
@@ -52,31 +53,31 @@ Transition transition(State from, Event event);
 struct Ended {
   StepNumber number;
   std::uint32_t passes = 0;
-  bool whole = true;  // no pass of it failed on the way
+  bool whole = true;  // none of its passes failed
 };
 
-// The state and its counts. Not synchronized.
+// The current state and its counts. Not synchronized.
 class Machine {
  public:
   State state() const { return state_; }
-  // Passes have ended since the last reduction or zeroing.
+  // Whether passes have ended since the last reduction or zeroing.
   bool in_window() const { return state_ == State::kWindow; }
-  // Passes that have ended in the window.
+  // The number of passes that have ended in the window.
   std::uint32_t passes() const { return passes_; }
-  // Reduced and unreduced steps so far; the open one counts.
+  // The number of reduced and unreduced steps so far, including the open one.
   std::uint64_t steps() const { return next_.reductions + next_.unreduced; }
   std::uint64_t unreduced() const { return next_.unreduced; }
-  // Windows that were left without a step; those of failed passes alone, too.
+  // The number of windows that ended without a step, including those with only failed passes.
   std::uint64_t windows_left() const { return windows_left_; }
-  // The number of the step under way or open, once it is known to be reduced; else the number that
-  // the window has if it ends unreduced.
+  // The number of the step under way or open, once it is known to be reduced; before that, the
+  // number that the window gets if it ends unreduced.
   StepNumber number() const;
-  // The number that the coming window has if it ends unreduced.
+  // The number that the next window gets if it ends unreduced.
   StepNumber next() const { return next_; }
   // The number of the step that the next reduction ends.
   StepNumber next_reduced() const;
 
-  // `ended` is called with each step that the event ends.
+  // Calls `ended` with each step that the event ends.
   template <class OnEnd>
   void on(Event event, OnEnd&& ended) {
     const auto [to, actions] = transition(state_, event);
@@ -89,7 +90,7 @@ class Machine {
     if ((actions & kCount) != 0) ++passes_;
     state_ = to;
   }
-  // A program that numbers its steps itself: the next reduction is its `reductions`-th.
+  // For a program that numbers its own steps: the next reduction has this number.
   void set_reductions(std::uint64_t reductions) { next_.reductions = reductions; }
 
  private:
@@ -118,7 +119,7 @@ class Machine {
   State state_ = State::kEmpty;
   StepNumber next_{.reductions = 0, .window = 0, .unreduced = 0};
   StepNumber open_;
-  StepNumber before_;  // next_, before the reduction that was counted last
+  StepNumber before_;  // next_ as it was before the last counted reduction
   std::uint32_t passes_ = 0;
   bool whole_ = true;
   std::uint64_t windows_left_ = 0;

@@ -18,7 +18,7 @@
 namespace presum::step {
 namespace {
 
-// By their enumerators; actions by their bits.
+// States by enumerator; actions by bit.
 constexpr std::array<std::string_view, 5> kStates = {"empty", "pass", "reducing", "window",
                                                      "reduced"};
 constexpr std::array<std::string_view, 9> kEvents = {"forward",  "pass",           "reducing pass",
@@ -44,7 +44,7 @@ struct Cell {
   std::string to;
   std::set<std::string> actions;
 };
-// By state and event, as docs/step.md has it.
+// By state and event, as in docs/step.md.
 using Table = std::map<std::pair<std::string, std::string>, Cell>;
 
 Table documented() {
@@ -90,7 +90,8 @@ TEST(Machine, IsTheTableOfTheDocument) {
   }
 }
 
-// A slow, literal reading of the document: it keeps the whole history and counts it anew each time.
+// A slow, literal implementation of the document: it keeps the whole history and recounts it each
+// time.
 class Reading {
  public:
   explicit Reading(const Table& table) : table_(table) {}
@@ -98,7 +99,7 @@ class Reading {
   struct Step {
     bool reduced;
     std::size_t reductions;  // before it
-    std::size_t windows;     // that ended since the last reduction, before it
+    std::size_t windows;     // windows that ended since the last reduction, before it
     std::size_t unreduced;   // steps before it
     std::size_t passes;
     bool whole;
@@ -156,7 +157,7 @@ class Reading {
   std::vector<Step> steps_;
 };
 
-// 1e6 sequences where PRESUM_DEEP is set (make test-deep).
+// Runs 1e6 sequences if PRESUM_DEEP is set (make test-deep).
 TEST(Machine, AgreesWithALiteralReadingOnAnySequenceOfEvents) {
   const Table table = documented();
   std::mt19937_64 random(7);

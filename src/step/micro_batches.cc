@@ -4,7 +4,7 @@
 namespace presum::step {
 namespace {
 
-// NaN and Inf stay what they are. Of weights that are all 0, the plain mean.
+// NaN and Inf propagate. If all weights are 0, returns the plain mean.
 MicroBatch together(const std::vector<MicroBatch>& all) {
   MicroBatch out{.loss = 0, .weight = 0};
   double plain = 0;

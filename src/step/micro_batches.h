@@ -8,11 +8,12 @@
 
 namespace presum::step {
 
-// The losses of one step, in the order in which they came. Where a step has more than this, one
-// micro-batch stands for all: their weighted mean, the sums of their weights and of their tokens.
+// The most losses that one step keeps, in the order in which they arrive. If a step has more, one
+// micro-batch replaces them all: their weighted mean, the sum of their weights and the sum of their
+// tokens.
 inline constexpr std::size_t kMicroBatchesMax = 1024;
 
-// Memory: at most twice that many, however long the step is.
+// Memory: at most twice kMicroBatchesMax, however long the step is.
 class MicroBatches {
  public:
   void add(const MicroBatch& one);

@@ -25,7 +25,7 @@ TEST(MicroBatchesTest, AsManyAsAreSentStayApart) {
   EXPECT_EQ(sent.back().loss, 2);
 }
 
-// Against long double, at every count around the bounds and for many of them.
+// Compares with long double, at every count around the bounds and at many others.
 TEST(MicroBatchesTest, MoreAreOneWithTheirWeightedMean) {
   std::mt19937_64 random(7);
   std::uniform_real_distribution<double> loss(-10, 10);

@@ -40,7 +40,7 @@ std::string canonical_name(std::string_view name) {
   const auto is_wrapper = [](std::string_view part) {
     return std::ranges::find(kWrapperParts, part) != std::end(kWrapperParts);
   };
-  // The last part is the parameter's own name, whatever it is called.
+  // The last part is the parameter's own name and is always kept.
   const auto last = parts.back();
   parts.pop_back();
   std::erase_if(parts, is_wrapper);

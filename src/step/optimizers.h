@@ -9,17 +9,17 @@
 
 namespace presum::step {
 
-// The steps of a model's optimizers: those of all of them after one pass count as one.
+// Counts a model's optimizer steps. Steps of different optimizers after one pass count as one.
 class Optimizers {
  public:
-  // `one`: a single one steps all parameters.
+  // `one`: a single optimizer steps all parameters.
   Optimizers(bool known, bool one) : known_(known), one_(one) {}
 
   bool known() const { return known_; }
   bool in_step() const { return in_step_; }
   std::uint64_t steps() const { return steps_; }
 
-  // What becomes of a gradient that is still there; `seen`: somebody has looked.
+  // What happened to a gradient that is still there; `seen`: `.grad` was examined.
   StepUse use_of(bool seen) const {
     if (in_step_) return StepUse::kUsed;
     return known_ && seen ? StepUse::kKept : StepUse::kUnknown;
@@ -33,10 +33,10 @@ class Optimizers {
     }
     stepped_.insert(which);
   }
-  // The first pass of a window. Whether a step has taken the gradient of the window before, of all
-  // parameters.
+  // Called at the first pass of a window. Returns whether an optimizer step has taken the gradient
+  // of all parameters from the previous window.
   bool window_begins() { return std::exchange(steps_before_, steps_) < steps_ && one_; }
-  void fail() { in_step_ = false; }  // it raised: torch calls no hook
+  void fail() { in_step_ = false; }  // the step raised, and torch calls no hook then
   void pass_ended() { stepped_.clear(); }
 
  private:
@@ -44,8 +44,8 @@ class Optimizers {
   bool one_;
   bool in_step_ = false;
   std::uint64_t steps_ = 0;
-  std::uint64_t steps_before_ = 0;   // when the window before began
-  std::set<std::uint64_t> stepped_;  // since the last pass
+  std::uint64_t steps_before_ = 0;   // steps_ when the previous window began
+  std::set<std::uint64_t> stepped_;  // optimizers that have stepped since the last pass
 };
 
 }  // namespace presum::step

@@ -24,7 +24,7 @@ std::uint64_t tokens_of(const Pass& pass, Numbers numbers) {
   return sum > 0 && sum < 0x1p64 ? static_cast<std::uint64_t>(sum) : 0;
 }
 
-// NaN unless all are known.
+// NaN unless all shares are known.
 double share_of(const Pass& pass, Numbers numbers) {
   double sum = pass.forwards.empty() ? kNaN : 0;
   for (const ForwardFacts& f : pass.forwards) sum += f.share ? known(*f.share, numbers) : kNaN;
@@ -93,7 +93,7 @@ void Passes::settle(const Pass& pass, Numbers numbers) {
   if (!loss) return;
   const std::uint64_t tokens = tokens_of(pass, numbers);
   tokens_ += tokens;
-  // With a share of all tokens: the mean over its own.
+  // A loss that is a share of all tokens becomes the mean over the micro-batch's own tokens.
   of_passes_.add({.loss = share > 0 ? *loss / share : *loss,
                   .weight = has_share ? static_cast<double>(tokens) : 1,
                   .tokens = tokens});

@@ -14,29 +14,30 @@
 
 namespace presum::step {
 
-// A number that is still on its device: its place among those that are to come.
+// A number that is still on its device, by its index among the numbers to be read.
 struct Late {
   std::uint32_t place = 0;
 };
 using Number = std::variant<double, Late>;
-// Numbers that have come, by place.
+// Numbers that were read from the device, by index.
 using Numbers = std::span<const double>;
 bool is_late(const Number& number);
-// NaN for a place that is not there.
+// NaN for an index out of range.
 double known(const Number& number, Numbers numbers);
 
-// What a forward pass told of its micro-batch.
+// What a forward pass reports of its micro-batch.
 struct ForwardFacts {
-  std::optional<Number> loss;  // of the model's output
+  std::optional<Number> loss;  // from the model's output
   Number tokens = 0.0;         // target tokens; 0 if unknown
-  // Of the tokens that the loss was divided by, where it is not all of them.
+  // This micro-batch's share of the tokens that the loss was divided by; absent if the loss was
+  // divided by the micro-batch's own tokens.
   std::optional<Number> share;
 };
 
 // The forward passes that the backward pass under way goes through.
 class ForwardsReached {
  public:
-  // The first facts with a loss count.
+  // Of several facts with the same `forward`, keeps the first with a loss.
   void add(std::uint64_t forward, const ForwardFacts& facts);
   bool empty() const { return reached_.empty(); }
   void clear() {
@@ -44,40 +45,41 @@ class ForwardsReached {
     places_.clear();
   }
   bool has_one_loss() const;
-  // They are forgotten here.
+  // Returns the passes and forgets them.
   std::vector<ForwardFacts> take();
 
  private:
   std::vector<ForwardFacts> reached_;
-  std::unordered_map<std::uint64_t, std::size_t> places_;  // by forward
+  std::unordered_map<std::uint64_t, std::size_t> places_;  // index in reached_, by forward pass
 };
 
-// A backward pass: one micro-batch, however many forward passes it went through.
+// A backward pass: one micro-batch, however many forward passes it goes through.
 struct Pass {
   std::vector<ForwardFacts> forwards;
-  // What backward() was called on, with the factors on it. It is the loss where the forward passes
-  // do not have just one.
+  // The tensor that backward() was called on, times its factors. It is the loss unless exactly one
+  // forward pass has a loss.
   std::optional<Number> root;
-  Number root_scale = 1.0;  // that a loss scaler put on its loss
-  double share_factor = 1;  // on a loss that is a share of all tokens
-  // How many times larger than that of the mean over all tokens a gradient is, where shares are.
+  Number root_scale = 1.0;  // the scale that a loss scaler applied to the loss
+  double share_factor = 1;  // the factor on a loss that is a share of all tokens
+  // With shares: how many times larger the gradient is than that of the mean over all tokens.
   double gradient_factor = 1;
 };
 
-// The backward passes of one step and their losses. Memory is bounded, however many passes they
-// are: of more than kMicroBatchesMax the mean is kept, and of more than kLatePassesMax after one
-// with numbers on a device no loss.
+// The backward passes of one step and their losses. Memory is bounded: above kMicroBatchesMax
+// passes, only the mean is kept; above kLatePassesMax passes from the first with a late number on,
+// no loss is kept.
 class Passes {
  public:
   static constexpr std::size_t kLatePassesMax = 65'536;
 
   void add(Pass pass);
-  // A loss that the program reports. It replaces what passes say.
+  // A loss that the program reports. It replaces the losses of passes.
   void report(const Number& loss, double weight, std::uint64_t tokens);
 
-  // Each micro-batch once; explicit losses replace those of passes.
+  // One per micro-batch. Losses that the program reports replace those of passes.
   std::vector<MicroBatch> micro_batches(Numbers numbers) const;
-  // How many times larger than that of its mean loss over tokens the gradient is; NaN if unknown.
+  // How many times larger the gradient is than that of the step's mean loss over tokens; NaN if
+  // unknown.
   double gradient_weight(Numbers numbers) const;
 
  private:
@@ -91,14 +93,14 @@ class Passes {
 
   MicroBatches of_passes_;
   std::uint64_t tokens_ = 0;  // of passes that have a loss
-  double shares_ = 0;         // NaN once one is not known
+  double shares_ = 0;         // NaN once a share is unknown
   double gradient_factor_ = 1;
   bool any_ = false;
   std::vector<Pass> late_;
   MicroBatches told_;
   std::vector<Told> told_late_;
-  bool lost_ = false;       // losses of passes
-  bool told_lost_ = false;  // those that the program reported
+  bool lost_ = false;       // losses of passes were dropped
+  bool told_lost_ = false;  // losses that the program reported were dropped
 };
 
 }  // namespace presum::step

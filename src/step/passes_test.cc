@@ -46,8 +46,8 @@ TEST(Passes, WithoutARootItIsNotKnown) {
   EXPECT_TRUE(passes.micro_batches({}).empty());
 }
 
-// The loss of a micro-batch is its sum over all tokens of the step: presum tells the mean over its
-// own. Against a literal computation.
+// The loss of a micro-batch is its sum over all tokens of the step; presum reports the mean over
+// its own tokens. Compares with a literal computation.
 TEST(Passes, ALossThatIsAShareOfAllTokensIsTheMeanOverItsOwn) {
   std::mt19937_64 random(3);
   Passes passes;
@@ -95,7 +95,7 @@ TEST(Passes, ALossThatIsReportedReplacesThoseOfPasses) {
   EXPECT_EQ(told[1].tokens, 20U);
 }
 
-// Numbers that come late make the same as those that are known at once, whichever they are.
+// Late numbers give the same results as numbers known at once, whichever of them are late.
 TEST(Passes, NumbersThatComeLateMakeTheSame) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 200; ++round) {

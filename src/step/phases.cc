@@ -8,7 +8,7 @@
 namespace presum::step {
 namespace {
 
-// The member of a micro-batch for a phase that it has; null for others.
+// The member of a micro-batch that holds this phase; null if the phase has none.
 float* part_of(MicroBatchTimes& micro, Phase phase) {
   switch (phase) {
     case Phase::kData:
@@ -30,7 +30,7 @@ void Phases::add(Phase phase, double seconds) {
   if (float* part = part_of(micro_.back(), phase)) *part += static_cast<float>(seconds);
 }
 
-// Gives the time since the last event to what was under way. A gap is what `gap` says.
+// Adds the time since the last event to the phase under way, or to `gap` if none is.
 void Phases::enter(std::optional<Phase> phase, const Reading& at, Phase gap) {
   const double passed = std::max(0.0, at.now - since_.now);
   const double waited = std::clamp(at.waited - since_.waited, 0.0, passed);
@@ -54,14 +54,15 @@ void Phases::forward(const Reading& at) {
   evaluated_ = false;
 }
 
-// With a closure, as Lightning's loop calls it, the step's last pass lies inside the optimizer's
+// In a step with a closure, as in Lightning's loop, the step's last pass runs inside the optimizer
 // step.
 void Phases::optimizer_begins(const Reading& at) {
   if (under_way_) return enter(Phase::kOptimizer, at);
-  if (!optimizer_) optimizer_ = at;  // else one that calls another
+  if (!optimizer_) optimizer_ = at;  // if already set, this optimizer is called by another one
 }
 
-// From where it began, after a gap. Returns whether one is under way now that was not.
+// Starts the optimizer phase at the time at which the optimizer began after a gap. Returns whether
+// it started one.
 bool Phases::begin_optimizer(Phase gap) {
   const auto begun = std::exchange(optimizer_, std::nullopt);
   if (begun) enter(Phase::kOptimizer, *begun, gap);

@@ -10,34 +10,34 @@
 
 namespace presum::step {
 
-// What a thread's clocks show, in seconds from any start.
+// Readings of a thread's clocks, in seconds from an arbitrary start.
 struct Reading {
   double now = 0;
-  double waited = 0;  // of `now`, how much it has waited for other workers so far
+  double waited = 0;  // how much of `now` was spent waiting for other ranks
 };
 
-// What happens in a step.
+// An event in a step.
 enum class Mark : std::uint8_t {
   kStepEnds = 0,
-  kEvaluates = 1,  // a forward pass that does not train
+  kEvaluates = 1,  // a forward pass outside of training
   kForward = 2,    // a training forward pass begins
   kBackward = 3,   // a backward pass begins
-  kPassEnds = 4,   // all its own gradients are there
-  kReduced = 5,    // on a device: what was waited for after kPassEnds is there
+  kPassEnds = 4,   // all of the rank's own gradients are there
+  kReduced = 5,    // on a device: what the step waited for after kPassEnds is there
   kOptimizerBegins = 6,
   kOptimizerEnds = 7,
 };
 
-// The time of one worker's steps, phase by phase. It has no clock: every event brings its reading.
-// Events may come in any order and be left out; time that no event has named is kRest. Not
+// The time of one rank's steps, phase by phase. It has no clock: each event brings its reading.
+// Events may come in any order and may be missing; time that no event accounts for is kRest. Not
 // synchronized.
 class Phases {
  public:
-  // REQUIRES: not kStepEnds. kReduced says nothing by itself: the reading has the wait.
+  // REQUIRES: not kStepEnds. kReduced has no effect here: its wait is in the reading.
   void on(Mark mark, const Reading& at);
   bool in_forward() const { return under_way_ == Phase::kForward; }
-  // What the step that ends now took; what comes belongs to the next one. Unknown for the first
-  // one, whose beginning nobody saw.
+  // Returns the times of the step that ends now; later events belong to the next step. Unknown for
+  // the first step, whose beginning was not seen.
   StepTimes end(const Reading& at);
 
  private:
@@ -49,24 +49,25 @@ class Phases {
   void add(Phase phase, double seconds);
 
   StepTimes times_;
-  std::optional<Phase> under_way_;  // none: a gap, and what it is depends on what comes next
+  std::optional<Phase> under_way_;  // empty: a gap, whose phase depends on the next event
   Reading since_;
-  std::optional<Reading> optimizer_;  // began in a gap: a pass in its closure may follow
-  bool in_closure_ = false;           // a pass did
-  bool begun_ = false;                // the step's beginning was seen
+  // An optimizer step began in a gap; a pass in its closure may follow.
+  std::optional<Reading> optimizer_;
+  bool in_closure_ = false;  // a pass ran in the optimizer's closure
+  bool begun_ = false;       // the beginning of the step was seen
   bool evaluated_ = false;
   bool new_micro_ = true;  // the next forward pass begins a micro-batch
   std::vector<MicroBatchTimes> micro_;
 };
 
-// What happened on a device, in order, in seconds of its clock from any start. kStepEnds is the
-// first and the last of a step's marks.
+// An event on a device, in seconds of the device's clock from an arbitrary start. A step's marks
+// are in order; the first and the last are kStepEnds.
 struct Marked {
   Mark mark = Mark::kStepEnds;
   double at = 0;
 };
-// Unknown where the marks do not begin and end with kStepEnds, a time is not a number, or they go
-// back (they are of several streams).
+// Unknown if the marks do not begin and end with kStepEnds, if a time is not finite, or if times go
+// backward because the marks are from several streams.
 StepTimes replay(std::span<const Marked> marks);
 
 }  // namespace presum::step

@@ -159,7 +159,7 @@ TEST(Phases, TimeThatNobodyNamesIsRest) {
   EXPECT_EQ(t.of(Phase::kRest), 14);
 }
 
-// Whatever comes in whatever order: phases add up to the time that passed, and none is negative.
+// For any sequence of events, the phases add up to the time that passed, and none is negative.
 TEST(Phases, AddUpForAnyEvents) {
   std::mt19937 random(7);
   Told told;
@@ -199,16 +199,16 @@ TEST(Phases, MarksOfADeviceAreReplayed) {
   auto broken = marks;
   broken[3].at = std::numeric_limits<double>::quiet_NaN();
   EXPECT_FALSE(replay(broken).known());
-  broken[3].at = 12;  // before the mark that it follows
+  broken[3].at = 12;  // before the preceding mark
   EXPECT_FALSE(replay(broken).known());
   EXPECT_FALSE(replay(std::span(marks).first(6)).known());
   EXPECT_FALSE(replay({}).known());
 }
 
 TEST(Waits, NestedOnesCountOnce) {
-  activity().event(0, 0, 0, Phase::kForward);  // this is the thread that trains
+  activity().event(0, 0, 0, Phase::kForward);  // makes this the training thread
   Waits w;
-  w.end(1);  // of nothing
+  w.end(1);  // no wait is open
   w.begin(2);
   w.begin(3);
   EXPECT_TRUE(activity().waiting());

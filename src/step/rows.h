@@ -11,7 +11,7 @@
 
 namespace presum::step {
 
-// Where a row of a forward pass came from.
+// The origin of a row in a forward pass.
 struct RowOrigin {
   std::uint64_t batch = 0;
   std::uint32_t place = 0;
@@ -20,21 +20,22 @@ struct RowOrigin {
   auto operator<=>(const RowOrigin&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
-// Which of the batches that loaders handed out a forward pass was given, by hashes of rows. Samples
-// that are also evaluated on are told apart by the mode in which the model was when they were
-// handed out. Memory: kRowsMax rows, or kBatchesMin batches. Not synchronized.
+// Finds the batches from data loaders that a forward pass received, by the hashes of their rows.
+// The model's mode when a batch was handed out separates samples that are used for both training
+// and evaluation. Memory: kRowsMax rows, or kBatchesMin batches. Not synchronized.
 class RowMatcher {
  public:
   static constexpr std::size_t kRowsMax = 8192;
   static constexpr std::size_t kBatchesMin = 8;
 
-  // Of the first rows of each tensor their hashes, by its place in the batch; `trains`: the model's
-  // mode. Batches have ascending numbers. Returns the oldest that is still known.
+  // Adds a batch: the hashes of the first rows of each tensor, by the tensor's position in the
+  // batch. `trains`: the model's mode. Batch numbers must ascend. Returns the oldest batch that is
+  // still known.
   std::uint64_t offer(std::uint64_t batch,
                       const std::map<std::uint32_t, std::vector<std::uint64_t>>& tensors,
                       bool trains);
-  // The latest row of that hash among those of batches up to `offered`, in the same mode if there
-  // is one. It, and older ones, which were not used, are forgotten.
+  // Takes the latest row with this hash from batches up to `offered`, preferring rows of the same
+  // mode. Forgets it and the older, unused rows with the same hash.
   std::optional<RowOrigin> take(std::uint64_t hash, std::uint64_t offered, bool trains);
 
  private:
@@ -44,7 +45,7 @@ class RowMatcher {
   };
   void drop(const Batch& batch);
 
-  std::unordered_map<std::uint64_t, std::vector<RowOrigin>> rows_;  // by hash, in their order
+  std::unordered_map<std::uint64_t, std::vector<RowOrigin>> rows_;  // by hash, oldest first
   std::deque<Batch> batches_;
   std::size_t row_count_ = 0;
 };

@@ -36,7 +36,7 @@ TEST(RowMatcher, ForgetsTheOldestOfManyRowsButKeepsAFewBatches) {
   EXPECT_EQ(matcher.take(1, 9, true)->batch, 9U);
 }
 
-// Against a plain list of all that is known.
+// Compares with a linear search through everything that is known.
 TEST(RowMatcher, AgreesWithASearchThroughEverything) {
   std::mt19937_64 random(3);
   for (int trial = 0; trial < 200; ++trial) {

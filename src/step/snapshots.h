@@ -13,38 +13,38 @@
 
 namespace presum::step {
 
-// Where one worker's training stands: its model and what the optimizer keeps of it, group by group
+// A snapshot of one rank's training state: the model and the optimizer state, group by group
 // (presum::TrainingSnapshot). Not synchronized; memory is borrowed for the call.
 class Snapshots {
  public:
-  // Of the worker whose steps these are; they outlive it.
+  // `steps` belongs to the same rank and must outlive this object.
   explicit Snapshots(const Steps& steps) : steps_(&steps) {}
 
-  // Forgets what was told of the one before.
+  // Starts a snapshot; drops what was reported for the previous one.
   void begin(TrainingSnapshot::Kind kind, double optimizer_steps, double learning_rate);
   void generator(std::uint32_t kind, std::uint64_t value);
-  // This worker's elements of a parameter, from `first` on, and which shard they are. Without
-  // `in_order` they do not lie as in the parameter, and its group has no sketch.
+  // Adds this rank's elements of a parameter: those from `first` on, in shard number `shard`. If
+  // not `in_order`, the elements are not in the parameter's order, and its group gets no sketch.
   // Errors (kInvalidArgument): an unknown parameter, no data.
   Status parameter(ParameterId id, const void* data, std::size_t count, Dtype dtype,
                    std::uint64_t first, std::uint32_t shard, bool in_order);
-  // The same where they are not in host memory; `formats` as SnapshotGroup::formats.
+  // The same for elements outside host memory; `formats` as in SnapshotGroup::formats.
   Status parameter_sums(ParameterId id, std::uint64_t fingerprint, double squares,
                         std::uint64_t elements, std::uint16_t formats, std::uint32_t shard);
-  // A tensor that the optimizer keeps of a parameter: its fingerprint, or elements of 2, 4 or 8
-  // bytes in host memory (kInvalidArgument for others).
+  // Adds a tensor that the optimizer keeps for a parameter: its fingerprint, or its elements of 2,
+  // 4 or 8 bytes in host memory (kInvalidArgument for other widths).
   Status state(ParameterId id, std::uint64_t fingerprint);
   Status state(ParameterId id, const void* data, std::size_t count, std::uint32_t element_bytes);
-  // The groups of which anything was told, before the step to come.
+  // Returns the groups that have any data, as the state before the next step.
   Packet packet();
 
  private:
   struct Group {
     SnapshotGroup of;
-    std::uint64_t states = 0;  // told of the parameter that was named last
+    std::uint64_t states = 0;  // number of state tensors so far of the parameter `last`
     ParameterId last = 0;
     bool told = false;
-    bool whole = true;  // its sketch holds all of it
+    bool whole = true;  // its sketch covers the whole group
   };
   const Layout& layout() const { return steps_->layout(); }
   Result<Group*> group_of(ParameterId id, bool has_data);

@@ -16,7 +16,7 @@
 namespace presum::step {
 namespace {
 
-constexpr std::uint64_t kLayersEvery = 25;  // of steps that the program numbers itself
+constexpr std::uint64_t kLayersEvery = 25;  // for steps that the program numbers
 
 bool is_zero(const Number& number) {
   const double* value = std::get_if<double>(&number);
@@ -43,7 +43,7 @@ bool is_unknown(const Number& number) {
   return !is_late(number) && std::isnan(std::get<double>(number));
 }
 
-// Where what was there may not be zero, of the sum of both nothing is known.
+// If `.grad` may have held something other than zero, the own gradient cannot be read from the sum.
 Read what_to_read(bool first_pass, const Number& over) {
   if (is_zero(over)) return Read::kSums;
   if (first_pass) return Read::kArrivals;
@@ -145,7 +145,7 @@ void Steps::enter_wrapper() {
 
 bool Steps::enter_module() {
   const bool entered = std::exchange(entering_, false);
-  const bool changes = open() && optimizers_.known();  // the parameters, until then
+  const bool changes = open() && optimizers_.known();  // the parameters change before the next step
   if (open() && !changes) forward();
   timing_.on(Mark::kForward, machine_);
   if (changes) return false;
@@ -164,7 +164,7 @@ Read Steps::pass_begins(const PassBeginning& how) {
     contents_.over = how.held;
     contents_.after_step = optimizers_.window_begins();
   }
-  // A pass that is not reduced is read where it may well be a step, at the cost of one that is.
+  // A pass that is not reduced is read if it may be a step; that costs as much as reading a step.
   const bool may_be_a_step = how.reduces || machine_.unreduced() > 0 || !how.more_follow;
   const StepNumber number = machine_.number();
   const bool recorded = may_be_a_step && how.readable && cadence_.on_grid(number);
@@ -198,7 +198,7 @@ bool Steps::reduced_is_due() const {
 
 void Steps::reduction() {
   if (open()) forward();
-  if (machine_.state() == State::kEmpty) {  // of a pass that was not seen
+  if (machine_.state() == State::kEmpty) {  // the reduction of a pass that was not seen
     on(Event::kPass);
     on(Event::kPassEnd);
   }

@@ -22,30 +22,31 @@ namespace presum::step {
 
 struct Settings {
   std::uint64_t every = 1;          // record every n-th step
-  std::uint64_t reduced_every = 1;  // and read its reduced gradient every n-th
+  std::uint64_t reduced_every = 1;  // read the reduced gradient of every n-th step
   bool knows_optimizer = false;
-  bool one_optimizer = false;  // one, which steps all parameters
-  bool on_host = true;         // gradients lie in host memory
-  Clocks clocks;               // of host memory; elsewhere times come with EndedStep::times
+  bool one_optimizer = false;  // a single optimizer steps all parameters
+  bool on_host = true;         // gradients are in host memory
+  // For gradients in host memory; device times come through EndedStep::times.
+  Clocks clocks;
 };
 
-// What is to be read of the pass that begins.
+// What to read of the pass that begins.
 enum class Read : std::uint8_t {
   kNothing = 0,
-  kSums = 1,      // what `.grad` holds once it has accumulated
-  kArrivals = 2,  // what is added to it: it held something before
+  kSums = 1,      // what `.grad` holds after the pass has accumulated
+  kArrivals = 2,  // what the pass adds to `.grad`, because it was not empty
 };
 
 struct PassBeginning {
   bool reduces = false;
-  bool more_follow = false;  // the program says so: it is one of several that are summed
+  bool more_follow = false;  // the program says that this is one of several passes to be summed
   bool readable = true;
-  Number held = 0.0;  // how large what `.grad` holds is at most; NaN: not known
+  Number held = 0.0;  // upper bound on the size of what `.grad` holds; NaN: unknown
 };
 
-// The steps of one model on one worker: a framework's events come in, ended steps go out. It knows
-// no framework, no thread and no clock but the one it is given. Not synchronized; borrowed pointers
-// are only read during the call. docs/step.md defines what each event does.
+// The steps of one model on one rank: takes a framework's events and produces ended steps.
+// Independent of frameworks and threads; its only clocks are those in Settings. Not synchronized;
+// borrowed pointers are only read during the call. docs/step.md defines the effect of each event.
 class Steps {
  public:
   static Result<Steps> create(WorkerOptions options, const std::vector<Parameter>& parameters,
@@ -55,25 +56,25 @@ class Steps {
   const Worker& worker() const { return worker_; }
   const Identity& identity() const { return worker_.identity(); }
   Packet hello() const { return worker_.hello(layout_->groups()); }
-  // No step will follow. `text`: how the program ended, where that is worth a line; may be empty.
+  // No step follows. `text`: how the program ended, if that is worth a line; may be empty.
   Packet goodbye(std::uint64_t optimizer_steps, std::vector<FingerprintValue> fingerprints = {},
                  std::string text = {}) const;
 
   // ---- forward passes
 
-  // Any forward pass through the wrapper, outside of a backward pass: an open step ends. `left`:
-  // how large what `.grad` holds is at most, where asks_what_is_left(); NaN: not known.
+  // A forward pass of any kind through the wrapper, outside of a backward pass; ends an open step.
+  // `left`: if asks_what_is_left(), an upper bound on the size of what `.grad` holds; NaN: unknown.
   void forward(const Number& left = kNaN);
   bool asks_what_is_left() const;
-  // It is a training pass.
+  // The forward pass through the wrapper is a training pass.
   void enter_wrapper();
-  // A training forward of the module itself begins. Whether the fingerprints of the coming step are
-  // to be taken: of the last forward through the wrapper before its first backward pass, for one
-  // worker alone may well evaluate the module in between.
+  // A training forward pass of the module itself begins. Returns whether to take the fingerprints
+  // of the next step. They are taken at the last forward pass through the wrapper before the first
+  // backward pass, because a single rank may evaluate the module in between.
   bool enter_module();
   bool next_is_recorded() const { return cadence_.may_record_next(machine_); }
-  // By which workers take turns at what they do not report at every step: the same for all at a
-  // step that is reduced, as long as all of them are.
+  // A counter by which ranks take turns reporting what is not reported at every step. Equal on all
+  // ranks at a reduced step, as long as all steps are reduced.
   std::uint64_t turn() const {
     const StepNumber& next = machine_.next();
     return next.reductions + (next.unreduced > 0 ? next.window : 0);
@@ -81,53 +82,56 @@ class Steps {
 
   // ---- backward passes
 
-  // Whether the next pass is the first of its window.
+  // Whether the next pass is the first in its window.
   bool window_begins() const { return machine_.passes() == 0 || open(); }
-  // A pass begins at the output of a forward pass, which has a number. Only what gets here counts:
-  // validation does not.
+  // The backward pass reaches the output of forward pass number `forward`. Only forward passes that
+  // it reaches count, so validation does not.
   void reached(std::uint64_t forward, const ForwardFacts& facts) { reached_.add(forward, facts); }
   void forget_reached() { reached_.clear(); }
-  // The root is the loss: forward passes have none, or several.
+  // Whether the pass's root is the loss, because its forward passes have no loss or several.
   bool needs_root() const { return !reached_.has_one_loss(); }
-  // Requires that no step is open: else `held` would belong to two.
+  // REQUIRES: no step is open, so that `held` describes one step only.
   Read pass_begins(const PassBeginning& how);
-  // Whether what the pass under way tells is of a step that is recorded.
+  // Whether what the pass under way reports belongs to a step that is recorded.
   bool collects() const {
     const bool reduces = machine_.state() == State::kReducing || open();
     return reduces ? records_ : next_is_recorded();
   }
-  // Its forward passes are those that were reached. `part`: what reduces waits for gradients of
-  // another pass.
+  // The pass's forward passes are those that were reached. `part`: the reduction waits for
+  // gradients of another pass.
   void pass_ends(Pass pass, bool part = false);
-  bool records() const { return records_; }  // the step under way, or open
+  bool records() const { return records_; }  // for the step under way or open
   bool open() const { return machine_.state() == State::kReduced; }
-  // Whether the open step's reduced gradient is to be read.
+  // Whether to read the open step's reduced gradient.
   bool reduced_is_due() const;
-  // Gradients are handed over to be reduced: by hand, or (`shadow`) by the other workers alone.
+  // Gradients are handed over for reduction: by hand (`reduction`), or by the other ranks only
+  // (`shadow`).
   void reduction();
   void shadow();
 
   // ---- gradients
 
-  // Of the step under way or open.
+  // The gradients of the step under way or open.
   Gradients& gradients() { return gradients_; }
   const Gradients& gradients() const { return gradients_; }
-  // A gradient arrives where `.grad` holds something. A second one of a pass makes both unknown.
+  // A gradient arrives at a parameter whose `.grad` is not empty. A second arrival in one pass
+  // makes the step's own gradient unknown.
   void arrives(ParameterId parameter);
 
   // ---- between passes
 
-  // `.grad` holds nothing, or zeros, and passes have ended since it did. `changed`: so have the
-  // parameters.
+  // `.grad` holds nothing or zeros, and passes have ended since it last did. `changed`: the
+  // parameters have changed too.
   void zeroed(bool changed);
   void optimizer_begins();
   Optimizers& optimizers() { return optimizers_; }
   void optimizer_steps(std::uint64_t which);
   std::uint64_t optimizer_steps() const { return optimizers_.steps(); }
   void closed();
-  // The oldest step that has ended.
+  // Returns the oldest step that has ended and was not taken yet.
   std::optional<EndedStep> take_ended();
-  // Windows that were left so far, recorded or not: what is late of one has another count.
+  // The number of windows that have ended so far, recorded or not. A number that arrives late
+  // belongs to an earlier window if the count has changed.
   std::uint64_t windows() const { return windows_; }
 
   // ---- what else belongs to the step
@@ -136,11 +140,11 @@ class Steps {
     contents_.passes.report(value, weight, tokens);
   }
   Contents& contents() { return contents_; }
-  Timing& timing() { return timing_; }  // of events whose time alone counts
+  Timing& timing() { return timing_; }  // for events that matter only for their time
   const Machine& machine() const { return machine_; }
   const Layout& layout() const { return *layout_; }
 
-  // ---- a program that says itself where a step begins and ends
+  // ---- a program that marks the beginning and end of its steps
 
   void begin_step(std::uint64_t step);
 
@@ -168,9 +172,9 @@ class Steps {
   std::uint64_t windows_ = 0;
   bool records_ = false;
   bool begun_ = false;           // the coming step has had a forward pass
-  bool wrapped_ = false;         // and through the wrapper
-  bool entering_ = false;        // a forward pass is on its way from the wrapper to the module
-  bool numbers_itself_ = false;  // the program says where steps begin and end
+  bool wrapped_ = false;         // and it went through the wrapper
+  bool entering_ = false;        // a forward pass is between the wrapper and the module
+  bool numbers_itself_ = false;  // the program marks the beginning and end of its steps
 };
 
 // Ends the step that begin_step began.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Dtype kType = Dtype::kF32;
 
-// A model of two parameters, trained as a framework would.
+// A model with two parameters, trained as a framework trains it.
 class Trained {
  public:
   explicit Trained(Settings settings = {.knows_optimizer = true})
@@ -33,7 +33,8 @@ class Trained {
     steps_.enter_wrapper();
     steps_.enter_module();
   }
-  // A pass whose gradients are all `value`, where `.grad` held something of size `held`.
+  // A pass whose gradients are all `value`, with `.grad` holding something of size `held` before
+  // it.
   Read pass(bool reduces, float value, double held = 0, bool more_follow = false) {
     steps_.reached(++forwards_, {.loss = value, .tokens = 1.0, .share = {}});
     const Read read = steps_.pass_begins(
@@ -108,7 +109,7 @@ TEST(Steps, AWindowThatAnOptimizerTookIsAStepThatWasNotReduced) {
   Trained model;
   for (std::uint32_t i = 0; i < 3; ++i) {
     model.forward();
-    // The first could be one of several; then it is known better.
+    // The first pass could be one of several; after its step, it is known to be one.
     EXPECT_EQ(model.pass(false, 3, 0, true), i == 0 ? Read::kNothing : Read::kSums);
     model.optimizer();
     const auto step = model.ended();
@@ -143,7 +144,7 @@ TEST(Steps, WhatIsClearedBeforeItIsUsedIsNotLeftOver) {
   Trained model({.knows_optimizer = true, .one_optimizer = true});
   for (int i = 0; i < 3; ++i) {
     model.forward();
-    model.pass(true, 3, i == 0 ? 0 : 1);  // a generator's, through its discriminator
+    model.pass(true, 3, i == 0 ? 0 : 1);  // a generator's pass through the discriminator
     model.forward();
     EXPECT_FALSE(left_over(*model.ended()));
     model.zero();
@@ -160,7 +161,7 @@ TEST(Steps, WhatIsAddedToAHeldGradientIsReadAsItArrives) {
   model.forward();
   EXPECT_EQ(model.ended()->use, StepUse::kKept);
   EXPECT_EQ(model.pass(true, 5, 1), Read::kArrivals);
-  EXPECT_FALSE(model->reduced_is_due());  // what was held is in it
+  EXPECT_FALSE(model->reduced_is_due());  // the reduced gradient includes what was held
   model.optimizer();
   EXPECT_EQ(norm(*model.ended()), 10);
 }
@@ -200,7 +201,7 @@ TEST(Steps, AGradientThatIsZeroedIsUnused) {
   model.zero();
   model.forward();
   EXPECT_EQ(model.ended()->use, StepUse::kUnused);
-  // Within a step of the optimizer it is its own (LBFGS).
+  // A pass within an optimizer step is a step of its own (LBFGS).
   model->optimizer_begins();
   model.pass(true, 3);
   model.zero();
@@ -230,7 +231,7 @@ TEST(Steps, TheReducedGradientOfTheStepBeforeIsNotThatOfAnUnreducedOne) {
   model.optimizer();
   EXPECT_TRUE(model.ended()->reduced);
   model.forward();
-  model.pass(false, 5, 0, true);  // not read: more could follow
+  model.pass(false, 5, 0, true);  // not read: more passes could follow
   model.optimizer();
   const auto step = model.ended();
   ASSERT_TRUE(step);
@@ -350,7 +351,7 @@ TEST(Steps, TurnsAreTakenByReductionsWhateverWindowsWereDropped) {
   model.forward();
   model.pass(false, 3);
   model.optimizer();
-  EXPECT_EQ(model->turn(), 2U);  // an unreduced step takes its own
+  EXPECT_EQ(model->turn(), 2U);  // an unreduced step takes a turn too
 }
 
 TEST(Steps, WithoutAnOptimizerParametersThatChangedTellOfItsStep) {
@@ -383,15 +384,15 @@ TEST(Steps, APassThatFailedLeavesAGradientThatIsNotKnown) {
   Trained model;
   model.forward();
   model->pass_begins({.reduces = false, .held = 0.0});
-  model.forward();  // it raised
+  model.forward();  // the pass raised
   model.pass(false, 3, 0, true);
   model.forward();
   model->pass_begins({.reduces = true, .held = 1.0});
-  model.forward();  // it raised
+  model.forward();  // the pass raised
   model.pass(true, 3, 1);
   model.optimizer();
   const auto step = model.ended();
-  EXPECT_EQ(step->number.reductions, 1U);  // others may have reduced in the one that failed
+  EXPECT_EQ(step->number.reductions, 1U);  // other ranks may have reduced in the failed pass
   EXPECT_EQ(step->micro_batches, 2U);
   EXPECT_EQ(step->elements, 0U);
 }
@@ -432,7 +433,7 @@ TEST(Steps, TheThreadsClocksAreReadWhereAStepIsRecordedOrTheNextMayBe) {
       processor.push_back(step->times.processor);
     }
   }
-  EXPECT_EQ(reads, 5);  // at the ends of 0, 2, 3, 5 and 6
+  EXPECT_EQ(reads, 5);  // at the ends of steps 0, 2, 3, 5 and 6
   EXPECT_EQ(processor, (std::vector<double>{1, 1}));
 }
 
@@ -466,7 +467,7 @@ TEST(Steps, WhatComesLateDecidesToo) {
     const std::vector<double> come = {held, 2};
     ended->numbers(come);
     const auto step = std::get<packet::Step>(*packet::decode(ended->packet().bytes));
-    EXPECT_EQ(norm(step), 4);  // 8 over the scale
+    EXPECT_EQ(norm(step), 4);  // 8 divided by the scale
     EXPECT_EQ(step.reduced.has_value(), held == 0);
   }
 }

@@ -11,7 +11,7 @@ namespace presum::step {
 
 namespace {
 
-// What follows a mark, as far as anybody knows by then.
+// The phase that follows a mark, as far as it is known at that time.
 Phase after(Mark mark, const Machine& machine) {
   switch (mark) {
     case Mark::kForward:
@@ -34,7 +34,7 @@ Phase after(Mark mark, const Machine& machine) {
 void Timing::on(Mark mark, const Machine& machine) {
   // A generation evaluates often, and its passes need no clock.
   const Reading at = mark == Mark::kEvaluates ? Reading{} : now();
-  // Whoever begins a forward pass waits for nobody.
+  // A thread that begins a forward pass is not waiting for other ranks.
   if (mark == Mark::kForward && clocks_.reading) waits().abandon(at.now);
   phases_.on(mark, at);
   activity().event(model_index_, machine.number().reductions, machine.passes(),

@@ -11,28 +11,27 @@
 
 namespace presum::step {
 
-// The clocks of the thread that trains. Without them nothing is said of times.
+// The clocks of the training thread. Without them, times are unknown.
 struct Clocks {
   std::function<Reading()> reading;
   std::function<base::ThreadTimes()> thread;
 };
 
-// Reads the clocks at the events of a model, and tells whoever watches whether its training goes
-// on. Not synchronized.
+// Reads the clocks at a model's events and updates activity(). Not synchronized.
 class Timing {
  public:
   Timing(Clocks clocks, std::uint32_t model_index)
       : clocks_(std::move(clocks)), model_index_(model_index) {}
 
-  // REQUIRES: not kStepEnds; the machine as the event finds it.
+  // REQUIRES: not kStepEnds; the machine as it is before the event.
   void on(Mark mark, const Machine& machine);
-  // A run of the engine begins; `certain`: it is a pass of this model. Else it is taken for one
-  // where a forward pass came before.
+  // A run of the autograd engine begins. `certain`: it is a pass of this model. If not certain, it
+  // counts as one if a forward pass came before.
   void backward(const Machine& machine, bool certain) {
     if (certain || phases_.in_forward()) on(Mark::kBackward, machine);
   }
-  // `matters`: the step that ends is recorded, or the next one may be. Else the thread's own
-  // clocks, which cost a file, are left alone.
+  // `matters`: the step that ends is recorded, or the next one may be. If not, the thread's own
+  // clocks are not read, because that means reading a file.
   StepTimes end(bool matters);
 
  private:
@@ -41,7 +40,7 @@ class Timing {
   Clocks clocks_;
   std::uint32_t model_index_;
   Phases phases_;
-  base::ThreadTimes thread_;  // when the last step ended; NaN where that did not matter
+  base::ThreadTimes thread_;  // at the end of the last step; NaN if that step did not matter
 };
 
 }  // namespace presum::step

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays what torch told of some shapes of training (tests/shapes/), without torch: the steps that
-// end are the same.
+// Replays torch's events for some shapes of training (tests/shapes/) without torch, and expects the
+// same ended steps.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ const std::map<std::string, Event> kReplayed = {
      }},
     {"reduction", [](Steps& s, const Words&) { s.reduction(); }},
     {"shadow", [](Steps& s, const Words&) { s.shadow(); }},
-    {"arrives", [](Steps&, const Words&) {}},  // which parameters were seen is not in the trace
+    {"arrives", [](Steps&, const Words&) {}},  // the trace does not say which parameters were seen
     {"zeroed", [](Steps& s, const Words& w) { s.zeroed(count(w, 1) != 0); }},
     {"optimizer_begins", [](Steps& s, const Words&) { s.optimizer_begins(); }},
     {"optimizer_fails", [](Steps& s, const Words&) { s.optimizers().fail(); }},

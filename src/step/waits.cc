@@ -13,7 +13,7 @@ void Waits::begin(double now) {
 }
 
 void Waits::end(double now) {
-  if (depth_ == 0) return;  // it began before anybody looked
+  if (depth_ == 0) return;  // it began before recording did
   if (--depth_ > 0) return;
   sum_ += now - since_;
   activity().waits(false);

@@ -5,17 +5,17 @@
 
 namespace presum::step {
 
-// What the calling thread has waited for other workers, in reductions and collectives, as far as
-// anybody tells: of all models together, for what one waits is no other's own time. Each thread for
-// itself. `now`: the reading of a monotonic clock.
+// How long the calling thread has waited for other ranks, in reductions and collectives, as far as
+// reported. Covers all models, because a wait for one model's reduction is not another model's own
+// time. One instance per thread. `now`: a reading of a monotonic clock.
 class Waits {
  public:
-  // May be nested: what is inside counts once.
+  // Waits may be nested; only the outermost counts.
   void begin(double now);
   void end(double now);
-  // What began and was never ended, because of an exception, ends.
+  // Ends waits that an exception left open.
   void abandon(double now);
-  // So far, what is under way included.
+  // The total so far, including a wait under way.
   double seconds(double now) const;
 
  private:
@@ -24,10 +24,10 @@ class Waits {
   double sum_ = 0;
 };
 
-// Those of the calling thread.
+// Returns the calling thread's instance.
 Waits& waits();
 
-// The monotonic clock, and the waits of the calling thread.
+// Reads the monotonic clock and the calling thread's waits.
 Reading read_clock();
 
 }  // namespace presum::step

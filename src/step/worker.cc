@@ -12,11 +12,12 @@
 namespace presum::step {
 namespace {
 
-// The beginning, the length and the hash of a fact that is too long to read.
+// Returns the beginning of a fact that is too long, then its length and hash.
 std::string shortened(std::string_view text) {
   if (text.size() <= Worker::kFactBytesMax) return std::string(text);
   auto kept = Worker::kFactBytesMax - 64;
-  while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0U) == 0x80U) --kept;  // UTF-8
+  // Do not cut within a UTF-8 character.
+  while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0U) == 0x80U) --kept;
   return fmt::format("{}... ({} bytes, hash {:016x})", text.substr(0, kept), text.size(),
                      name_hash(text));
 }

@@ -15,7 +15,7 @@
 
 namespace presum::step {
 
-// As SessionOptions has them.
+// As in SessionOptions.
 struct WorkerOptions {
   Identity identity;
   std::uint32_t sketch_size = 4096;
@@ -24,23 +24,23 @@ struct WorkerOptions {
   std::vector<Parameter> buffers;
 };
 
-// What one worker says of itself, and of its recording. Not synchronized.
+// Makes the packets in which a rank describes itself and its recording. Not synchronized.
 class Worker {
  public:
   explicit Worker(WorkerOptions options);
 
   const Identity& identity() const { return options_.identity; }
   std::uint32_t sketch_size() const { return options_.sketch_size; }
-  // Values longer than this, in the options too, are cut and end in their length and hash.
+  // Longer values, including those in the options, are cut and end in their length and hash.
   static constexpr std::size_t kFactBytesMax = 1024;
-  // Adds a fact, or replaces the one of that name.
+  // Adds a fact, or replaces the fact with that key.
   void fact(std::string_view key, std::string_view value);
-  // Something that must be equal on all workers, by a name that no group of parameters has; the
-  // next hello tells it. Contents::watched reports its tensors.
+  // Registers something that must be equal on all ranks. `name` must differ from all groups of
+  // parameters; the next hello packet sends it. Contents::watched reports its tensors.
   void watch(std::string_view name);
 
   Packet hello(const std::vector<GroupName>& groups) const;
-  // A line for the run log, the end of the recording, or that it has failed.
+  // A packet with a line for the run log, with the end of the recording, or with its failure.
   Packet note(packet::Note what) const;
 
  private:

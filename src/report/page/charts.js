@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time series (dygraphs). Charts of one group share their steps: zoom and pointer move together.
+// Time series (dygraphs). Charts of one group share their steps: they zoom and track the pointer
+// together.
 
 class ChartGroup {
   constructor() {
     this.charts = [];
-    this.followers = [];  // called with [first, last] step, or null for all
+    this.followers = [];  // called with the [first, last] step, or null for all
     this.busy = false;
   }
 
@@ -56,14 +57,14 @@ function legendOf(entries) {
   }));
 }
 
-// Workers that are missing in every step are named elsewhere; shading all would show nothing.
+// Ranks that are missing in every step are named elsewhere; shading every step would show nothing.
 function missingBeyond(part) {
   const recorded = part.missing.filter((_, i) => part.workers.some((w) => w.heat.grad_norm[i] !== MARK_NONE));
   const always = recorded.reduce((a, b) => Math.min(a, b), Infinity);
   return part.missing.map((missing) => Math.max(0, missing - always));
 }
 
-// Shades the steps in which a worker is missing.
+// Shades the steps in which a rank is missing.
 function shadeMissing(part, canvas, area, chart) {
   canvas.fillStyle = color('missing');
   missingBeyond(part).forEach((missing, i) => {
@@ -71,19 +72,19 @@ function shadeMissing(part, canvas, area, chart) {
     const start = part.heat_x[i];
     const next = part.heat_x[i + 1] ?? start + 1;
     const half = part.decimated ? 0 : (next - start) / 2;
-    const left = Math.floor(chart.toDomXCoord(start - half));  // whole pixels: no seams
+    const left = Math.floor(chart.toDomXCoord(start - half));  // whole pixels avoid seams
     canvas.fillRect(left, area.y, Math.max(1.5, Math.ceil(chart.toDomXCoord(next - half)) - left), area.h);
   });
 }
 
-// What is left of an interval without those that are taken.
+// What remains of an interval without the intervals in `taken`.
 function without(interval, taken) {
   return taken.reduce((left, [from, to]) => left.flatMap(([a, b]) =>
     [[a, Math.min(b, from)], [Math.max(a, to), b]].filter(([x, y]) => x < y)), [interval]);
 }
 
-// A tint over the steps of findings, each step in the color of its gravest, and a line where one
-// begins.
+// Tints the steps of findings, each step in the color of its worst finding, and draws a line where
+// a finding begins.
 function markFindings(part, canvas, area, chart) {
   const fill = (from, to, alpha) => {
     canvas.globalAlpha = alpha;
@@ -103,8 +104,8 @@ function markFindings(part, canvas, area, chart) {
   }
 }
 
-// Conventional control limits: an exponentially weighted mean of the values before each one, and
-// three of its standard deviations to either side; null for the first ten values.
+// Conventional control limits: the exponentially weighted mean of the values before each one, plus
+// and minus three standard deviations; null for the first ten values.
 function controlLimits(values) {
   const [weight, warmUp, sigmas] = [0.1, 10, 3];
   let [seen, mean, variance] = [0, 0, 0];
@@ -130,7 +131,7 @@ function drawLimits(limits, x, canvas, chart) {
   canvas.setLineDash([]);
 }
 
-// The first and last step of each stretch of rows for which something holds.
+// The first and last step of each stretch of rows for which `holds` is true.
 function stretches(x, holds) {
   const out = [];
   x.forEach((step, i) => {
@@ -141,7 +142,7 @@ function stretches(x, holds) {
   return out;
 }
 
-// A bar with an arrow, at an edge of the plot. `inward`: 1 from the top, -1 from the bottom.
+// Draws a bar with an arrow at an edge of the plot. `inward`: 1 at the top, -1 at the bottom.
 function drawEdgeMark(canvas, area, [left, right], inward) {
   const edge = inward > 0 ? area.y : area.y + area.h;
   const middle = Math.min(area.x + area.w - 5, Math.max(area.x + 5, (left + right) / 2));
@@ -154,7 +155,7 @@ function drawEdgeMark(canvas, area, [left, right], inward) {
   canvas.fill();
 }
 
-// Marks the steps whose values lie beyond a scale that several charts share.
+// Marks the steps whose values are outside the scale that several charts share.
 function markBeyond(part, series, [low, high], canvas, area, chart) {
   const inside = (step) => Math.min(area.x + area.w, Math.max(area.x, chart.toDomXCoord(step)));
   const any = (is) => (i) => series.some((s) => [s.values, s.low, s.mid, s.high].some((of) => of && of[i] !== null && is(of[i])));
@@ -175,8 +176,8 @@ function underlay({part, series, limited, range}) {
   };
 }
 
-// Chromium prints a canvas from its recorded commands and loses what dygraphs clips; pixels that are
-// put back are not clipped.
+// Chromium prints a canvas from its recorded commands and loses what dygraphs clips. Writing the
+// pixels back avoids that.
 function settleForPrint(plot) {
   if (!printing) return;
   for (const canvas of plot.querySelectorAll('canvas')) {
@@ -185,9 +186,9 @@ function settleForPrint(plot) {
   }
 }
 
-// Adds a figure to `parent`. `series`: {label, color, values | low, mid, high, band, stroke}; all have
-// one value per x. `note` is the plain-words line. `limited`: values whose control limits are drawn.
-// `timeline`: see findingBars.
+// Adds a figure to `parent`. `series`: {label, color, values | low, mid, high, band, stroke}, each
+// with one value per x. `note`: the explanation in plain words. `limited`: the values to draw
+// control limits for. `timeline`: see findingBars.
 function addChart(parent, {title, note, x, series, part, group, height, range, fixed, digits, limited, timeline}) {
   const plot = el('div', {class: 'plot'});
   const readout = el('output', {class: 'readout', 'aria-hidden': 'true'});
@@ -252,7 +253,7 @@ function addChart(parent, {title, note, x, series, part, group, height, range, f
   return {figure, chart};
 }
 
-// Zoom by numbers, for the keyboard and for touch screens.
+// Zooms to the entered steps, for keyboards and touch screens.
 function zoomBar(part, group) {
   const first = part.x[0];
   const last = part.coverage.last_step;

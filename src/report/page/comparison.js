@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where two runs begin to differ, as `presum compare --format json` says it.
+// Where two runs begin to differ, from the output of `presum compare --format json`.
 
 function stageName(stage) {
   return stage.replaceAll('-', ' ');

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Findings as cards and as bars over the steps, and what every check came to.
+// Findings as cards and as bars over the steps, and the results of all checks.
 
-const CARDS_OPEN = 4;  // more findings than this are folded
-const MARKED = 8;  // and more than this are not marked in the charts
+const CARDS_OPEN = 4;  // further findings are folded
+const MARKED = 8;  // further findings are not marked in the charts
 const VALUE_SHOWN = 160;  // characters; longer evidence is folded
 
 function samePart(a, b) {
   return a.segment === b.segment && a.model_index === b.model_index && a.dp_group === b.dp_group;
 }
 
-// Whether a finding is of this part, or shows in it as well.
+// Whether a finding belongs to this part or also shows in it.
 function isOf(finding, part) {
   const shows = (f) => f.model_index === part.model_index && f.dp_group === part.dp_group;
   return finding.segment === part.segment && (shows(finding) || finding.elsewhere.some(shows));
@@ -38,7 +38,7 @@ function whereText(run, finding) {
   return [ranks, partText(run, finding), others.length ? `also ${others.join('; ')}` : '', `confidence ${percent(finding.confidence)}`].filter(Boolean).join(' · ');
 }
 
-// A long text as its beginning, with the whole behind it.
+// Folds a long text: shows its beginning, and all of it when opened.
 function folded(text) {
   if (text.length <= VALUE_SHOWN) return prose(text);
   return el('details', {class: 'long'}, el('summary', {}, el('span', {}, `${plain(text.slice(0, VALUE_SHOWN - 20))}…`)), prose(text));
@@ -55,7 +55,7 @@ function evidenceList({values}) {
     el('div', {}, el('dt', {}, name.replaceAll('_', ' ')), el('dd', {}, folded(valueText(value))))));
 }
 
-// What was seen of a finding's own check, and what else was seen of the same cause.
+// The evidence of a finding's own check, and other evidence of the same cause.
 function evidenceOf(finding) {
   const [own, ...others] = finding.evidence;
   if (!own || (others.length === 0 && Object.keys(own.values).length === 0)) return null;
@@ -72,15 +72,15 @@ function explanationOf(check) {
     el('p', {}, el('b', {}, 'The mistake in code:')), el('pre', {}, known.code));
 }
 
-// The workers that a finding points at, as many as are drawn at once; none where it is about all of
-// many, or about the only one.
+// The ranks that a finding points at, as many as are drawn at once. Empty if the finding is about
+// all of many ranks, or about the only rank.
 function workersOf(part, finding) {
   const all = finding.ranks.length >= part.workers.length;
   if (all && (part.workers.length < 2 || part.workers.length > WORKERS_COMPARED)) return [];
   return part.workers.filter((w) => finding.ranks.includes(w.rank)).slice(0, WORKERS_COMPARED);
 }
 
-// Those that findings point at, the gravest finding's first; as many as are drawn at once.
+// The ranks that findings point at, the worst finding's first; as many as are drawn at once.
 function workersNamed(part, findings) {
   return [...new Set(findings.flatMap((finding) => workersOf(part, finding)))].slice(0, WORKERS_COMPARED);
 }
@@ -114,7 +114,7 @@ function findingsSection(run, show) {
     left > 0 ? el('p', {class: 'note'}, `and ${left} more in the run: presum findings lists them all`) : null);
 }
 
-// Over the steps to show for a finding: its own, and some around them. Null: all.
+// The range of steps to show for a finding: its own and some around them. Null: all steps.
 function windowOf(part, finding) {
   const [first, last] = [part.x[0], part.coverage.last_step];
   const around = Math.max(10, Math.ceil((finding.last_step - finding.first_step) * 0.15));
@@ -122,7 +122,7 @@ function windowOf(part, finding) {
   return window[0] >= window[1] || (window[0] === first && window[1] === last) ? null : window;
 }
 
-// One bar a finding, above a chart of steps. `place` moves the bars to where the chart has them.
+// One bar per finding, above a chart of steps. `place` aligns the bars with the chart.
 function findingBars(part, show) {
   const bars = part.findings.slice(0, MARKED).map((finding) => ({finding, span: el('i', {class: finding.severity}),
     button: el('button', {type: 'button', class: finding.severity, title: plain(finding.title), onclick: () => show(finding)},
@@ -145,7 +145,7 @@ function findingBars(part, show) {
   return {box, place};
 }
 
-// What audits of the reduction came to, of the part that is shown.
+// The results of the audits of the reduction, for the part that is shown.
 function auditSection(run, part) {
   const audit = run.judgment.audits.find((a) => samePart(a, part));
   if (!audit) return null;
@@ -171,7 +171,7 @@ function checkRow({check, state, reason}) {
     el('td', {class: 'left'}, prose(catalog[check]?.looks_at ?? ''), reason ? el('span', {class: 'quiet'}, prose(catalog[check] ? ` – ${reason}` : reason)) : null));
 }
 
-// Those of the part that is shown, or of a run that has none.
+// The checks of the part that is shown, or of a run without parts.
 function checksSection(run, part) {
   const checks = run.judgment.checks.filter((c) => !part || samePart(c, part));
   if (checks.length === 0) return null;

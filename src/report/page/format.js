@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements and text. Strings of a run only ever become text nodes.
+// Elements and text. Strings from a run become text nodes only, never markup.
 
 function el(tag, attributes, ...children) {
   const element = document.createElement(tag);
@@ -11,7 +11,7 @@ function el(tag, attributes, ...children) {
   return element;
 }
 
-// A text in which `code` is shown as code. A lone backtick stays.
+// Shows `code` within a text as code. A lone backtick stays.
 function prose(text) {
   const pieces = text.split('`');
   const out = document.createDocumentFragment();
@@ -20,7 +20,7 @@ function prose(text) {
   return out;
 }
 
-// The same where there can be text alone, as in tooltips.
+// The same for places that allow only plain text, such as tooltips.
 function plain(text) {
   return text.replaceAll('`', '');
 }
@@ -45,7 +45,7 @@ function inWords(value) {
   return SMALL[value] || String(value);
 }
 
-// Ascending numbers as ranges: [0,1,2,5] is "0–2, 5". Zeros fill up to `width`.
+// Ascending numbers as ranges: [0,1,2,5] is "0–2, 5". Pads with zeros to `width`.
 function ranges(numbers, width = 1) {
   const name = (value) => String(value).padStart(width, '0');
   const out = [];
@@ -58,7 +58,7 @@ function ranges(numbers, width = 1) {
   return out.join(', ') || '–';
 }
 
-// Host names; those that differ in their last number alone are one: "node[0–3, 8]".
+// Host names; names that differ only in their last number are joined: "node[0–3, 8]".
 function hostsText(names) {
   const series = new Map();
   for (const name of names) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers: norm of each group and its spread between the workers.
+// Layers: the norm of each group and its spread over the ranks.
 
 class GroupsView {
   constructor(parent, part, group) {
@@ -35,7 +35,8 @@ class GroupsView {
       this.cells.norms.push(norms);
       this.cells.cv.push(norms.map((n, i) => (n === null || stds[i] === null || n <= 0 ? null : stds[i] / n)));
     }
-    // The spread of what rounding alone makes, such as a bias before a normalization, says nothing.
+    // The spread is meaningless for a gradient that is only rounding error, such as that of a bias
+    // before a normalization.
     for (const [column] of this.part.heat_x.entries()) {
       const largest = Math.max(...this.cells.norms.map((norms) => norms[column] ?? 0));
       this.layers.forEach((_, row) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows against steps on a canvas, with a pointer and a keyboard cursor.
+// Rows by steps on a canvas, with pointer and keyboard control.
 
 const MARK_NONE = 30000;
 const MARK_UNDEFINED = 30001;
@@ -17,20 +17,20 @@ function inkOn(fill) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? '#000000' : '#ffffff';
 }
 
-// -1 .. 1 from the low color through the middle to the high one.
+// Maps -1 .. 1 to colors from low through middle to high.
 function diverging(t) {
   const size = Math.min(1, Math.abs(t));
   return mix(color('heat-mid'), color(t < 0 ? 'heat-low' : 'heat-high'), size ** 0.8);
 }
 
-// 0 .. 1, dark to bright in a dark theme, bright to dark in a light one.
+// Maps 0 .. 1 to colors: dark to bright in the dark theme, bright to dark in the light theme.
 function sequential(t) {
   const stops = ['seq-0', 'seq-1', 'seq-2', 'seq-3'].map(color);
   const at = Math.min(2.999, Math.max(0, t) * 3);
   return mix(stops[Math.floor(at)], stops[Math.floor(at) + 1], at % 1);
 }
 
-// Stripes, which no color of a scale can be taken for.
+// Stripes, which cannot be mistaken for a color of a scale.
 function hatch(canvas) {
   const tile = el('canvas', {width: 6, height: 6});
   const g = tile.getContext('2d');
@@ -46,7 +46,7 @@ function hatch(canvas) {
   return canvas.createPattern(tile, 'repeat');
 }
 
-// One value a bucket of what has one a row of the charts: the larger of its rows.
+// Reduces values per chart row to one value per bucket: the larger of its rows.
 function largestInBuckets(part, values) {
   const rows = part.decimated ? 2 : 1;
   return part.heat_x.map((_, i) => extent(values.slice(i * rows, (i + 1) * rows))?.[1] ?? null);

@@ -32,9 +32,9 @@ function drawSeveral(main, runs) {
   choose(runs.reduce((a, b) => (worstSeverity(b) > worstSeverity(a) ? b : a)));
 }
 
-let catalog = {};  // what each check looks at
+let catalog = {};  // what each check examines, by name
 
-// Draws the page from its data, which `presum serve` may also send.
+// Draws the page from its data, which may also come from `presum serve`.
 function draw(data) {
   const main = document.getElementById('report');
   main.replaceChildren();

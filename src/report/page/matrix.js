@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The W x W cosines of one step, with a slider over the steps that the page holds.
+// The W x W cosine matrix of one step, with a slider over the steps that the page holds.
 
 function pairCosine(matrix, i, j) {
   if (i === j) return 1;
@@ -43,7 +43,7 @@ class CosineMatrix {
     this.showStep(part.findings.length > 0 ? part.findings[0].first_step : Infinity);
   }
 
-  // The step, or the next one that is there; the last one where none is.
+  // Shows the step or, if it has no matrix, the next one that has; the last one if none follows.
   showStep(step) {
     const next = this.matrices.findIndex((matrix) => matrix.step >= step);
     this.show(next < 0 ? this.matrices.length - 1 : next);

@@ -15,13 +15,13 @@ function mainPart(run) {
   return run.parts.reduce((a, b) => (b.coverage.steps > (a?.coverage.steps ?? -1) ? b : a), null);
 }
 
-// The lowest and highest value that a view shows of a run; null without any.
+// The lowest and highest value that a view shows for a run; null if there are none.
 function extentOf(part, view) {
   return extent(view.needs.flatMap((name) => part.series[name]));
 }
 
-// The extent of the runs that lie near the middle half of them: one that is far from the others would
-// flatten them. Of fewer than four runs none is far.
+// The common extent of the runs that are near the middle half of all runs: an outlier would flatten
+// the others. With fewer than four runs, none counts as an outlier.
 function commonExtent(extents) {
   const whole = extent(extents.flat());
   if (extents.length < 4) return whole;
@@ -38,14 +38,14 @@ function commonRange(parts, view) {
   return [range[0] === 0 ? 0 : range[0] - pad, range[1] + pad];
 }
 
-// "▲ up to 57.1", of a run that leaves the common scale; "" of others.
+// "▲ up to 57.1" for a run that exceeds the common scale; "" for others.
 function beyondText(part, view, range) {
   const own = extentOf(part, view);
   if (!own) return '';
   return [own[1] > range[1] ? `▲ up to ${number(own[1])}` : '', own[0] < range[0] ? `▼ down to ${number(own[0])}` : ''].filter(Boolean).join(', ');
 }
 
-// The sentence over the S1 runs, from what was measured.
+// The sentence above the S1 runs, from their measurements.
 function s1Sentence(runs) {
   const spread = (mode) => [1, 2, 3].map((setting) => runs.find((r) => s1Of(r)?.mode === mode && s1Of(r).setting === setting))
     .map((run) => (run && mainPart(run) ? mainPart(run).summary.loss_std : null)).filter((v) => v !== null);
@@ -79,7 +79,7 @@ function generalSentence(runs) {
   return out.join(' ');
 }
 
-// Rows of tiles; S1 runs in a row a mode, by setting.
+// Rows of tiles; S1 runs have one row per mode, ordered by setting.
 function tileRows(runs) {
   const s1 = runs.filter(s1Of);
   const rest = runs.filter((r) => !s1Of(r));
@@ -151,7 +151,7 @@ class Overview {
     }
   }
 
-  // Whether a run leaves the scale; then its tile says how far, and where it is seen whole.
+  // If a run exceeds the scale, its tile says by how much, and where all of it is shown.
   showBeyond({run, part, beyond}, view, range) {
     const text = beyondText(part, view, range);
     beyond.replaceChildren(...(text ? [`${text}, beyond this scale. `,

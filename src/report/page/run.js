@@ -28,7 +28,7 @@ function partPicker(run, chosen, choose) {
   return el('label', {class: 'part-picker'}, 'Show ', select);
 }
 
-const STORY_LINES = 2;  // ranks with a line of their own
+const STORY_LINES = 2;  // the most ranks with a separate line
 
 function storySeries(part) {
   const {loss_mean: mean, loss_min: low, loss_max: high} = part.series;
@@ -41,7 +41,7 @@ function normSeries(part) {
   return [{label: 'spread of the gradient norms', color: 'blue', values: part.series.grad_norm_std}];
 }
 
-// Lines of the ranks that the gravest findings set apart from others.
+// Lines of the ranks that the worst findings set apart from the others.
 function namedSeries(part, metric) {
   const apart = part.findings.filter((finding) => finding.ranks.length < part.workers.length);
   return workersNamed(part, apart).slice(0, STORY_LINES).map((worker, i) => ({label: workerName(worker), color: LINE_COLOURS[i], values: worker.lines[metric]}));
@@ -85,7 +85,7 @@ function summaryLine(part) {
     item('effective workers', s.effective_workers, '1: all gradients equal; all of them: orthogonal'));
 }
 
-// Returns what a finding is shown in.
+// Returns the views in which a finding is shown.
 function drawPart(parent, run, part, show) {
   const group = new ChartGroup();
   const story = el('section', {class: 'card', id: 'story'}, summaryLine(part));
@@ -139,7 +139,7 @@ class RunView {
     this.drawn = drawPart(this.body, this.run, part, this.show);
   }
 
-  // Zooms to a finding's steps and opens the workers that it points at.
+  // Zooms to a finding's steps and opens the ranks that it points at.
   show(finding) {
     const part = this.run.parts.find((p) => samePart(p, finding));
     if (part !== this.part) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the job stood still, and where each rank was.
+// When the job was stalled, and where each rank was.
 
 function stallText(run, {segment, step, seconds, end}) {
   const where = run.segments.length > 1 ? `segment ${segment}, step ${step}` : `step ${step}`;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-const ROWS_SHOWN = 16;  // of a table; more than this scroll
+const ROWS_SHOWN = 16;  // longer tables scroll
 
-// A box that scrolls, with a line over it that says so where its content is larger than it.
+// A scrolling box, with a hint above it if its content does not fit.
 function scrollBox(label, tall, ...content) {
   const box = el('div', {class: tall ? 'scroll tall' : 'scroll', tabindex: 0, role: 'region', 'aria-label': label}, ...content);
   const hint = el('p', {class: 'scroll-hint no-print'});
@@ -21,7 +21,7 @@ function scrollBox(label, tall, ...content) {
   return el('div', {}, hint, box);
 }
 
-// `columns`: {label, value(row), text(row), title, left}. A click on a heading sorts by it.
+// `columns`: {label, value(row), text(row), title, left}. Clicking a heading sorts by that column.
 function sortableTable(caption, columns, rows, open) {
   const body = el('tbody');
   const headings = columns.map((column) => {
@@ -44,7 +44,7 @@ function sortableTable(caption, columns, rows, open) {
     el('table', {}, el('caption', {class: 'hidden'}, caption), el('thead', {}, el('tr', {}, ...headings)), body));
 }
 
-// Values that are not known come last when the largest come first.
+// Unknown values come last in descending order.
 function compare(a, b) {
   if (typeof a === 'string') return a.localeCompare(b, undefined, {numeric: true});
   return (a ?? -Infinity) - (b ?? -Infinity);
@@ -53,12 +53,12 @@ function compare(a, b) {
 // Keys whose values differ from rank to rank in every healthy run.
 const DIFFERS_BY_NATURE = new Set(['pid', 'device', 'rank', 'local_rank', 'host', 'hostname']);
 
-// And those that are told of each rank all the same.
+// Keys whose values also differ but are shown for each rank.
 const OF_EACH_RANK = new Set(['overhead_ms', 'step_ms']);
 
-const FACT_VALUES = 12;  // more than this are counted
+const FACT_VALUES = 12;  // further values are only counted
 
-// A sampler's text names its own rank.
+// The text of a sampler contains its rank.
 function withoutRank(text) {
   return text.replace(/\brank=\d+/g, 'rank=…');
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Light and dark. Whatever is drawn on a canvas asks color() and redraws on a change.
+// Light and dark themes. Everything drawn on a canvas uses color(), and redraws when the theme
+// changes.
 
 const redraws = new Set();
 let printing = false;
-let chosenTheme = null;  // null: the system's
+let chosenTheme = null;  // null: the system's theme
 
 function currentTheme() {
   if (printing) return 'light';
@@ -33,7 +34,7 @@ function applyTheme() {
   redrawAll();
 }
 
-let unfolded = [];  // findings that are folded on the screen, and not on paper
+let unfolded = [];  // findings that are folded on the screen but printed in full
 
 function unfold(value) {
   if (value) unfolded = [...document.querySelectorAll('#findings details:not([open])')];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a step goes: a bar and a row of the map for each worker, and what waiting costs.
+// Where the time of a step goes: a bar and a row of the map for each rank, and the cost of waiting.
 
 const PHASES = {data: 'data', forward: 'forward', backward: 'backward', optimizer: 'optimizer',
   rest: 'rest', reduction: 'waiting for others'};
@@ -10,7 +10,7 @@ function threeDigits(value) {
   return value < 100 ? value.toPrecision(3) : Math.round(value).toLocaleString('en');
 }
 
-// Short times as people say them.
+// A duration with a suitable unit.
 function duration(seconds) {
   if (seconds === null) return '–';
   if (seconds < 1) return `${threeDigits(1000 * seconds)} ms`;
@@ -18,7 +18,7 @@ function duration(seconds) {
   return `${threeDigits(seconds / unit)} ${name}`;
 }
 
-// Time that several workers spent, each its own.
+// A sum of the times of several ranks.
 function rankTime(seconds) {
   const [unit, name] = [[HOUR, 'hours'], [60, 'minutes']].find(([size]) => seconds >= size) ?? [1, 'seconds'];
   return `${threeDigits(seconds / unit)} rank-${name}`;
@@ -32,7 +32,7 @@ function ownTime(mean) {
   return mean.data === null ? null : stepTime(mean) - mean.reduction;
 }
 
-// How often steps were recorded, where not all were.
+// How often steps were recorded; null if all were.
 function sparseText(run, part) {
   const every = run.facts.find((f) => f.segment === part.segment && f.key === 'every')?.values[0].value ?? '1';
   return every === '1' ? null : `one in ${every}`;
@@ -76,8 +76,8 @@ function timeTable(workers) {
   ], workers);
 }
 
-// The workers' own time by step. The colors end where two of a hundred values are larger, or a
-// single checkpoint would leave none for the rest.
+// The ranks' own time by step. The color scale ends at the 98th percentile, so that a single
+// checkpoint does not use up its range.
 class TimeMap {
   constructor(parent, part, group, view) {
     Object.assign(this, {part, view});
@@ -114,8 +114,8 @@ class TimeMap {
   }
 }
 
-// `view`: of the workers, which opens one of them. Where no reduction was seen, nothing is said of
-// waiting.
+// `view`: the ranks' view, which can open a rank. Says nothing about waiting if no reduction was
+// seen.
 function drawTime(parent, run, part, group, view) {
   if (!part.time) return;
   const waits = part.workers.length > 1 && part.time.workers.some((w) => w.mean.reduction > 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run's verdict and its coverage mean, in words.
+// A run's verdict and coverage in words.
 
 const SEVERITIES = ['info', 'warning', 'critical'];
 
@@ -24,7 +24,7 @@ function inconsistentText({count: findings, findings: [worst]}) {
   return `Inconsistent: ${sentence(worst.sentence)}${more}`;
 }
 
-// {level, text} of a run.
+// The verdict on a run, as {level, text}.
 function verdict(run) {
   const judgment = run.judgment;
   if (judgment.verdict === 'inconsistent') {

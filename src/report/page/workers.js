@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each worker against the others: heat map, one worker's lines, table.
+// Each rank compared with the others: heat map, lines of one rank, table.
 
 const METRICS = {
   loss: {title: 'loss', low: 'lower', high: 'higher'},
   grad_norm: {title: 'gradient norm', low: 'smaller', high: 'larger'},
   cosine: {title: 'direction', low: 'less aligned', high: 'more aligned'},
 };
-// What is drawn of a worker that is opened, where it is known.
+// The lines drawn for an opened rank, if known.
 const LINES = {...METRICS, own_time: {title: 'own time, ms'}};
 const DEVIATION_SHOWN = 6;
 const LINE_COLOURS = ['critical', 'ink', 'orange', 'blue'];
@@ -29,10 +29,10 @@ function sayDeviation(worker, metric, value) {
   return `${who}: ${METRICS[metric].title} ${size} spreads ${value > 0 ? METRICS[metric].high : METRICS[metric].low} than the others`;
 }
 
-// Smallest, median and largest of the other workers, row by row.
+// The smallest, median and largest value of the other ranks, row by row.
 function othersOf(others, metric) {
   const out = {low: [], mid: [], high: []};
-  const rows = others[0]?.lines[metric].length ?? 0;  // none where all are chosen
+  const rows = others[0]?.lines[metric].length ?? 0;  // 0 if all are chosen
   for (let i = 0; i < rows; ++i) {
     const values = others.map((w) => w.lines[metric][i]).filter((v) => v !== null);
     values.sort((a, b) => a - b);
@@ -92,7 +92,7 @@ class WorkersView {
     this.drawScale();
   }
 
-  // A bucket without any worker lies between recorded steps.
+  // A bucket without any rank is between recorded steps.
   empty(column) {
     return this.part.missing[column] === 0 && this.part.workers.every((w) => w.heat.grad_norm[column] === MARK_NONE);
   }
