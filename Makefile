@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make demo   set up, run the S1 experiment on 8 workers, write its report
+# make demo   set up, train a healthy and a broken run and the paper's experiment, write a report
 # make test   set up, build, lint, run every test
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -10,6 +10,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Python compiles what it imports at its first import; all of it would take as long as the download.
+INSTALL := $(PIP) install -q --no-compile
 JOBS ?= $(shell nproc)
 # Python tests start up to eight processes each: only a few of them at once.
 PYTEST_JOBS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : 4 )))
@@ -61,25 +63,25 @@ PACKAGES_TEST := $(VENV)/.presum-packages-test
 
 $(VENV_MADE): build/.system Makefile
 	@if [ ! -x $(BIN)/python ]; then echo "== creating $(VENV)"; $(PYTHON) -m venv $(VENV); fi
-	@$(PIP) install -q $(BUILD_PACKAGES)
+	@$(INSTALL) $(BUILD_PACKAGES)
 	@touch $@
 
 $(PACKAGES): $(VENV_MADE)
 	@echo '== installing into $(VENV): $(TORCH) $(subst ",,$(PYTHON_PACKAGES))'
-	@$(PIP) install -q $(TORCH)
-	@$(PIP) install -q $(PYTHON_PACKAGES)
+	@$(INSTALL) $(TORCH)
+	@$(INSTALL) $(PYTHON_PACKAGES)
 	@touch $@
 
 $(PACKAGES_TEST): $(PACKAGES) build/.system-test
 	@echo "== installing into $(VENV): $(TEST_PACKAGES)"
-	@$(PIP) install -q $(TEST_PACKAGES)
+	@$(INSTALL) $(TEST_PACKAGES)
 	@touch $@
 
 plan:
 	@missing="$$(tools/system_packages $(PYTHON) demo | xargs)"; \
 	echo "== presum: Debian packages: $${missing:-all there};" \
 	  "Python packages into $(VENV): $$([ -f $(PACKAGES) ] && echo all there || echo '$(BUILD_PACKAGES) $(TORCH) $(subst ",,$(PYTHON_PACKAGES))');" \
-	  "then it is built, and trains 8 small workers here"
+	  "then it is built, and trains a small model on 8 ranks here"
 
 # ---- building
 
@@ -164,9 +166,13 @@ format: $(PACKAGES_TEST)
 
 # ---- using
 
+DEMO := demo/healthy demo/rank-5-breaks
 demo: plan build
+	@PYTHONPATH=bench $(BIN)/python -m experiments.demo --out demo
+	@$(BIN)/presum report $(DEMO) -o demo/report.html
+	@echo "== the experiment of arXiv 2602.14462: what the seeds of 8 ranks do"
 	@PYTHONPATH=bench $(BIN)/python -m experiments.s1 --out demo
-	@$(BIN)/presum report demo/*-S1-* -o demo/report.html
+	@$(BIN)/presum report $(DEMO) demo/*-S1-* -o demo/report.html
 
 # The paper's experiment, as asked for: S1="--out DIR --model PATH --data FILE", S1=--help.
 S1 ?=

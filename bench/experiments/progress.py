@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress on stderr: a bar on a terminal, else one line a run."""
+"""Progress on stderr: a bar on a terminal, one line per run elsewhere; both with an estimate."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class Progress:
 
         self._runs = runs
         self._done = 0
+        self._begun = time.monotonic()
         self._lines = shown and not sys.stderr.isatty()
         hidden = not shown or self._lines
         self._bar = tqdm(total=steps, unit="step", disable=hidden, dynamic_ncols=True)
@@ -31,8 +32,11 @@ class Progress:
         """The run has ended. ``note`` is added to its line."""
         self._done += 1
         if self._lines:
-            seconds = time.monotonic() - self._started
-            line = f"{self._done}/{self._runs} {self._name}: {seconds:.1f} s{note}"
+            now = time.monotonic()
+            line = f"{self._done}/{self._runs} {self._name}: {now - self._started:.1f} s{note}"
+            left = (now - self._begun) / self._done * (self._runs - self._done)
+            if left:
+                line += f", about {left:.0f} s left"
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:

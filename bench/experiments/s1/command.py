@@ -197,13 +197,9 @@ def _run(options: argparse.Namespace) -> int:
     workers = _worker_count(options.workers)
     from experiments.folders import replace_folders
     from experiments.s1.prepare import make_plan
-    from experiments.s1.worker import emulates_bf16
 
     leads = int(os.environ.get("RANK", "0")) == 0
-    if options.dtype is None:
-        options.dtype = "fp32" if emulates_bf16() else "bf16"
-        if leads and options.dtype == "fp32":
-            print(EMULATED, file=sys.stderr)
+    choose_dtype(options, shown=leads)
     modes = MODES if options.mode == "both" else (options.mode,)
     runs = tuple(S1Run(mode, setting) for mode in modes for setting in options.settings)
     plan, dropped = make_plan(options, runs=runs, workers=workers)
@@ -214,6 +210,16 @@ def _run(options: argparse.Namespace) -> int:
     if leads:
         _conclude(plan)
     return 0
+
+
+def choose_dtype(options: argparse.Namespace, *, shown: bool) -> None:
+    """Sets ``--dtype`` if it was not given: fp32 on a processor that emulates bf16."""
+    from experiments.s1.worker import emulates_bf16
+
+    if options.dtype is None:
+        options.dtype = "fp32" if emulates_bf16() else "bf16"
+        if shown and options.dtype == "fp32":
+            print(EMULATED, file=sys.stderr)
 
 
 def _worker_count(asked: int | None) -> int:

@@ -3,8 +3,9 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import presum
@@ -36,7 +37,11 @@ def run_all(plan: Plan) -> None:
     progress = Progress(runs=len(plan.runs), steps=len(plan.runs) * plan.steps, shown=shown)
     for run in plan.runs:
         progress.start(f"{run.mode} {run.setting}")
-        model, loss = train(plan, run, place=place, progress=progress)
+        seed = rank_seed(setting=run.setting, seed=plan.seed, rank=place.rank)
+        stream = batches(plan, run.mode, place=place, seed=seed)
+        model, loss = train(
+            plan, stream, folder=plan.folder(run), seed=seed, place=place, step=progress.step
+        )
         if plan.save_models and place.rank == 0:
             save(plan, run, model=model)
         progress.finish(f", last loss {loss:.3f}")
@@ -88,10 +93,20 @@ def emulates_bf16() -> bool:
     return not supports and torch.cuda.device_count() == 0
 
 
-def train(plan: Plan, run: S1Run, *, place: Place, progress: Progress) -> tuple[Any, float]:
-    """One run under observation. Returns the trained model and this worker's last loss.
+def train(
+    plan: Plan,
+    stream: Iterable[dict[str, "Tensor"]],
+    *,
+    folder: Path,
+    seed: int,
+    place: Place,
+    step: Callable[[], None],
+    prepare: Callable[[Any], None] = lambda model: None,
+) -> tuple[Any, float]:
+    """Trains for ``plan.steps`` steps under presum. Returns the model and this rank's last loss.
 
-    The initial model is the same on every worker and in every run.
+    The initial model is the same on every rank and in every run. ``prepare`` receives it before
+    training; ``step`` is called after each step.
     """
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -99,26 +114,23 @@ def train(plan: Plan, run: S1Run, *, place: Place, progress: Progress) -> tuple[
     model = build_model(
         plan.source, tokenizer=plan.tokenizer, max_length=plan.max_length, seed=plan.seed
     ).to(place.device)
-    seed = rank_seed(setting=run.setting, seed=plan.seed, rank=place.rank)
+    prepare(model)
     seed_everything(seed)
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=plan.lr)
-    stream = itertools.islice(batches(plan, run, place=place, seed=seed), plan.steps)
-    with presum.attach(
-        ddp, optimizer=optimizer, run=str(plan.folder(run)), record=presum.Record(quiet=True)
-    ):
-        for batch in stream:
+    with presum.attach(ddp, optimizer=optimizer, run=str(folder), record=presum.Record(quiet=True)):
+        for batch in itertools.islice(stream, plan.steps):
             loss = train_step(ddp, batch, optimizer=optimizer, place=place, dtype=plan.dtype)
-            progress.step()
+            step()
     return model, float(loss)
 
 
-def batches(plan: Plan, run: S1Run, *, place: Place, seed: int) -> Iterator[dict[str, "Tensor"]]:
-    """This worker's batches, epoch after epoch, without end."""
+def batches(plan: Plan, mode: str, *, place: Place, seed: int) -> Iterator[dict[str, "Tensor"]]:
+    """This rank's batches, epoch after epoch, without end."""
     from torch.utils.data import DataLoader
 
     sampler = make_sampler(
-        plan.examples, mode=run.mode, seed=seed, rank=place.rank, workers=place.workers
+        plan.examples, mode=mode, seed=seed, rank=place.rank, workers=place.workers
     )
     loader: DataLoader[Any] = DataLoader(
         plan.examples,  # type: ignore[arg-type]
