@@ -123,7 +123,7 @@ TEST(DuplicateData, WithoutALoaderItIsNotJudgedBeforeSixSteps) {
   EXPECT_EQ(w.check("duplicate-data").state, State::kNotTriggered);
   EXPECT_EQ(w.check("duplicate-data").reason,
             "Looked at in 5 of 6 steps that it needs: Input that no loader deals may be noise that "
-            "the program draws alike now and then.");
+            "is equal on several ranks now and then.");
   w.play(5, 5, equal);
   EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
   Watched later = played(9, own);

@@ -408,7 +408,7 @@ TEST(Overlap, ASamplerThatRepeatsAsChanceDoesIsInformation) {
   const Watched w = own_sampler(31, true);
   const Finding f = overlap_in(w);
   EXPECT_EQ(f.severity, Severity::kInfo);
-  EXPECT_TRUE(f.remedy.starts_with("Nothing, where the sampler is meant")) << f.remedy;
+  EXPECT_TRUE(f.remedy.starts_with("Nothing, if the sampler is meant")) << f.remedy;
   const Watched begun = own_sampler(6, true);
   EXPECT_TRUE(begun.findings().empty());
   EXPECT_EQ(begun.check("overlapping-data").state, State::kNotTriggered);
