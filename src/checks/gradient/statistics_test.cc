@@ -303,13 +303,12 @@ TEST(Statistics, SayThatEqualValuesStandOutNowhere) {
     for (WorkerRecord& x : r.workers) x.loss = 1;
     r.cosines.assign(6, 0.5F);
   });
-  EXPECT_EQ(w.check("loss-event").reason, "All ranks had equal losses so far: none stands out.");
-  EXPECT_EQ(w.check("pair-too-similar").reason,
-            "All pairs had equal cosines so far: none stands out.");
+  EXPECT_EQ(w.check("loss-event").reason, "All ranks had equal losses so far.");
+  EXPECT_EQ(w.check("pair-too-similar").reason, "All pairs had equal cosine similarities so far.");
   Watched none = played({.workers = 4}, 4, [](WorkerRecord& x) { x.loss = kNaN; });
   EXPECT_EQ(none.check("loss-event").reason, "No losses were reported so far.");
   EXPECT_EQ(none.check("pair-too-similar").reason,
-            "No cosines of pairs: that takes three ranks and sketches.");
+            "No pairwise cosine similarities: they need three ranks and sketches.");
 }
 
 TEST(Statistics, AnAlarmThatIsRaisedAgainKeepsItsFirstStep) {
