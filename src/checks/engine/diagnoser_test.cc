@@ -205,7 +205,7 @@ TEST(Findings, WhatOneRankAloneAllowsStays) {
   const Finding said = w.findings()[1];
   EXPECT_EQ(said.severity, Severity::kInfo);
   EXPECT_EQ(said.title, "The ranks differ in their environment: allow.mode-mismatch");
-  EXPECT_TRUE(said.remedy.ends_with("of some ranks alone it has no effect.")) << said.remedy;
+  EXPECT_TRUE(said.remedy.ends_with("on only some ranks it has no effect.")) << said.remedy;
 }
 
 TEST(Findings, AreWorstFirstAndCarryTheirModel) {

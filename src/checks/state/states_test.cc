@@ -104,7 +104,7 @@ TEST(States, ParametersThatAreAlikeWhereTheOptimizerLeftThemAreInSync) {
   };
   expect_quiet(noisy(99, true));
   EXPECT_EQ(noisy(99, true).check("parameter-desync").state, CheckRecord::State::kNotTriggered)
-      << "not all of them were compared";
+      << "not all of them have been compared";
   EXPECT_EQ(noisy(99, true, 30).check("parameter-desync").state, CheckRecord::State::kPassed);
   EXPECT_EQ(noisy(3, true).ids(), Ids{"parameter-desync"});
   EXPECT_EQ(noisy(99, false).ids(), Ids{"parameter-desync"});

@@ -8,7 +8,7 @@
 namespace presum::checks {
 namespace {
 
-constexpr double kNearlyAll = 0.9;  // a share that names the phase alone
+constexpr double kNearlyAll = 0.9;  // a larger share means this phase alone
 
 std::string in_phase(Phase phase) {
   switch (phase) {
@@ -85,7 +85,8 @@ Causes causes_of(const BesideOthers& times) {
   const double least = kMostOfIt * times.own;
   const double computes = processor - others_processor;
   if (!(processor > 0 && others_processor > 0)) return {};
-  // Who computes longer is queued longer: what it would save by computing as long as the others.
+  // Longer computing also means a longer queue: the time it would save by computing as long as the
+  // others.
   const double with_its_queue = computes * (1 + queued / processor);
   const double queued_beyond = queued - processor * others_queued / others_processor;
   const double idle = times.others_own + times.own - processor - queued;
