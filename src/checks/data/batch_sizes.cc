@@ -139,8 +139,7 @@ class MeanSizes {
       double least_error = error;
       std::uint64_t fewer = own.fewer;
       for (const WorkerRecord& other : context.record.workers) {
-        if (other.replica == w.replica && context.workers() == 2)
-          continue;  // otherwise the median is over all ranks
+        if (other.replica == w.replica && context.workers() == 2) continue;  // else all count
         const Size& size = sizes_[other.replica];
         others.push_back(size.rows.value());
         others_tokens.push_back(size.tokens);

@@ -44,8 +44,7 @@ namespace {
 
 constexpr std::size_t kDataSets = 4096;                     // that left samples out
 constexpr std::uint64_t kSamples = std::uint64_t{1} << 27;  // of them, by index, together
-constexpr std::uint64_t kSurePasses =
-    2;  // passes in a row, for a sampler that presum does not know
+constexpr std::uint64_t kSurePasses = 2;  // in a row, for a sampler unknown to presum
 constexpr const char* kCombined =
     "The wrapper does not reduce the gradients that the optimizer steps on. The program may "
     "discard forward passes after it has taken their gradient, and the samples of those are "

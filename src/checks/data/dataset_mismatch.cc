@@ -34,13 +34,11 @@ namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kConflicts = 8;
-constexpr std::uint64_t kMostly =
-    3;  // a rank that changes rows only now and then has a smaller ratio
+constexpr std::uint64_t kMostly = 3;  // ratio; smaller if rows change only at times
 constexpr std::uint64_t kSteps = 3;
 constexpr std::size_t kPairs = 65536;
 constexpr std::size_t kDataSets = 64;  // per rank, for taking turns between them
-constexpr std::uint64_t kRounds =
-    2;  // through all datasets, until taking turns counts as established
+constexpr std::uint64_t kRounds = 2;   // through all, to count as taking turns
 constexpr const char* kOtherRows =
     "Prepare the data identically on every rank: the same files in the same order, the same subset "
     "(a seed for random_split), the same normalization and tokenizer.";

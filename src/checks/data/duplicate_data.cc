@@ -476,8 +476,7 @@ class Duplicates final : public Rule {
 
   StreaksBy<Ranks> samples_;
   StreaksBy<Ranks> gradients_;
-  StreaksBy<Ranks>
-      beside_;  // equal gradients from equal rows that a loader dealt from different positions
+  StreaksBy<Ranks> beside_;  // equal gradients and rows, dealt from different positions
   NonLoaderInput drawn_input_;
   Contradictions contradictions_;
 };

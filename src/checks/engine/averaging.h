@@ -13,7 +13,6 @@ namespace presum::checks {
 // equal distances: local SGD, whose ranks average their parameters now and then. A part of the
 // parameters that never differs is hashed again in every 25th record, so equality at such distances
 // counts only if the same part was seen to differ. Not synchronized.
-// same part was seen to differ. Not synchronized.
 class Averaging {
  public:
   // REQUIRES: ascending steps.
@@ -35,10 +34,9 @@ class Averaging {
 
   std::uint64_t looks_ = 0;
   std::bitset<kRound> apart_parts_;  // parts that ever differed
-  bool kept_own_ =
-      false;            // at the last reading, gradients that were due to be reduced were unreduced
-  bool apart_ = false;  // parameters differed since they were last equal
-  std::uint64_t again_at_ = 0;  // the step at which everything was equal again
+  bool kept_own_ = false;            // the last reading was unreduced
+  bool apart_ = false;               // parameters differed since they were last equal
+  std::uint64_t again_at_ = 0;       // the step at which everything was equal again
   std::uint64_t distance_ = 0;
   std::uint64_t times_ = 0;
   std::uint64_t own_steps_ = 0;  // such optimizer steps in a row, up to now

@@ -97,7 +97,7 @@ TEST(CleanRun, WithoutAnyRecordNothingIsPossible) {
 TEST(CleanRun, OneWorkerIsToldSo) {
   Watched w = played({.workers = 1}, 30);
   for (const char* check : {"parameter-desync", "optimizer-mismatch", "reduction-error"}) {
-    EXPECT_EQ(w.check(check).reason, "One rank: there is nothing to compare.");
+    EXPECT_EQ(w.check(check).reason, "There is only one rank, so there is nothing to compare.");
   }
   EXPECT_EQ(w.check("nonfinite-gradient").state, State::kPassed);
   EXPECT_EQ(w.check("zero-gradient").state, State::kPassed);

@@ -44,10 +44,9 @@ struct DrawnAgain {
   std::uint64_t row = 0;     // hash of the drawn row; 0: unknown
   std::uint64_t step = 0;
   std::uint32_t rank = 0;
-  bool in_pass = true;      // false: it was in the previous pass
-  bool same_index = false;  // both indices are known
-  bool shares_place =
-      false;  // the rank shares its sampler position with a rank that drew before it
+  bool in_pass = true;        // false: it was in the previous pass
+  bool same_index = false;    // both indices are known
+  bool shares_place = false;  // another rank of its sampler position drew before it
   std::uint64_t first_row = 0;
   std::uint64_t first_step = 0;
   std::uint32_t first_rank = 0;
@@ -110,8 +109,8 @@ class Draws {
   std::vector<Following> passes_;      // at most two
   std::uint64_t ids_ = 0;              // ids given so far
   std::vector<std::uint64_t> ending_;  // numbers of passes that end within this step
-  std::set<std::uint32_t> followers_;  // replicas that share a sampler's place with another, as of
-                                       // the last record of all workers
+  std::set<std::uint32_t> followers_;  // replicas that share another's sampler position, as of
+                                       // the last complete record
   PerWorker<Place> places_;            // at the previous record
   std::vector<Followed> followed_;
   std::vector<DrawnAgain> again_;

@@ -44,8 +44,7 @@ constexpr double kSame = 1e-3;            // relative difference that is allowed
 constexpr std::uint64_t kSureOfNorm = 2;  // records in a row
 constexpr std::uint64_t kSureOfNone = 5;
 constexpr double kEuclidean = 2;
-constexpr double kBelowL1 =
-    4;  // times the L2 norm; an L1 norm is larger, a largest element smaller
+constexpr double kBelowL1 = 4;  // times the L2 norm: an L1 norm is larger
 constexpr const char* kOwnSteps =
     "Ranks take separate steps, each clipped by its own norm, and average their parameters.";
 constexpr const char* kNone =

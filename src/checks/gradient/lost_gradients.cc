@@ -198,8 +198,7 @@ class LostGradients final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  std::array<Streak, 4> habits_{
-      {{kMost}, {kMost}, {kMost}, {kMost}}};  // by the way in which gradients are lost
+  std::array<Streak, 4> habits_{{{kMost}, {kMost}, {kMost}, {kMost}}};  // by Way
 };
 
 }  // namespace

@@ -45,19 +45,16 @@ constexpr const char* kOtherTokens =
     "Compare the labels of one batch on these ranks with those of the others: are prompts and "
     "padding masked in the same way, and do the batches have the same lengths?";
 constexpr std::size_t kRowsKnown = 65536;
-constexpr double kPeakOfData =
-    1.5;  // standard deviations; differences in sparsity of the samples reach this
+constexpr double kPeakOfData = 1.5;  // standard deviations: sparse samples differ as much
 constexpr const char* kOtherPeaks =
     "Nothing, if ranks explore or read data of different kinds: their losses, norms and directions "
     "do not differ.";
-constexpr double kReplays =
-    0.25;  // share of replays in recent records above which a batch counts several times
+constexpr double kReplays = 0.25;     // of recent records; above, batches are replayed
 constexpr double kMostReplays = 0.9;  // cap on that share
 constexpr double kRecent = 16;
 constexpr double kBesideUse = 2;  // alarms per use of a batch that are expected
 constexpr std::size_t kAlarms = 4096;
-constexpr std::uint64_t kOwnAgain =
-    5;  // records that contain only samples that the rank read before
+constexpr std::uint64_t kOwnAgain = 5;  // records of nothing but repeated own samples
 
 Check check_of(const Alarm& alarm) {
   if (alarm.kind == Alarm::Kind::kPairSimilar) return &kPairTooSimilar;

@@ -317,8 +317,7 @@ bool Resume::judge_weights(const Snapshots& then, const Snapshots& now, const Ro
     const SnapshotRecord* other = with_weights(*prior_, is);
     if (other != nullptr) seen.as_saved_after = steps_text(counted(other->optimizer_steps));
     Signal signal = signal_of(blame_of(replicas_apart(then, now)), std::move(seen));
-    if (left)
-      signal.severity = Severity::kWarning;  // the program may have changed them before it saved
+    if (left) signal.severity = Severity::kWarning;  // perhaps it changed them, then saved
     signal.remedy =
         "Load model and optimizer from the same checkpoint, after the model is built and before it "
         "is wrapped, and look for keys that `strict=False` skipped.";

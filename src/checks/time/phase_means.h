@@ -33,8 +33,7 @@ class RunningMean {
 struct BesideOthers {
   std::array<double, kPhaseCount> phases{};
   double own = 0;
-  double waits =
-      0;  // waiting time minus the others' mean: negative if the others wait for this rank
+  double waits = 0;         // minus the others' mean: negative if they wait for this rank
   double others_own = 0;    // the median that was subtracted
   double on_processor = 0;  // a plain share of its own time, not a difference
   double step = 0;          // a plain time: the whole step, the mean over ranks
