@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // **data-coverage.** Applies to map-style datasets. A pass is judged when its loader is exhausted
 // and every batch from the first to the last was seen at the model in order (kind `data_ended`; for
-// the last pass, the final note). Once a program changes rows on their way to the model, later
-// batches are unknown. The check is not possible for a pass that the program breaks off or skips
-// batches of, for lost packets, and with `every` above 1: a batch that presum did not see never
-// counts as missing.
+// the last pass, the rank's last packet). Once a program changes rows on their way to the model,
+// later batches are unknown. The check is not possible for a pass that the program breaks off or
+// skips batches of, for lost packets, and with `every` above 1: a batch that presum did not see
+// never counts as missing.
 //
 // Samples count by index, exactly, while the indices of every step are known (the first 4,096 of a
 // step) and the followed datasets have at most 2^27 samples together. Beyond that, rows count.

@@ -4,9 +4,9 @@
 // hello is unknown; its `replica` takes its place. A rank is missing from a step if its packet has
 // not arrived after 30 seconds and 64 later steps. It is missing from later steps as long as it
 // stays silent, from every step after it has left, and, if it sends nothing for 30 seconds, from
-// the steps that are open when the run ends. Packets that may still have been on their way when the
-// run ended or memory ran out do not count as missing. The rank is left out of such a step's
-// comparisons. More than five such steps at the end, or any before, make the verdict
+// the steps that are open when the run ends. A rank whose packets may still have been on their way
+// when the run ended or memory ran out is not reported, and the step is not compared. More than
+// five such steps at the end of a run, or any earlier ones, make the verdict
 // `insufficient-evidence`.
 
 #include <fmt/format.h>

@@ -4,12 +4,12 @@
 // or exit code of each one that ends. Of other hosts it knows only the last sign of life. The
 // finding names the rank that ended first for its own reason: an exception, or a signal such as
 // SIGKILL. Errors that report a lost peer (an exception of a collective, a watchdog's SIGABRT) are
-// effects and appear in the evidence. A rank that left in order, or whose end is unknown, is named
-// only if a collective fails because of it. If all ranks end alike, it is information, and so is
-// Ctrl-C; SIGTERM is a warning at most. The finding is in the run log immediately, because a
-// launcher then ends the other ranks, including the recording one. The check cannot see the end of
-// the recording rank. Its run stays "not closed", and on the same host it is judged incomplete once
-// that process is gone.
+// effects and appear in the evidence. That a rank left in order, its exit code, and that it
+// vanished for an unknown reason count only if a collective fails because of it. If all ranks end
+// alike, it is information, and so is Ctrl-C; SIGTERM is a warning at most. The finding is in the
+// run log immediately, because a launcher then ends the other ranks, including the recording one.
+// The check cannot see the end of the recording rank. Its run stays "not closed", and on the same
+// host it is judged incomplete once that process is gone.
 
 #include "checks/job/rank_ended.h"
 

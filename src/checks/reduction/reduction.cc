@@ -16,9 +16,10 @@
 // Layer by layer ([metrics.md](metrics.md#layer-by-layer)) the mean itself is known. A layer that
 // is a multiple of the mean, is the mean of some ranks, contains a rank's part with a different
 // weight, or kept each rank's own gradient is reported immediately, unless all layers show it. A
-// rank's weight above 0 in all layers may be intended. A layer that fits none of these is
-// information, in at most a quarter of the layers and the second time, because compression does
-// that.
+// rank's weight above 0 in all layers may be intended. Layers that fit none of these are
+// information if they are at most a quarter of all layers, two readings in a row, because
+// compression looks the same. They are a warning immediately if all other layers, at least half,
+// equal the mean exactly.
 //
 // FSDP2 and HSDP are judged by the sum of their shards: norm and scale of the whole, every layer as
 // above, and the replicas of a shard against each other. With them, groups that were reduced
