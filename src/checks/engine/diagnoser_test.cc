@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole: clean and adversarial runs, missing workers, ids, coverage, verdict, any bytes.
+// The whole diagnoser: healthy and adversarial runs, missing ranks, ids, coverage, verdict, any
+// bytes.
 #include "checks/engine/diagnoser.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ using State = CheckRecord::State;
 
 TEST(CleanRun, OfAnySizeHasNoFinding) {
   for (const std::uint32_t workers : {1U, 2U, 3U, 8U, 64U}) {
-    for (const std::uint64_t data : {1000U, 100U}) {  // and of uneven last batches
+    for (const std::uint64_t data : {1000U, 100U}) {  // including uneven last batches
       Watched w = played({.workers = workers, .rows = 3, .data = data}, 200);
       EXPECT_TRUE(w.findings().empty()) << workers << ": " << w.first().title;
     }
@@ -241,7 +242,7 @@ TEST(Findings, AnIdStaysWhileItsFindingGrowsAndMerges) {
   EXPECT_EQ(ids.size(), 2U);
 }
 
-// One of two data-parallel groups, as of pipeline stages or experts.
+// One of two data-parallel groups, as with pipeline stages or experts.
 TEST(Findings, OfAPartOfTheJobNameItsRanks) {
   const auto title = [](const char* world, Kind kind) {
     Watched w({.workers = 2});
