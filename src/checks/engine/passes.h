@@ -46,7 +46,7 @@ struct Pass {
   // before, without gradients, and of other batches.
   std::uint64_t passed_over = 0;
   std::uint64_t cut = 0;
-  std::uint64_t untrained_at_once = 0;  // largest sum of both that a rank reported
+  std::uint64_t untrained_at_once = 0;  // largest sum of both; excludes last batches
   std::uint32_t workers = 0;            // of the run
   Ranks ranks;                          // its readers
   SampleSet drawn{0};                   // if `indexed`

@@ -131,7 +131,7 @@ constexpr Check kOptimizerMismatchExplains[] = {&kParameterDesync, &kBufferDesyn
 constinit const CheckInfo kOptimizerMismatch{
     .id = "optimizer-mismatch",
     .severity = Severity::kCritical,
-    .compares = "the optimizer class, hyper-parameters and loss scale of all ranks",
+    .compares = "the optimizer class, hyperparameters and loss scale of all ranks",
     .fires = "immediately; with more than 64 parameter groups, 64 per step in turn",
     .consequence =
         "Ranks take different steps from the same gradient, so their parameters drift apart.",
