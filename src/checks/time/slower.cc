@@ -128,17 +128,16 @@ Slower slower(const BesideOthers& times, const Causes& causes, double log10_evid
 
 std::string remedy_of(const Causes& causes) {
   if (causes.only_queued()) {
-    return "Look at what else runs on this rank's processors, or which quota holds it back: start "
-           "fewer threads (`OMP_NUM_THREADS`) and processes, or give each rank processors of its "
-           "own.";
+    return "Check what else runs on this rank's processors, or which quota throttles it: start "
+           "fewer threads (`OMP_NUM_THREADS`) and processes, or give each rank its own processors.";
   }
   if (causes.blocked) {
-    return "Look at what this rank alone waits for in the named phase: a disk, a network, a lock, "
+    return "Check what this rank alone waits for in the named phase: a disk, a network, a lock, "
            "another process or thread, a sleep.";
   }
   if (causes.computes) {
-    return "Look at what this rank alone computes in the named phase: work behind `if rank == 0`, "
-           "logging, another precision or build, a slower processor.";
+    return "Check what this rank alone computes in the named phase: work behind `if rank == 0`, "
+           "logging, a different precision or build, a slower processor.";
   }
   return "";
 }
