@@ -19,13 +19,13 @@ namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kSureOfSizes = 5;  // records in a row
-constexpr double kOff = 0.05;              // of the others' mean: less moves no loss
-constexpr double kOften = 0.2;             // of all steps
-constexpr double kErrors = 5;              // standard errors: it is asked a few times a run
-constexpr std::uint64_t kFirstLook = 20;   // steps; then twice as many, and so on
+constexpr double kOff = 0.05;   // of the others' mean: a smaller difference does not move the loss
+constexpr double kOften = 0.2;  // of all steps
+constexpr double kErrors = 5;   // standard errors; the test runs a few times per run
+constexpr std::uint64_t kFirstLook = 20;  // steps; doubles after each look
 constexpr const char* kEqual =
-    "Give every rank the same batch size and number of micro-batches, or weight each loss by what "
-    "it is the mean of: the reduction counts all ranks alike.";
+    "Give every rank the same batch size and number of micro-batches, or weight each loss by the "
+    "number of samples or tokens that it averages: the reduction gives every rank the same weight.";
 
 struct UnequalSizes {
   enum class Of : std::uint8_t { kMicroBatches, kSamples };
@@ -78,12 +78,12 @@ void report(const StepContext& context, const Split& sizes, UnequalSizes::Of of,
   log.add(std::move(signal), kAllSteps);
 }
 
-// A rank's samples a step, on average, where their numbers change.
+// A rank's mean number of samples per step, where the number varies.
 struct OtherMean {
-  double samples = kNaN;         // of two ranks the first's
-  double samples_others = kNaN;  // the median of the others, or the second's
+  double samples = kNaN;         // with two ranks, the first rank's
+  double samples_others = kNaN;  // the median of the others; with two ranks, the second rank's
   std::uint64_t steps = 0;
-  std::optional<std::uint32_t> of_rank;  // of two ranks
+  std::optional<std::uint32_t> of_rank;  // only with two ranks
   std::optional<std::uint32_t> beside_rank;
 
   static constexpr std::tuple kFields{
@@ -101,7 +101,7 @@ std::string sentence(const OtherMean& seen, const Who& who) {
                      number(seen.samples), seen.steps, number(seen.samples_others));
 }
 
-// Numbers of rows that change from step to step, by worker.
+// Numbers of rows that vary from step to step, by rank.
 class MeanSizes {
  public:
   void update(const StepContext& context, SignalLog& log) {
@@ -126,8 +126,8 @@ class MeanSizes {
   struct Size {
     Mean rows;
     double tokens = 0;
-    std::uint64_t most = 0;   // rows of a step
-    std::uint64_t fewer = 0;  // steps with fewer than the most until then
+    std::uint64_t most = 0;   // rows in one step
+    std::uint64_t fewer = 0;  // steps with fewer rows than the most so far
   };
 
   void judge(const StepContext& context, SignalLog& log) {
@@ -139,7 +139,7 @@ class MeanSizes {
       double least_error = error;
       std::uint64_t fewer = own.fewer;
       for (const WorkerRecord& other : context.record.workers) {
-        if (other.replica == w.replica && context.workers() == 2) continue;  // else among all
+        if (other.replica == w.replica && context.workers() == 2) continue;  // else all count
         const Size& size = sizes_[other.replica];
         others.push_back(size.rows.value());
         others_tokens.push_back(size.tokens);
@@ -151,8 +151,8 @@ class MeanSizes {
       const double tokens = detect::median(others_tokens);
       const double off = std::abs(own.rows.value() - middle);
       const bool as_many_tokens = tokens > 0 && std::abs(own.tokens - tokens) < kOff * tokens;
-      // Where a rank always has as many, another that often has fewer has not by chance; the last
-      // batch of a pass is not often.
+      // If one rank's number is constant and another rank often has fewer, that is no coincidence.
+      // The short last batch of a pass is too rare to count as often.
       const bool often = least_error == 0 && static_cast<double>(fewer) >= kOften * double(steps_);
       const bool by_chance = !often && off < kErrors * error;
       if (error == 0 || by_chance || off < kOff * middle || as_many_tokens) continue;
@@ -184,7 +184,7 @@ class MeanSizes {
   bool weighted_ = true;
 };
 
-// Micro-batches of a step, and rows, that are others on some ranks, step after step.
+// Micro-batches and rows per step that differ between ranks in the same way, step after step.
 class LastingSizes {
  public:
   void update(const StepContext& context, SignalLog& log) {
@@ -205,7 +205,7 @@ class LastingSizes {
 
  private:
   struct Lasting {
-    std::string held;  // which ranks hold what
+    std::string held;  // which ranks hold which value
     Streak same;
   };
 
@@ -219,7 +219,7 @@ class LastingSizes {
   Lasting rows_;
 };
 
-// Sizes of batches that differ between ranks. Says it as token-imbalance.
+// Batch sizes that differ between ranks. Reports them as token-imbalance.
 class BatchSizes final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {

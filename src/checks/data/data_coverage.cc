@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// **data-coverage.** Of map-style data sets, at the end of a pass that a loader was gone through in
-// and of which every batch was seen at the model, in its order, from the first to the last (kind
-// `data_ended`; the last pass by the final note): where a program changes rows on their way to the
-// model nothing is known from there on. A pass that the program breaks off, or skips batches of,
-// packets that were lost and `every` above 1 make it not possible, and nothing that was not seen
-// counts as missing. Samples count by index, exactly, where the indices of every step are known (a
-// step's first 4,096) and the data sets that are followed have 2^27 samples at most together; else
-// rows count, which are no fewer than the samples: then samples that are left out because others
-// are repeated are overlapping-data's alone. Where ranks read data sets that look different each is
-// held against its own length, else all together against one. Dropped, filled-up and untrained
-// batches are quiet: up to the most rows that a rank read in a step, and one, for each rank.
-// Named apart: a pass that draws 1/W (the data is divided twice), samples of the end that are never
-// drawn, what none of the passes so drew, and rows that loaders dealt and nobody trained on: where
-// the model was given all of such a batch before, without gradients, the program chose among them,
-// which is information. Samplers of torch and Accelerate are believed to deal
-// every sample, and judged by one pass; one of the program's own by two in a row, for after a
-// restart it may begin in the middle, and what it leaves out is information, but for 1/W. A
-// `RandomSampler` that is asked for fewer samples is about as many. A `SubsetRandomSampler`'s
-// positions are all that it is about. Samplers that draw with replacement, that repeat on purpose,
-// or that skip (`Skip` in their class's name) are not judged. Data sets of each rank that look
-// alike, with samplers that divide them again, are not seen.
+// **data-coverage.** Applies to map-style datasets. A pass is judged when its loader is exhausted
+// and every batch from the first to the last was seen at the model in order (kind `data_ended`; for
+// the last pass, the rank's last packet). Once a program changes rows on their way to the model,
+// later batches are unknown. The check is not possible for a pass that the program breaks off or
+// skips batches of, for lost packets, and with `every` above 1: a batch that presum did not see
+// never counts as missing.
+//
+// Samples count by index, exactly, while the indices of every step are known (the first 4,096 of a
+// step) and the followed datasets have at most 2^27 samples together. Beyond that, rows count.
+// There are at least as many rows as samples, so only overlapping-data shows samples that are left
+// out because others repeat. If the ranks' datasets look different, each is compared with its own
+// length; if they look the same, all ranks together are compared with one length. Dropped, padded
+// and untrained batches are tolerated: per rank, the largest number of rows that a rank read in a
+// step, plus one.
+//
+// Evidence names four cases: a pass that draws 1/W (the data is divided twice), samples at the end
+// that are never drawn, samples that no pass has drawn so far, and rows that loaders dealt but no
+// rank trained on. If the model was given the whole batch before, without gradients, the program
+// selected rows from it: that is information. presum assumes that the samplers of torch and
+// Accelerate deal every sample, and judges them after one pass. A custom sampler is judged after
+// two passes in a row, because after a restart it may begin in the middle; what it leaves out is
+// information, except for 1/W. A `RandomSampler` with `num_samples` is judged against that number,
+// and a `SubsetRandomSampler` against the number of its positions. Samplers that draw with
+// replacement, repeat on purpose, or skip (`Skip` in the class name) are not judged. The check
+// misses per-rank datasets that look alike and are divided again by a sampler.
 
 #include <fmt/format.h>
 
@@ -40,35 +44,36 @@ namespace {
 
 constexpr std::size_t kDataSets = 4096;                     // that left samples out
 constexpr std::uint64_t kSamples = std::uint64_t{1} << 27;  // of them, by index, together
-constexpr std::uint64_t kSurePasses = 2;  // passes in a row, of a sampler that presum does not know
+constexpr std::uint64_t kSurePasses = 2;  // in a row, for a sampler unknown to presum
 constexpr const char* kCombined =
-    "The wrapper does not reduce the gradients that steps are taken on: the program may clear "
-    "passes that it has taken a gradient from, and their samples are not known.";
+    "The wrapper does not reduce the gradients that the optimizer steps on. The program may "
+    "discard forward passes after it has taken their gradient, and the samples of those are "
+    "unknown.";
 constexpr const char* kAmongJob =
-    "The samplers divide the data among ranks of other data-parallel groups, too.";
+    "The samplers also divide the data among ranks of other data-parallel groups.";
 constexpr const char* kShares =
-    "The data set itself holds other positions on each rank: how many there are in all is not "
-    "known.";
+    "The dataset itself holds different positions on each rank, so the total number is unknown.";
 constexpr const char* kNoLength =
-    "No loader over a data set that has a length and numbers its samples was found.";
+    "No loader was found over a dataset that has a length and numbers its samples.";
 constexpr const char* kNotWhole =
-    "No pass was seen as a whole: batches were skipped, not recorded or not known.";
-constexpr const char* kNoEnd = "No loader has ended a pass over its data yet.";
-constexpr const char* kMeant = "Nothing, where the program is meant to leave samples out.";
+    "No pass was seen in full: batches were skipped, not recorded or unknown.";
+constexpr const char* kNoEnd = "No loader has finished a pass over its data yet.";
+constexpr const char* kMeant = "Nothing, if the program leaves samples out on purpose.";
 constexpr const char* kCut =
-    "Give the model every row of a batch, or let the loader deal smaller ones.";
+    "Give the model every row of a batch, or let the loader deal smaller batches.";
 constexpr const char* kDesign =
-    "The sampler draws with replacement, or repeats samples: a pass need not have all of them.";
+    "The sampler draws with replacement or repeats samples, so a pass need not contain every "
+    "sample.";
 
 struct LeftOut {
   std::uint64_t samples_left_out = 0;  // in the last of the passes
   std::uint64_t of_samples = 0;
-  std::uint64_t passes = 0;                          // in a row that left samples out
-  std::optional<std::uint64_t> drawn_one_in;         // all that was drawn, where it is 1/ranks
-  std::optional<std::uint64_t> from_index;           // where all of the end was left out
+  std::uint64_t passes = 0;                   // in a row that left samples out
+  std::optional<std::uint64_t> drawn_one_in;  // set if the pass drew 1/ranks of the data
+  std::optional<std::uint64_t> from_index;    // set if everything from this index on was left out
   std::optional<std::uint64_t> samples_never_drawn;  // in any of several passes
-  // Of batches that loaders dealt, where these account for it: the model was not given them, or it
-  // was without gradients and the program trained on others of the batch.
+  // Rows of dealt batches that explain what was left out: the model was not given them, or it was
+  // given them only without gradients and trained on other rows of the batch.
   std::optional<std::uint64_t> rows_cut;
   std::optional<std::uint64_t> rows_passed_over;
 
@@ -101,17 +106,17 @@ std::string sentence(const LeftOut& seen, const Who& who) {
   return who.words() + " left samples out in a whole pass over the data";
 }
 
-// Samples that a whole pass over a data set left out, on all workers together: passes that a loader
-// ended, of which every batch was seen. By index, where indices are known and the data sets that
-// are followed have no more than 2^27 samples together; else by the number of rows, which is at
-// least the number of samples.
+// Samples that all ranks together left out in a whole pass over a dataset. A pass counts if its
+// loader is exhausted and every batch was seen. Counts by index where indices are known and the
+// followed datasets have at most 2^27 samples together; otherwise by rows, of which there are at
+// least as many as samples.
 class DataCoverage final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     by_design_before_ = by_design_;
     combined_ = context.averaging.by_other_means() || context.averaging.own_steps();
     if (context.averaging.by_other_means()) {
-      log.retract(&kDataCoverage);  // of passes before that was known
+      log.retract(&kDataCoverage);  // from passes before this was known
     }
     if (combined_) {
       log.waits(&kDataCoverage, {});
@@ -149,7 +154,7 @@ class DataCoverage final : public Rule {
   }
 
  private:
-  // What was found of a data set so far.
+  // What is known of a dataset so far.
   struct History {
     std::uint64_t passes = 0;  // in a row that left samples out
     std::uint64_t first_step = 0;
@@ -159,8 +164,8 @@ class DataCoverage final : public Rule {
   };
   struct Missing {
     std::uint64_t samples = 0;  // left out
-    std::uint64_t length = 0;   // of those that the sampler is about
-    std::uint64_t slack = 0;    // what dropped and filled-up batches account for
+    std::uint64_t length = 0;   // of the samples that the sampler deals from
+    std::uint64_t slack = 0;    // tolerated for dropped and padded batches
 
     bool within(std::uint64_t rows) const { return samples <= slack + rows; }
   };
@@ -179,7 +184,7 @@ class DataCoverage final : public Rule {
     }
     if (histories_.size() >= kDataSets && !histories_.contains(pass.data)) histories_.clear();
     History& history = histories_[pass.data];
-    if (history.length != pass.length) history = {};  // data sets of one hash
+    if (history.length != pass.length) history = {};  // two datasets with the same hash
     if (history.passes++ == 0) {
       history.length = pass.length;
       history.indexed = pass.indexed && pass.length + samples_kept() <= kSamples;
@@ -196,7 +201,7 @@ class DataCoverage final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  // A subset that a sampler was given, or as many as it was asked for, is all that it is about.
+  // A sampler over a subset, or with num_samples, is judged against that number.
   static Missing missing_of(const Pass& pass, std::string_view sampler) {
     const bool subset = draws_some(sampler) && pass.own > 0;
     const std::uint64_t length = subset ? std::min(pass.length, pass.own) : pass.length;
@@ -214,7 +219,7 @@ class DataCoverage final : public Rule {
            drawn * 3 < missing.length * 2;
   }
 
-  // Whether each rank drew as many as its sampler, of the program's own, says that it has.
+  // Whether each rank drew as many samples as its custom sampler's length.
   static bool as_announced(const Pass& pass, const Missing& missing) {
     const std::uint64_t drawn = missing.length - missing.samples;
     return pass.own > 0 && pass.own * pass.ranks.size() <= drawn + missing.slack;
@@ -236,7 +241,7 @@ class DataCoverage final : public Rule {
     return out;
   }
 
-  // What loaders dealt, and nobody trained on.
+  // Rows that loaders dealt but no rank trained on.
   static Signal untrained(const Pass& pass, const Missing& missing) {
     LeftOut seen{.samples_left_out = missing.samples, .of_samples = missing.length, .passes = 1};
     const bool chosen = pass.passed_over >= pass.cut;
@@ -269,10 +274,10 @@ class DataCoverage final : public Rule {
     return out;
   }
 
-  std::map<std::uint64_t, History> histories_;  // by data set
+  std::map<std::uint64_t, History> histories_;  // by dataset
   bool combined_ = false;
   bool among_job_ = false;
-  // The last steps whose sampler draws with replacement or repeats: of all, and before this one.
+  // The last steps whose sampler draws with replacement or repeats: overall, and before this one.
   std::optional<std::uint64_t> by_design_;
   std::optional<std::uint64_t> by_design_before_;
 };
@@ -282,25 +287,25 @@ class DataCoverage final : public Rule {
 constinit const CheckInfo kDataCoverage{
     .id = "data-coverage",
     .severity = Severity::kWarning,
-    .compares = "samples drawn in a whole pass against the data set's length",
+    .compares = "the samples drawn in a whole pass with the length of the dataset",
     .fires = "at the end of the pass",
     .consequence =
-        "Samples that are never drawn are never learned from, and an epoch is shorter than it is "
-        "believed to be.",
+        "The model never learns from samples that are never drawn, and an epoch is shorter than "
+        "you think.",
     .cannot_see =
-        "Passes that the program breaks off, samplers that draw with replacement or repeat, data "
-        "sets without a length; shards of each rank whose data sets look alike; where indices are "
-        "unknown, samples that are left out because others are repeated. A pass is judged where "
-        "its last batch was seen at the model: not where the program changes rows on their way "
-        "(augmentation on a device). Batches that are cut before the model leave samples out, and "
-        "are told as such.",
+        "Passes that the program breaks off; samplers that draw with replacement or repeat; "
+        "datasets without a length; per-rank shards whose datasets look alike; where indices are "
+        "unknown, samples that are left out because others repeat. A pass is judged only if its "
+        "last batch was seen at the model, so not where the program changes rows on the way "
+        "(augmentation on a device). Batches that are cut before they reach the model leave "
+        "samples out and are reported as such.",
     .mistake =
         "sampler = DistributedSampler(data)\n"
         "loader = accelerator.prepare(DataLoader(data, sampler=sampler))  # divides it again",
     .fix =
-        "Divide the data once: hand Accelerate or the Trainer a loader without a "
-        "DistributedSampler, and a data set that is not split by rank already. A sampler of your "
-        "own has to deal every sample.",
+        "Divide the data once: pass Accelerate or the Trainer a loader without a "
+        "DistributedSampler, over a dataset that is not already split by rank. A custom sampler "
+        "has to deal every sample.",
     .resembles = "huggingface/accelerate#3520",
     .precedence = 140,
     .dates_finding = false,

@@ -20,7 +20,7 @@ constexpr const char* kOwn = "OwnSampler: replicas=4";
 
 using Deal = std::function<std::vector<std::uint64_t>(std::uint64_t place, std::uint32_t rank)>;
 
-// Four workers that read passes of `steps` steps with four rows each, as `deal` says.
+// Four ranks that read passes of `steps` steps with four rows each, as `deal` says.
 struct Passes {
   explicit Passes(const char* sampler = kTorch, std::uint64_t samples = 800) : length(samples) {
     watched.diagnoser.hello(who(0, 0), {.facts = {{"sampler", sampler}}});
@@ -70,7 +70,7 @@ struct Passes {
   Watched watched{{.workers = 4, .rows = 4, .data = 4096}};
 };
 
-// Four rows of the rank's share of `length` samples, in which `each` ranks take turns.
+// Four rows of the rank's share of `length` samples; `each` ranks take turns in a share.
 std::vector<std::uint64_t> dealt(std::uint64_t place, std::uint32_t rank, std::uint64_t length,
                                  std::uint64_t each = 4) {
   std::vector<std::uint64_t> out;
@@ -82,14 +82,14 @@ std::vector<std::uint64_t> dealt(std::uint64_t place, std::uint32_t rank, std::u
 std::vector<std::uint64_t> whole(std::uint64_t place, std::uint32_t rank) {
   return dealt(place, rank, 800);
 }
-// Each share is dealt again among four: the sixteenth part of the data falls to a rank.
+// Each share is divided among four again: a rank gets 1/16 of the data.
 std::vector<std::uint64_t> twice(std::uint64_t place, std::uint32_t rank) {
   auto out = dealt(place, 0, 800, 16);
   for (std::uint64_t& index : out) index += 4 * rank + rank;
   return out;
 }
 
-// So many equal passes until the workers leave.
+// This many equal passes until the ranks leave.
 Passes closed(const Deal& deal, std::uint64_t steps, std::uint64_t passes = 1,
               const char* sampler = kTorch, std::uint64_t samples = 800,
               const Break& change = nothing) {
@@ -180,7 +180,7 @@ TEST(DataCoverage, OtherSamplesInEachPassAreDrawnAfterAll) {
 }
 
 TEST(DataCoverage, DroppedAndFilledUpBatchesAreQuiet) {
-  // three batches a worker less than a whole step are left out
+  // three batches per rank less than a whole step are left out
   const Passes dropped = closed(whole, 50, 1, kTorch, 811);
   EXPECT_TRUE(dropped.found().empty());
   EXPECT_EQ(dropped.state(), State::kPassed);
@@ -220,7 +220,7 @@ TEST(DataCoverage, RowsThatLoadersDealtAndNobodyTrainedOnAreNamed) {
   };
   const auto of = [&](Kind kind) {
     const Break change = [kind](WorkerRecord& w, StepRecord& r) {
-      if (r.step > 0) set(w, kind, 4);  // of the batch before
+      if (r.step > 0) set(w, kind, 4);  // of the previous batch
     };
     return closed(half, 25, 1, kTorch, 800, change).only();
   };
@@ -255,7 +255,7 @@ TEST(DataCoverage, ManyPassesAreFollowedUpToALimit) {
   Passes p;
   std::uint64_t more = 0;
   p.change = [&](WorkerRecord& w) {
-    // each worker is in a pass of its own
+    // each rank is in its own pass
     set(w, Kind::kDataPass, w.rank + more);
   };
   for (std::uint64_t n = 0; n < 1024; ++n) {
@@ -282,9 +282,9 @@ TEST(DataCoverage, WhatWasNotSeenIsNotMissing) {
       [](StepRecord& r) {
         if (r.step == 20) r.workers.pop_back();
       },
-      // A step in five is recorded.
+      // One step in five is recorded.
       [](WorkerRecord& w, StepRecord& r) { set(w, Kind::kDataBatch, 5 * r.step); },
-      // Some batches were looked at and not trained on.
+      // Some batches were evaluated but not trained on.
       [](WorkerRecord& w, StepRecord& r) { set(w, Kind::kDataBatch, r.step + 3); }};
   for (const Break& change : changes) {
     const Passes p = closed(twice, 50, 1, kTorch, 800, change);

@@ -11,7 +11,7 @@ namespace {
 
 using State = CheckRecord::State;
 
-// Worker `to` reads what worker `from` reads.
+// Rank `to` reads what rank `from` reads.
 void copy_batch(StepRecord& r, std::size_t from, std::size_t to) {
   HealthyRun::read(r.workers[to], r.workers[from].indices);
   r.workers[to].loss = r.workers[from].loss;
@@ -34,7 +34,7 @@ TEST(DuplicateData, TwoWorkersAtTheFirstStepInWhateverOrder) {
   }
 }
 
-// The first tensor of every batch is the same on all workers; the whole batches differ.
+// The first tensor of every batch is the same on all ranks; the whole batches differ.
 TEST(DuplicateData, RowsThatAllWorkersShareAreNot) {
   for (const bool moving : {false, true}) {
     expect_quiet(played(40, [&](StepRecord& r) {
@@ -123,7 +123,7 @@ TEST(DuplicateData, WithoutALoaderItIsNotJudgedBeforeSixSteps) {
   EXPECT_EQ(w.check("duplicate-data").state, State::kNotTriggered);
   EXPECT_EQ(w.check("duplicate-data").reason,
             "Looked at in 5 of 6 steps that it needs: Input that no loader deals may be noise that "
-            "the program draws alike now and then.");
+            "is equal on several ranks now and then.");
   w.play(5, 5, equal);
   EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
   Watched later = played(9, own);
@@ -144,7 +144,7 @@ TEST(DuplicateData, EqualGradientsAreEnoughWithoutFingerprints) {
   EXPECT_EQ(text_of(equal(1).first(), "how"), "gradients");
   EXPECT_EQ(equal(1).first().title,
             "Ranks 1,3 had the same gradients bit for bit, so they read the same data");
-  expect_quiet(equal(kNaN));  // they have no direction
+  expect_quiet(equal(kNaN));  // NaN has no direction
 }
 
 TEST(DuplicateData, EqualGradientsFromOtherSamplesAreAPair) {
@@ -188,7 +188,7 @@ TEST(DuplicateData, BatchesOfOneRowTakeThreeStepsWithChangingRows) {
     });
   };
   using Batch = std::vector<std::uint64_t>;
-  expect_quiet(all_read(1, [](std::uint64_t) { return Batch{7}; }));  // the same row for ever
+  expect_quiet(all_read(1, [](std::uint64_t) { return Batch{7}; }));  // the same row forever
   expect_quiet(all_read(4, [](std::uint64_t step) { return Batch{step, step, step}; }));
 }
 
@@ -209,7 +209,7 @@ TEST(DuplicateData, ThinnedSamplesAreComparedAlike) {
     }
     r.workers[5].loss = r.workers[2].loss;
     r.workers[5].grad_norm = r.workers[2].grad_norm;
-    r.workers[5].samples.hashes = {24, 16 * 102};  // worker 2's, without what was left out
+    r.workers[5].samples.hashes = {24, 16 * 102};  // rank 2's, without the rows that were left out
     r.workers[5].samples.thinned = 3;
     set(r.workers[5], Kind::kBatch, *r.workers[2].fingerprint_of(Kind::kBatch));
   });
@@ -352,7 +352,7 @@ TEST(EpochNotSet, NamesTheWorkersThatForgot) {
   EXPECT_EQ(w.first().ranks, RankList{2});
 }
 
-// A learning-rate finder, or a program that never comes to the end of a pass.
+// A learning-rate finder, or a program that never reaches the end of a pass.
 TEST(EpochNotSet, TheFirstPassThatIsLeftIsNotCompared) {
   Watched w(kShort);
   const auto again = [&](StepRecord& r) {
@@ -393,7 +393,7 @@ TEST(Duplicates, EqualInputThatAProgramDrawsIsSeenThoughItsLossesDiffer) {
   expect(w, "duplicate-data", {.ranks = {2, 5}, .severity = Severity::kCritical});
 }
 
-// Contexts that all ranks share, of which each draws its own actions: gradients tell.
+// Contexts that all ranks share and for which each draws its own actions: gradients differ.
 TEST(Duplicates, EqualRowsWithOtherGradientsAreNotAllOfTheData) {
   const auto shared = [](std::optional<std::uint64_t> draws, float cosine) {
     return played(20, [=](StepRecord& r) {

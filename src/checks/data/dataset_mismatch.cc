@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// **dataset-mismatch, sampler-mismatch.** Judged only where samplers split one data set among
-// several ranks. Ranks with shards and samplers of their own may have any length, order and
-// seed. An index must mean the same row on every rank, unless a rank's own draws of an index
-// differ too: then it is augmentation. Conflicts are counted for each pair of ranks: the ranks that
-// conflict with most others are named, from the first conflict on, if in three steps or more most
-// of what they draw after others conflicts: a rank whose batches are changed as a whole now and
-// then is quiet. Sampler lengths may differ by 1. Epochs are compared between ranks in the same
-// pass. Neighboring ranks that share a place of the sampler k by k, where the sampler has a k-th
-// of the world as replicas, are sequence or tensor parallelism inside the group: information, and
-// what they share counts once. Ranks that have gone twice through the same several data sets, each
-// in its own order, read others at a step by design. From four ranks on, and only if the groups are
-// of neighbors, and only if some of a group have gradients of their own (a sampler that is given
-// the number of the node in the place of the rank has not); else the same places are a mistake.
-// Statistics of such a run are of alike ranks. What a data set keeps is hashed when its loader is
-// first iterated; one that fills these attributes while it is read, and was read on one rank
-// before, differs there by design.
+// **dataset-mismatch, sampler-mismatch.** Judged only if samplers split one dataset among several
+// ranks. Ranks with their own shards and samplers may have any length, order and seed. An index
+// must mean the same row on every rank, unless a rank's own repeated draws of an index differ too:
+// that is augmentation. Conflicts are counted for each pair of ranks. The finding names the ranks
+// that conflict with the majority, from the first conflict on, if in three steps or more most of
+// what they draw after others conflicts; a rank whose whole batches change now and then is not
+// reported.
+//
+// Sampler lengths may differ by 1. Epochs are compared between ranks in the same pass. If
+// neighboring ranks share a sampler position in groups of k, and the sampler's replica count is 1/k
+// of the world size, the job uses sequence or tensor parallelism inside the group: that is
+// information, and what these ranks share counts once. This applies from four ranks on, only if the
+// groups consist of neighbors, and only if some ranks of a group have different gradients (with a
+// sampler that is given the node number as its rank, they do not). In all other cases equal
+// positions are a mistake. In such a run this information explains pair-too-similar and
+// too-consistent.
+//
+// Ranks that have gone through the same several datasets twice, each in its own order, read
+// different datasets at a step by design. The attributes that a dataset keeps are hashed when its
+// loader is first iterated. A dataset that fills these attributes while it is read, and was read
+// earlier on one rank, differs on that rank by design.
 
 #include <algorithm>
 #include <map>
@@ -29,22 +34,23 @@ namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kConflicts = 8;
-constexpr std::uint64_t kMostly = 3;  // of a rank that changes rows now and then fewer conflict
+constexpr std::uint64_t kMostly = 3;  // ratio; smaller if rows change only at times
 constexpr std::uint64_t kSteps = 3;
 constexpr std::size_t kPairs = 65536;
-constexpr std::size_t kDataSets = 64;  // of a rank, between which it may take turns
-constexpr std::uint64_t kRounds = 2;   // through all of them, until that is what they do
+constexpr std::size_t kDataSets = 64;  // per rank, for taking turns between them
+constexpr std::uint64_t kRounds = 2;   // through all, to count as taking turns
 constexpr const char* kOtherRows =
-    "Prepare the data alike on every rank: the same files in the same order, the same subset "
+    "Prepare the data identically on every rank: the same files in the same order, the same subset "
     "(a seed for random_split), the same normalization and tokenizer.";
 constexpr const char* kSubset =
-    "Give random_split, or whatever chose the subset, the same generator and seed on every rank: a "
-    "sampler splits positions, so subsets that differ share samples, and lose others.";
+    "Give random_split, or whatever selects the subset, the same generator and seed on every rank: "
+    "a sampler splits positions, so different subsets share some samples and lose others.";
 constexpr const char* kContents =
-    "Load and prepare the data alike on every rank: the same files, labels, normalization and seed "
-    "of whatever generates it. A sampler splits positions of what must be one data set.";
+    "Load and prepare the data identically on every rank: the same files, labels and "
+    "normalization, and the same seed for generated data. A sampler splits the positions of a "
+    "single dataset.";
 constexpr const char* kNoSharedData =
-    "No sampler splits one data set among the ranks, so their data may differ.";
+    "No sampler splits one dataset among the ranks, so their data may differ.";
 
 struct OtherDataSet : Differing {};
 
@@ -67,8 +73,8 @@ std::string sentence(const OtherRows& /*seen*/, const Who& who) {
                    " read other samples than the others at the same places of the data set";
 }
 
-// What the data set says of itself, and whether an index means the same sample on every worker.
-// Both need a sampler that splits one data set among the workers.
+// The dataset's description of itself, and whether an index means the same sample on every rank.
+// Both need a sampler that splits one dataset among the ranks.
 class DatasetMismatch final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -80,12 +86,12 @@ class DatasetMismatch final : public Rule {
   }
 
  private:
-  // Draws of the same index, by two workers or by one.
+  // Draws of the same index by two ranks or by one.
   struct Pair {
     std::uint64_t agreed = 0;
     std::uint64_t conflicts = 0;
     std::uint64_t first_conflict = 0;  // step
-    std::uint64_t agreed_since = 0;    // then
+    std::uint64_t agreed_since = 0;    // since the first conflict
     std::uint64_t steps = 0;           // with a conflict
     std::uint64_t last_conflict = 0;   // step
   };
@@ -95,11 +101,11 @@ class DatasetMismatch final : public Rule {
     std::uint64_t first_step = 0;
   };
 
-  // Data sets of a rank.
+  // Datasets that a rank read.
   struct Read {
     std::set<std::uint64_t> sets;
     std::uint64_t last = 0;
-    std::uint64_t turns = 0;  // from one to another
+    std::uint64_t turns = 0;  // switches from one to another
   };
 
   void compare_facts(const StepContext& context, SignalLog& log) {
@@ -121,8 +127,8 @@ class DatasetMismatch final : public Rule {
     log.add(std::move(signal), 1);
   }
 
-  // Ranks that go through the same data sets again and again, each in its own order, read others at
-  // a step by design.
+  // Ranks that cycle through the same datasets, each in its own order, read different datasets at a
+  // step by design.
   bool take_turns(const StepRecord& record) {
     for (const WorkerRecord& w : record.workers) {
       Read& read = read_[w.rank];
@@ -169,7 +175,7 @@ class DatasetMismatch final : public Rule {
     pair.agreed_since += agree && pair.conflicts > 0;
   }
 
-  // Augmentation gives a worker's own draws of an index other rows, too, on every worker.
+  // Augmentation also changes the rows of a rank's own repeated draws of an index, on every rank.
   bool may_augment(const Ranks& many) const {
     const bool changed =
         std::ranges::any_of(own_, [](const auto& own) { return own.second.conflicts > 0; });
@@ -181,9 +187,9 @@ class DatasetMismatch final : public Rule {
            });
   }
 
-  // The ranks that read the same, from pair to pair, if they are more than half of all; else none.
+  // The ranks that are pairwise known to read the same rows, if they are more than half; else none.
   Ranks alike(const Ranks& all) const {
-    std::map<std::uint32_t, std::uint32_t> group;  // the lowest rank that is known to be alike
+    std::map<std::uint32_t, std::uint32_t> group;  // the lowest rank known to read the same rows
     for (const std::uint32_t rank : all) group[rank] = rank;
     for (bool changed = true; changed;) {
       changed = false;
@@ -202,9 +208,10 @@ class DatasetMismatch final : public Rule {
     return {};
   }
 
-  // Of what a rank draws since its first conflict more would conflict, if it were prepared
-  // otherwise; or, where it draws nothing that others drew, of what they draw after it. A batch
-  // that is changed as a whole conflicts in all its rows.
+  // True if a rank's rows change only occasionally. If the rank's data were prepared differently,
+  // more of its draws since its first conflict would conflict. For a rank that draws nothing that
+  // others drew before, the draws of others after it count. A batch that is changed as a whole
+  // conflicts in all its rows.
   bool now_and_then(std::uint32_t rank) const {
     const auto seen = [&](const std::map<std::uint32_t, Pair>& by_rank) {
       const auto at = by_rank.find(rank);
@@ -215,8 +222,8 @@ class DatasetMismatch final : public Rule {
     return pair.steps < kSteps || pair.conflicts < kMostly * pair.agreed_since;
   }
 
-  // Those that conflict with the many that read the same; where there are no such, all that
-  // conflict, once draws of one's own have shown that an index has the same row each time.
+  // The ranks that conflict with the majority. Without a majority, all ranks that conflict, once a
+  // rank's own repeated draws have shown that an index always gives the same row.
   Odd odd(const Ranks& all) const {
     const bool some =
         std::ranges::any_of(pairs_, [](const auto& p) { return p.second.conflicts > 0; });
@@ -246,9 +253,9 @@ class DatasetMismatch final : public Rule {
   }
 
   std::map<std::uint32_t, Read> read_;           // by rank
-  std::map<std::uint32_t, Pair> own_;            // by rank: draws by the same worker
-  std::map<std::uint32_t, Pair> drew_;           // by rank: of what others had drawn
-  std::map<std::uint32_t, Pair> before_others_;  // by rank: what others drew after it
+  std::map<std::uint32_t, Pair> own_;            // by rank: repeated draws by the same rank
+  std::map<std::uint32_t, Pair> drew_;           // by rank: its draws of what others had drawn
+  std::map<std::uint32_t, Pair> before_others_;  // by rank: others' draws of what it had drawn
   std::map<std::pair<std::uint32_t, std::uint32_t>, Pair> pairs_;  // by rank; at most 65,536
 };
 
@@ -263,23 +270,23 @@ constexpr Check kDatasetMismatchExplains[] = {
 constinit const CheckInfo kDatasetMismatch{
     .id = "dataset-mismatch",
     .severity = Severity::kWarning,
-    .compares = "length and contents of the data set of all ranks",
-    .fires = "now; rows after 8 conflicts in 3 steps",
+    .compares = "the length and contents of the dataset on all ranks",
+    .fires = "immediately; rows after 8 conflicts in 3 steps",
     .consequence =
-        "The same index means other samples, or samples prepared otherwise: a sampler that splits "
-        "indices reads some twice and others never, and the model learns from both.",
+        "The same index means different samples, or samples that are prepared differently: a "
+        "sampler that splits indices reads some samples twice and others never.",
     .cannot_see =
-        "Differences that show in no hash: a data set that does not keep its samples, before an "
-        "index was drawn by two ranks, in one pass or the next, where a pass's first step had the "
-        "indices of all ranks. Rows are compared as the model gets them, so augmentation on the "
-        "way "
-        "makes them others: of a rank whose rows differ now and then nothing is said.",
+        "Differences that no hash shows. If a dataset does not keep its samples, a difference "
+        "shows only once two ranks have drawn the same index, in the same pass or the next, and "
+        "only if the indices of all ranks are known for the first step of the pass. Rows are "
+        "compared as the model receives them, so augmentation changes them: a rank whose rows "
+        "differ only now and then is not reported.",
     .mistake =
-        "files = glob.glob(\"data/*.jsonl\")                # in the order of the file system\n"
-        "train, val = random_split(data, [0.9, 0.1])      # without a seed in common",
+        "files = glob.glob(\"data/*.jsonl\")                # in file system order\ntrain, val = "
+        "random_split(data, [0.9, 0.1])      # no common seed",
     .fix =
-        "Sort file lists before use and check that every host has the same files: a sampler splits "
-        "positions, so lists that differ are read twice in part and not at all in part.",
+        "Sort file lists before use and check that every host has the same files. A sampler splits "
+        "positions: if the lists differ, some files are read twice and others never.",
     .resembles = "pytorch/pytorch#70103",
     .precedence = 90,
     .explains = kDatasetMismatchExplains,

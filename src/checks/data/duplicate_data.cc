@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// **duplicate-data.** The sets of rows must be equal, and the fingerprints of the whole batches
-// (`batch`: all tensors of the forward pass) where the ranks sent them: the rows are of one
-// tensor, and that one may be shared by all batches (a grid, positions). Where all ranks hold the
-// same rows in batches of which no two are equal, the rows are no samples, and are not counted for
-// `overlapping-data` either. So equal data beside a tensor of each rank's own (noise that is
-// drawn before the forward pass) on all ranks is not seen; on some ranks it is overlap. Batches
-// that share some rows are `overlapping-data`. Not duplicates: rows from different indices (records
-// that are equal in the data set itself), batches in which all rows are equal, coincidences of a
-// sampler that draws with replacement (three steps in a row are none). The cosines of a group that
-// reads the same data are high, and those of the others seem low beside them: an outlier in
-// direction outside the group is its effect. Equal gradients count where samples are not known.
-// Where the forward pass is known to draw nothing, equal data has equal losses and gradients: with
-// others, in one step of four or more, what was hashed is not all of the data (a graph or contexts
-// that all ranks share, with targets or actions of their own), and nothing is said of any step.
-// Input that no loader dealt (episodes, noise) is judged after 6 steps, and the check has not
-// passed before: equal in nine of ten it is the same data, critical; in fewer it is a warning that
-// says in how many, as for the noise of a GAN whose real batches differ. Where neighboring ranks
-// share such input k by k, all of them, it is information: sequence parallelism inside the group. A
-// sampler that repeats samples by its name (`RepeatSampler`, `RASampler`), or all of them equally
-// often within a step and within a rank, does so on purpose, as do neighbors that share a place.
+// **duplicate-data.** The sets of rows must be equal. Where the ranks sent the fingerprints of
+// whole batches (`batch`: all tensors of the forward pass), these must be equal too, because rows
+// come from one tensor, and all batches may share that tensor (a grid, positions). If all ranks
+// hold the same rows but no two of their batches are equal, the rows are not samples, and
+// overlapping-data does not count them either. So the check misses equal data beside a tensor that
+// each rank draws itself (noise drawn before the forward pass) if that holds on all ranks; on some
+// ranks it is reported as overlap. Batches that share only some rows are `overlapping-data`.
+//
+// Not duplicates: rows from different indices (records that are equal in the dataset itself),
+// batches in which all rows are equal, and coincidences of a sampler that draws with replacement
+// (three steps in a row are not a coincidence). A sampler that repeats samples by its name
+// (`RepeatSampler`, `RASampler`), or repeats all samples equally often within a step and within a
+// rank, does so on purpose, as do neighbors that share a sampler position.
+//
+// The cosine similarities within a group that reads the same data are high, and those of the other
+// ranks look low beside them: a direction outlier outside the group is an effect of the group.
+// Equal gradients count where samples are unknown. If the forward pass is known to draw no random
+// numbers, equal data gives equal losses and gradients. If these differ in more than one of four
+// steps with equal rows, the hashed rows are not all of the data (a graph or contexts that all
+// ranks share, with targets or actions of their own), and the check does not report these ranks. If
+// the forward pass may draw, but the generators in use had equal states, they are information.
+//
+// Input that no loader dealt (episodes, noise) is judged after 6 steps, and the check cannot pass
+// earlier. If it is equal in nine of ten steps, it is the same data: critical. Below that it is a
+// warning that gives the number of steps, for example for the noise of a GAN whose real batches
+// differ. If all ranks share such input in neighboring groups of k, it is information: sequence
+// parallelism inside the group.
 
 #include <fmt/format.h>
 
@@ -43,25 +50,24 @@ namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kToSee = NonLoaderInput::kToSee;
-constexpr double kRounding = 0.01;   // relative; devices stay far below it
-constexpr double kAlike = 0.9;       // cosine, likewise
-constexpr std::uint64_t kOneIn = 4;  // steps of other gradients: the data is no other at times
+constexpr double kRounding = 0.01;   // relative; device differences are far smaller
+constexpr double kAlike = 0.9;       // cosine similarity; device differences stay far above it
+constexpr std::uint64_t kOneIn = 4;  // steps with different gradients; more contradict equal data
 constexpr std::size_t kGroupsMax = 64;
 constexpr const char* kNoise =
-    "Where the program draws this input itself (noise for a generator, timesteps, masks), seed "
-    "that "
-    "generator by rank after the model is built. Else let a sampler divide what it is read from.";
-constexpr std::uint64_t kInARow = 3;  // steps until what may be chance is a finding
+    "If the program draws this input itself (noise for a generator, timesteps, masks), seed that "
+    "generator by rank after the model is built. If not, split its source with a sampler.";
+constexpr std::uint64_t kInARow = 3;  // steps before possible coincidence becomes a finding
 constexpr const char* kMayBeNoise =
-    "Input that no loader deals may be noise that the program draws alike now and then.";
+    "Input that no loader deals may be noise that is equal on several ranks now and then.";
 constexpr const char* kMayBeChance =
-    "Batches of one row, or drawn with replacement, may be equal by chance.";
+    "Batches of one row, or batches drawn with replacement, may be equal by chance.";
 
 struct SameData {
   std::string groups_of_ranks;
   std::uint64_t groups = 0;
-  std::uint64_t distinct_gradients = 0;    // of all ranks
-  std::optional<double> rows_equal_share;  // none where samples are not known
+  std::uint64_t distinct_gradients = 0;    // on all ranks
+  std::optional<double> rows_equal_share;  // none if samples are unknown
 
   std::string how() const { return rows_equal_share ? "samples" : "gradients"; }
   static constexpr std::tuple kFields{
@@ -112,7 +118,7 @@ std::string sentence(const SameGradient& /*seen*/, const Who& who) {
          "does not depend on the data, or was copied";
 }
 
-// Groups of at least two places with the same value; places of 0 are left out.
+// Groups of at least two places with the same value; skips places with value 0.
 template <typename ValueAt>
 std::vector<Members> equal_groups(std::size_t count, const ValueAt& value_at) {
   std::unordered_map<std::uint64_t, std::size_t> group;  // by value
@@ -128,8 +134,8 @@ std::vector<Members> equal_groups(std::size_t count, const ValueAt& value_at) {
   return out;
 }
 
-// Groups by the whole batch, where all of the members sent it: equal rows alone may be of a tensor
-// that all batches share.
+// Splits by the fingerprint of the whole batch, if all members sent it: equal rows alone may come
+// from a tensor that all batches share.
 std::vector<Members> by_whole_batch(const StepContext& context, Members members) {
   const auto whole = [&](std::size_t i) {
     return context.record.workers[i].fingerprint_of(FingerprintKind::kBatch);
@@ -145,7 +151,7 @@ std::vector<Members> by_whole_batch(const StepContext& context, Members members)
   return out;
 }
 
-// Equal rows at different places in the data set: records that are equal there, not read twice.
+// Equal rows at different dataset positions are records that are equal there, not repeated reads.
 void drop_equal_records(const StepContext& context, Members& members) {
   const WorkerRecord& first = context.record.workers[members.front()];
   std::erase_if(members,
@@ -172,9 +178,9 @@ bool apart(double a, double b) {  // false for NaN
   return std::abs(a - b) > kRounding * std::max(std::abs(a), std::abs(b));
 }
 
-// Equal data has equal losses and gradients, where the forward pass draws nothing: with others what
-// was hashed is not all of the data (a grid, a graph that every sample shares, contexts of which
-// each rank draws its own actions).
+// If the forward pass draws no random numbers, equal data gives equal losses and gradients. If
+// these differ, the hashed rows are not all of the data (a grid, a graph that every sample shares,
+// contexts for which each rank draws its own actions).
 class Contradictions {
  public:
   void watch(const StepRecord& record) {
@@ -197,11 +203,11 @@ class Contradictions {
 
   enum class Rows : std::uint8_t {
     kAllOfTheData,
-    kNotAll,       // as far as known: with equal rows and draws they had other gradients
-    kSurelyNotAll  // likewise, and their forward passes draw nothing
+    kNotAll,       // probably: with equal rows and draws the gradients differed
+    kSurelyNotAll  // the same, and the forward passes draw nothing
   };
 
-  // Members with equal rows. One step that is alike by chance does not count where others are not.
+  // Members with equal rows. A few contradictions may be chance: the share over all steps decides.
   Rows see(const StepContext& context, const Members& members) {
     const Ranks ranks = ranks_of(context, members);
     if (groups_.size() >= kGroupsMax && !groups_.contains(ranks)) groups_.clear();
@@ -237,7 +243,7 @@ class Contradictions {
            real_of(w, FingerprintKind::kDropout) == 0;  // NaN: unknown
   }
 
-  // Generators that are in use were in one state.
+  // All generators that are in use had the same state.
   bool draws_alike(const WorkerRecord& a, const WorkerRecord& b) const {
     if (a.fingerprint_of(FingerprintKind::kRngTorch) == nullptr) return false;
     for (std::size_t i = 0; i < kGenerators.size(); ++i) {
@@ -251,13 +257,13 @@ class Contradictions {
       FingerprintKind::kRngPython};
   using States = std::array<std::uint64_t, kGenerators.size()>;
 
-  PerWorker<States> states_;                  // of its generators, in the record before
-  std::bitset<kGenerators.size()> moves_{1};  // some did, or it is torch's
+  PerWorker<States> states_;                  // of its generators, at the previous record
+  std::bitset<kGenerators.size()> moves_{1};  // generators whose state moved; torch's always counts
   PerWorker<std::uint64_t> draws_;            // of its forward pass, by rank
   std::map<Ranks, Seen> groups_;
 };
 
-// Neighboring ranks with the same input k by k, other k by k: sequence or context parallelism.
+// Neighboring ranks that share input in groups of k: sequence or context parallelism.
 bool in_blocks(const StepContext& context, const std::vector<Members>& groups) {
   if (groups.size() < 2) return false;
   const std::size_t each = context.record.workers_expected / groups.size();
@@ -269,7 +275,7 @@ bool in_blocks(const StepContext& context, const std::vector<Members>& groups) {
          });
 }
 
-// Whether two workers' batches that are equal once are no chance.
+// Whether one step with equal batches on two ranks rules out chance.
 bool tells_at_once(const StepContext& context) {
   return !draws_with_replacement(context.roster) &&
          std::ranges::any_of(context.batches,
@@ -314,14 +320,14 @@ class Duplicates final : public Rule {
  private:
   struct Found {
     std::vector<Members> rows;       // groups that read the same samples
-    std::vector<Members> drawn;      // groups with the same input in all steps, of no loader
-    std::vector<Members> at_times;   // groups with the same input in some steps, of no loader
-    std::vector<Members> gradients;  // groups with the same gradient, whose samples are not known
+    std::vector<Members> drawn;      // groups with the same non-loader input in all steps
+    std::vector<Members> at_times;   // groups with the same non-loader input in some steps
+    std::vector<Members> gradients;  // groups with the same gradient and unknown samples
     std::vector<Members> unlike;     // groups with the same gradient from different samples
-    std::vector<Members> same_rows;  // groups with the same rows, and other gradients
+    std::vector<Members> same_rows;  // groups with the same rows and different gradients
     bool drawn_only = true;          // rows: none of them came from a loader
-    std::uint64_t undecided = 0;     // records until equal rows that may be chance are a finding
-    std::uint64_t first_step = ~std::uint64_t{0};  // at which what is drawn was equal first
+    std::uint64_t undecided = 0;     // records until equal rows are no longer possible chance
+    std::uint64_t first_step = ~std::uint64_t{0};  // at which drawn input was first equal
   };
 
   void group_rows(const StepContext& context, Found& found) {
@@ -353,7 +359,7 @@ class Duplicates final : public Rule {
       const bool unknown = std::ranges::none_of(members, known);
       const bool unlike = all(false);
       const std::uint64_t gradient = context.record.workers[members.front()].fingerprint;
-      // Where a program draws its input itself, what a loader dealt beside it is no place of that.
+      // If a program draws its input itself, positions of loader batches beside it prove nothing.
       const bool lasting = all(true) && found.rows.empty() && found.drawn.empty() &&
                            found.at_times.empty() &&
                            beside_.extend(ranks_of(context, members), gradient) >= kToSee;
@@ -365,7 +371,7 @@ class Duplicates final : public Rule {
     }
   }
 
-  // Two rows or more do not agree by chance, unless samples are drawn with replacement.
+  // Two or more rows do not match by chance, unless samples are drawn with replacement.
   bool certain(const StepContext& context, const Members& members, Found& found) {
     const Batch& batch = context.batches[members.front()];
     const std::uint64_t length =
@@ -389,7 +395,7 @@ class Duplicates final : public Rule {
       return;
     }
     if (drawn->known < kToSee || contradicted) return;
-    if (10 * drawn->equal < drawn->known) return;  // a probe that comes back now and then
+    if (10 * drawn->equal < drawn->known) return;  // a probe batch that returns now and then
     const bool always = 10 * drawn->equal >= 9 * drawn->known;
     (always ? found.drawn : found.at_times).push_back(std::move(members));
   }
@@ -417,7 +423,7 @@ class Duplicates final : public Rule {
     log.add(std::move(signal), 1);
   }
 
-  // What is equal by chance, or now and then, is no finding before so many records.
+  // Input that may be equal by chance, or only now and then, needs this many records.
   void await_certainty(const StepContext& context, const Found& found, SignalLog& log) const {
     std::size_t undealt = 0;
     for (std::size_t i = 0; i < context.workers(); ++i) {
@@ -458,8 +464,8 @@ class Duplicates final : public Rule {
     Signal signal = sighting(&kDuplicateData, context, std::move(blame), 0.5, SameRows{});
     signal.severity = Severity::kInfo;
     signal.remedy =
-        "Nothing, where these rows are not all that a rank trains on (a graph, contexts). Else let "
-        "a sampler divide the data.";
+        "Nothing, if these rows are only a part of what a rank trains on (a graph, contexts). If "
+        "they are everything, split the data with a sampler.";
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -470,7 +476,7 @@ class Duplicates final : public Rule {
 
   StreaksBy<Ranks> samples_;
   StreaksBy<Ranks> gradients_;
-  StreaksBy<Ranks> beside_;  // equal gradients of equal rows that a loader dealt from other places
+  StreaksBy<Ranks> beside_;  // equal gradients and rows, dealt from different positions
   NonLoaderInput drawn_input_;
   Contradictions contradictions_;
 };
@@ -485,17 +491,17 @@ constinit const CheckInfo kDuplicateData{
     .id = "duplicate-data",
     .severity = Severity::kCritical,
     .compares = "whether ranks read the same samples at a step",
-    .fires = "now; batches of one row after 3 steps; without a loader after 6",
+    .fires = "immediately; batches of one row after 3 steps; without a loader after 6",
     .consequence =
-        "Where they read the same these ranks do the work of one: the batch is smaller than it "
-        "is believed to be.",
-    .cannot_see = "Equal samples in other rows of other batches; that is overlapping-data.",
+        "Ranks that read the same data do the work of one: the effective batch is smaller than you "
+        "think.",
+    .cannot_see = "Equal samples in batches that differ in other rows: that is overlapping-data.",
     .mistake =
-        "loader = DataLoader(data, batch_size=8, shuffle=True)  # and the same seed on every rank\n"
-        "sampler = DistributedSampler(data, rank=0)              # not this rank",
+        "loader = DataLoader(data, batch_size=8, shuffle=True)  # and the same seed on every "
+        "rank\nsampler = DistributedSampler(data, rank=0)              # the same rank everywhere",
     .fix =
-        "Shard the data by rank: a DistributedSampler (or split_dataset_by_node) with this job's "
-        "rank and world size. Until then these ranks do the work of one.",
+        "Shard the data by rank: use a DistributedSampler (or split_dataset_by_node) with this "
+        "job's rank and world size.",
     .resembles = "huggingface/datasets#7868",
     .precedence = 100,
     .explains = kDuplicateDataExplains,

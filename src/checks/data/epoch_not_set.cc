@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// **epoch-not-set.** Needs a sampler that says it shuffles. Where samples are known they decide;
-// without them the sampler's epoch does (confidence 0.8). A shuffler without `set_epoch` must
-// repeat 8 batches. A pass that goes on in its middle, as one that was interrupted does, keeps its
-// epoch. An order is that of the indices; where these are not known, of the rows and of the whole
-// batches. Rows that differ although their indices come in the same order are said so (confidence
-// 0.8): augmentation and noise do that, and so does a data set that puts itself into another order
-// in each pass, which is right. Sequential data repeat on purpose. The first pass that is left
-// before its end is not compared with the next: a program may look for a learning rate there.
-// Another order of the indices by other means is fine, whatever the sampler's epoch says.
+// **epoch-not-set.** Needs a sampler that says it shuffles. Known samples decide; without them the
+// sampler's epoch decides (confidence 0.8). A shuffling sampler without `set_epoch` has to repeat 8
+// batches. A pass that resumes in the middle after an interruption keeps its epoch. The order is
+// that of the indices; if these are unknown, that of the rows and whole batches. If the indices
+// repeat in the same order but the rows differ, the finding says so (confidence 0.8): augmentation
+// and noise do that, and so does a dataset that reorders itself in each pass, which is fine.
+// Sequential data repeats on purpose. The first pass that a rank leaves before its end is not
+// compared with the next, because a program may search for a learning rate in it. If the index
+// order changes by other means, that is fine, whatever the sampler's epoch says.
 
 #include <algorithm>
 #include <string>
@@ -22,13 +22,13 @@ namespace {
 constexpr std::size_t kCompared = 8;  // batches at the beginning of a pass
 constexpr const char* kOnePass = "There was no second pass over the data.";
 constexpr const char* kTooFew =
-    "Too few batches of a second pass could be compared with those of the pass before.";
+    "Too few batches of a second pass could be compared with the pass before.";
 
 struct SameOrder {
   std::uint64_t data_pass = 0;
   std::uint64_t batches_repeated = 0;  // 0: none could be compared
-  bool sampler_epoch_kept = false;     // from the pass before
-  bool rows_differ = false;            // though their indices do not
+  bool sampler_epoch_kept = false;     // since the previous pass
+  bool rows_differ = false;            // although their indices are equal
 
   static constexpr std::tuple kFields{field("data_pass", &SameOrder::data_pass),
                                       field("batches_repeated", &SameOrder::batches_repeated),
@@ -46,12 +46,12 @@ std::string sentence(const SameOrder& seen, const Who& who) {
                             : " read the data in the same order as in the pass before");
 }
 
-// Of a step's samples, and what tells it.
+// The order of a step's samples, and its source.
 struct Order {
   enum class By : std::uint8_t { kNothing, kContents, kIndices };
   By by = By::kNothing;
   std::uint64_t hash = 0;
-  std::uint64_t contents = 0;  // of the rows and the whole batch; 0: not known
+  std::uint64_t contents = 0;  // hash of the rows and the whole batch; 0: unknown
 
   bool known() const { return by != By::kNothing; }
 };
@@ -71,7 +71,7 @@ bool is_one(const WorkerRecord& worker, FingerprintKind kind) {
   return value_of(worker, kind) == 1;
 }
 
-// Compares the beginning of every pass over the data with that of the pass before, per worker.
+// Compares the beginning of every pass over the data with the previous pass, per rank.
 class DataOrder final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -84,7 +84,7 @@ class DataOrder final : public Rule {
       const std::uint64_t* pass = w.fingerprint_of(FingerprintKind::kDataPass);
       const std::uint64_t* epoch = w.fingerprint_of(FingerprintKind::kSamplerEpoch);
       if (pass == nullptr || w.fingerprint_of(FingerprintKind::kSamplerShuffle) == nullptr) {
-        log.cannot(&kEpochNotSet, "No sampler that says whether it shuffles was found.");
+        log.cannot(&kEpochNotSet, "No sampler was found that says whether it shuffles.");
         continue;
       }
       Worker& worker = workers_[w.replica];
@@ -113,19 +113,19 @@ class DataOrder final : public Rule {
     std::uint64_t pass = 0;
     std::uint64_t epoch = 0;
     bool started = false;
-    std::uint64_t left = 0;     // passes that it left before their end
-    bool epoch_stayed = false;  // the sampler's epoch is that of the pass before
-    bool skipped = false;       // it did not begin with its first batch
-    bool differs = false;       // some batch of this pass is not the one of the pass before
-    bool rows_differ = false;   // or, by the same indices, has other rows
+    std::uint64_t left = 0;     // passes left before their end
+    bool epoch_stayed = false;  // the sampler's epoch is that of the previous pass
+    bool skipped = false;       // the pass did not begin with its first batch
+    bool differs = false;       // some batch of this pass differs from the previous pass
+    bool rows_differ = false;   // or has the same indices and different rows
     std::size_t seen = 0;       // recorded steps of this pass
-    std::uint64_t repeats = 0;  // of them, with the batch of the pass before
-    std::vector<Place> before;  // the first batches of the pass before
+    std::uint64_t repeats = 0;  // of these, with the batch of the previous pass
+    std::vector<Place> before;  // the first batches of the previous pass
     std::vector<Place> now;
   };
 
-  // A program may look at the first batches once (for a learning rate, to warm up) and then begin:
-  // the first pass that was left before its end is not compared with the one that follows.
+  // A program may read the first batches once (to find a learning rate, to warm up) and then start
+  // over: the first pass that was left before its end is not compared with the next one.
   static bool is_first_left(Worker& worker, const WorkerRecord& record, std::uint64_t pass) {
     const std::uint64_t* ended = record.fingerprint_of(FingerprintKind::kDataEnded);
     return ended != nullptr && *ended < pass && worker.left++ == 0;
@@ -162,7 +162,7 @@ class DataOrder final : public Rule {
     }
   }
 
-  // Whether the order was seen to be another one, or would have been found to be the same.
+  // Whether the order is known to have changed, or a repeat would have been found by now.
   static bool is_decided(const Worker& worker, const WorkerRecord& record, const Order& order) {
     if (worker.differs || !is_one(record, FingerprintKind::kSamplerShuffle)) return true;
     if (worker.repeats >= kCompared) return true;
@@ -170,9 +170,9 @@ class DataOrder final : public Rule {
            (!order.known() || worker.seen > kCompared);
   }
 
-  // With samples to compare they decide; without them the sampler's word is enough, but of a pass
-  // that goes on in its middle, as one that was interrupted does in the same epoch. A sampler that
-  // nobody can set an epoch of, but that says it shuffles, is judged by its order alone.
+  // Samples decide if they can be compared. Without them the sampler's epoch is enough, except for
+  // a pass that resumes in the middle, which keeps its epoch. A shuffling sampler without set_epoch
+  // is judged by its order alone.
   static bool repeats_order(const Worker& worker, const WorkerRecord& record, const Order& order) {
     if (worker.differs || !is_one(record, FingerprintKind::kSamplerShuffle)) return false;
     if (worker.repeats >= kCompared) return true;
@@ -189,7 +189,7 @@ class DataOrder final : public Rule {
     log.add(sighting(&kEpochNotSet, context, std::move(blame), confidence, seen), 1);
   }
 
-  std::uint64_t step_ = 0;  // of the record before
+  std::uint64_t step_ = 0;  // of the previous record
   PerWorker<Worker> workers_;
 };
 
@@ -200,10 +200,10 @@ constexpr Check kEpochNotSetExplains[] = {&kOverlappingData};
 constinit const CheckInfo kEpochNotSet{
     .id = "epoch-not-set",
     .severity = Severity::kWarning,
-    .compares = "whether the order of the samples changes from pass to pass",
+    .compares = "whether the sample order changes from pass to pass",
     .fires = "at the second pass's first step",
     .consequence = "Every pass over the data has the same order and the same batches.",
-    .cannot_see = "The first pass: it shows when the second begins.",
+    .cannot_see = "The first pass: the finding needs a second pass to compare it with.",
     .mistake =
         "for epoch in range(epochs):\n    for batch in loader:  # no sampler.set_epoch(epoch)",
     .fix = "Call `sampler.set_epoch(epoch)` before every pass over the data.",

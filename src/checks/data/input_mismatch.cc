@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// **input-mismatch.** Of a model's training forwards in its first eight steps: dtype and number of
-// dimensions of each tensor, sizes after the first that are the same each time (padded lengths are
-// not), and mean and spread of real samples. These differ where a rank's are farther from the
-// middle one's than half of the spread and seven standard errors; spreads where they are half as
-// large again. Ranks of several tasks or sources differ rightly: information, and the cause where a
-// statistic shows the same ranks.
+// **input-mismatch.** Looks at the model's training forward passes in its first eight steps: dtype
+// and number of dimensions of each tensor, sizes after the first dimension that are the same each
+// time (padded lengths are not), and mean and spread of floating-point samples. A rank's mean or
+// spread differs if it is farther from the median rank than half of the spread and seven standard
+// errors. Ranks that train on several tasks or sources differ for good reason, so this is
+// information; it is the cause if a statistic shows the same ranks.
 
 #include <fmt/format.h>
 
@@ -21,16 +21,17 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kSteps = 4;      // of each rank: an error of its mean is known
-constexpr double kErrors = 7;            // steps of one rank may be of one class
-constexpr double kShare = 0.5;           // of the spread: less is a matter of what was drawn
-constexpr std::uint64_t kUntil = 8;      // steps, the last of which are these
-constexpr std::uint64_t kPatience = 16;  // records after the first: then so few are enough
+constexpr std::uint64_t kSteps = 4;      // per rank, for an estimate of the error of its mean
+constexpr double kErrors = 7;            // steps of one rank may all come from one class
+constexpr double kShare = 0.5;           // of the spread: smaller differences are sampling noise
+constexpr std::uint64_t kUntil = 8;      // steps; ranks send these values only until then
+constexpr std::uint64_t kPatience = 16;  // records since the first; after them kFewest is enough
 constexpr std::uint64_t kFewest = 2;
 constexpr const char* kFewSteps = "Sizes, mean and spread are compared after eight steps.";
 constexpr const char* kNotAll =
-    "Not all ranks told the mean and spread of their inputs, at four steps or more.";
-constexpr const char* kNotTold = "The form of inputs was not told: it is at the first step.";
+    "Not all ranks sent the mean and spread of their inputs for at least four steps.";
+constexpr const char* kNotTold =
+    "The form of the inputs is not known yet; ranks send it at the first step.";
 
 struct OtherInputs : Differing {};
 
@@ -73,7 +74,7 @@ class InputMismatch final : public Rule {
   }
 
   void compare(const StepRecord& record, Mean Numbers::*which, const char* name, Mismatch& found) {
-    // A packet may be lost, and nothing is told after these steps.
+    // A packet may be lost, and ranks send nothing more after these steps.
     const std::uint64_t least = seen_ >= kPatience ? kFewest : kSteps;
     std::vector<RankNumber> held;
     std::vector<double> spreads;
@@ -107,9 +108,9 @@ class InputMismatch final : public Rule {
 
   PrefixedFacts facts_{"input."};
   PerWorker<Numbers> numbers_;
-  bool told_ = false;           // some numbers
+  bool told_ = false;           // some numbers arrived
   std::uint64_t seen_ = 0;      // records since then
-  bool some_not_told_ = false;  // by some ranks
+  bool some_not_told_ = false;  // on some ranks
 };
 
 }  // namespace
@@ -121,14 +122,16 @@ constexpr Check kInputMismatchExplains[] = {&kRankOutlier, &kPairTooSimilar, &kT
 constinit const CheckInfo kInputMismatch{
     .id = "input-mismatch",
     .severity = Severity::kInfo,
-    .compares = "dtypes, sizes, mean and spread of what the model is given",
+    .compares = "dtypes, sizes, mean and spread of the model's inputs",
     .fires =
         "at the first step; sizes, mean and spread after 8 forward passes; a warning where a "
         "statistic shows the same ranks",
-    .consequence = "A rank teaches the model inputs as no other rank, and no evaluation, has them.",
-    .cannot_see = "Inputs that are no tensors; sizes that change from batch to batch.",
+    .consequence =
+        "The rank trains the model on inputs of a form that no other rank, and no evaluation, "
+        "uses.",
+    .cannot_see = "Inputs that are not tensors; sizes that change from batch to batch.",
     .mistake = "transform = Compose([ToTensor()])  # without Normalize on one rank",
-    .fix = "Prepare samples by one configuration on all ranks.",
+    .fix = "Preprocess samples identically on all ranks.",
     .precedence = 306,
     .explains = kInputMismatchExplains,
     .fingerprints = kInputMismatchKinds,

@@ -13,13 +13,13 @@
 namespace presum::checks {
 namespace {
 
-constexpr double kEnough = 12;  // draws that would come again by chance: none is no chance
-constexpr double kChance = 2;   // draws again: batches are filled up
-constexpr double kHalf = 0.5;   // as many again as a pass in another order would have
-constexpr const char* kNoPass = "The samples of the pass that was interrupted are not known.";
+constexpr double kEnough = 12;  // expected repeats by chance; then none at all is significant
+constexpr double kChance = 2;   // repeats to ignore: padded batches
+constexpr double kHalf = 0.5;   // of the repeats that a pass in another order would have
+constexpr const char* kNoPass = "The samples of the interrupted pass are not known.";
 
 struct OtherData {
-  std::uint64_t samples = 0;  // in each of the two data sets
+  std::uint64_t samples = 0;  // in each of the two datasets
 
   static constexpr std::tuple kFields{field("samples", &OtherData::samples)};
 };
@@ -32,7 +32,7 @@ struct SamplesAgain {
   bool pass_begun_anew = false;
   std::uint64_t samples_again = 0;
   std::uint64_t of_samples = 0;
-  std::optional<std::uint64_t> samples_never;  // where the sampler deals every sample
+  std::optional<std::uint64_t> samples_never;  // if the sampler deals every sample
 
   static constexpr std::tuple kFields{field("pass_begun_anew", &SamplesAgain::pass_begun_anew),
                                       field("samples_again", &SamplesAgain::samples_again),
@@ -91,7 +91,7 @@ void InterruptedPass::forget() {
   pass_.reset();
 }
 
-// Of as many draws of a pass in another order.
+// Expected repeats for the same number of draws in another order.
 double InterruptedPass::again_by_chance(const Draws& draws) const {
   return static_cast<double>(draws.all) * static_cast<double>(first_) /
          static_cast<double>(before_.length());
@@ -105,7 +105,7 @@ bool InterruptedPass::went_on(const Draws& draws) const {
   return again_by_chance(draws) >= kEnough && static_cast<double>(draws.again) <= kChance;
 }
 
-// False where nothing can be said of it, or of its steps from here on.
+// False if nothing can be said of this pass, or of its later steps.
 bool InterruptedPass::count(const StepRecord& record) {
   using enum FingerprintKind;
   if (judged_ || ranks_.empty() || !before_.known()) return false;
@@ -153,7 +153,7 @@ void InterruptedPass::see(const StepRecord& record, SignalLog& log) {
   signal.last_step = record.step;
   signal.severity = Severity::kWarning;
   signal.remedy =
-      "Save where every rank stands in the data (its sampler, its list of files), and restore each "
+      "Save every rank's position in the data (its sampler, its list of files), and restore each "
       "rank's own.";
   log.add(std::move(signal));
 }
@@ -174,12 +174,12 @@ Signal InterruptedPass::signal_of(Evidence seen) const {
   return resume_signal({ranks_, true}, ranks_.size(), std::move(seen));
 }
 
-// Its samples have the numbers of others.
+// The dataset numbers its samples differently than before.
 void InterruptedPass::other_data(SignalLog& log) const {
   Signal signal = signal_of(OtherData{before_.length()});
   signal.severity = Severity::kInfo;
   signal.remedy =
-      "Nothing, where that was meant; else look at the order in which files are listed, and at the "
+      "Nothing, if this is intended. If not, check the order in which files are listed and the "
       "version of the data.";
   log.add(std::move(signal));
 }
@@ -212,7 +212,7 @@ void InterruptedPass::compare(const Roster& roster, SignalLog& log) const {
   signal.severity = anew ? Severity::kInfo : Severity::kWarning;
   signal.remedy =
       "Restore the sampler's seed and epoch, and skip the batches that were trained on before the "
-      "checkpoint (`skip_first_batches`, a sampler with a state of its own).";
+      "checkpoint (`skip_first_batches`, or a stateful sampler).";
   log.add(std::move(signal));
 }
 

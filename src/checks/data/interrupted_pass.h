@@ -13,18 +13,18 @@
 
 namespace presum::checks {
 
-// What resume-mismatch says of a run that went on, at its first step.
+// What resume-mismatch reports at the first step of a resumed run.
 Signal resume_signal(Blame blame, std::size_t workers, Evidence seen);
 
-// Holds the first pass of a run that goes on against what was drawn of it before. Nothing is said
+// Compares the first pass of a resumed run with what was drawn of that pass before. Reports nothing
 // before `goes_on_from`, nor after `forget`.
 class InterruptedPass {
  public:
-  // `before`: the pass that was under way; it went on from its draws below `step`, on these ranks.
+  // `before`: the interrupted pass; the run resumed after its draws below `step`, on these ranks.
   void goes_on_from(LastPass before, std::uint64_t step, Ranks ranks, const Roster& roster,
                     SignalLog& log);
   void forget();
-  // A step of it: whether some ranks went on in the pass, and others began it anew.
+  // A step of the pass: whether some ranks continued it while others restarted it.
   void see(const StepRecord& record, SignalLog& log);
   void over(const Pass& pass, const Roster& roster, SignalLog& log);
 
@@ -36,7 +36,7 @@ class InterruptedPass {
 
   struct Draws {
     std::uint64_t all = 0;
-    std::uint64_t again = 0;  // of them, that were drawn before the interruption
+    std::uint64_t again = 0;  // of them, drawn before the interruption
   };
 
   bool count(const StepRecord& record);
@@ -45,16 +45,16 @@ class InterruptedPass {
   bool went_on(const Draws& draws) const;
 
   LastPass before_;
-  std::optional<Pass> pass_;              // that it was gone on with, once that is over
-  std::uint64_t step_ = 0;                // of the run that was left
-  Ranks ranks_;                           // none before it is known where the run went on from
-  bool judged_ = false;                   // or not to be
+  std::optional<Pass> pass_;              // the resumed pass, once it is over
+  std::uint64_t step_ = 0;                // of the interrupted run
+  Ranks ranks_;                           // empty until it is known where the run resumed from
+  bool judged_ = false;                   // or must not be judged
   SampleSet drawn_{0};                    // before the interruption
-  std::uint64_t first_ = 0;               // how many of them
-  std::optional<std::uint64_t> number_;   // of the pass, as the run counts that goes on
-  std::map<std::uint32_t, Draws> draws_;  // in it, by rank
+  std::uint64_t first_ = 0;               // the number of samples in drawn_
+  std::optional<std::uint64_t> number_;   // of the pass, as the resumed run counts
+  std::map<std::uint32_t, Draws> draws_;  // in the pass, by rank
   bool counts_ = false;
-  bool parted_ = false;  // some ranks went on, others did not
+  bool parted_ = false;  // some ranks continued, others did not
 };
 
 }  // namespace presum::checks

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples all workers together drew in the pass over the data that a run was in last.
+// Which samples all ranks together drew in the last pass over the data that a run was in.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@
 
 namespace presum::checks {
 
-// By index: at most 2^22 draws of one data set; beyond, and where indices are missing or there are
-// several data sets, nothing is known.
+// By index: at most 2^22 draws of one dataset. Nothing is known beyond that, without indices, or
+// with several datasets.
 class LastPass {
  public:
   // REQUIRES: ascending steps.
   void see(const StepRecord& record);
   void forget();
-  // Every draw of it, from its first batch on.
+  // Every draw of the pass is known, from its first batch on.
   bool known() const { return known_ && !draws_.empty(); }
   // No pass was seen before it.
   bool is_first() const { return passes_ <= 1; }
   std::uint64_t number() const { return number_.value_or(0); }
   std::uint64_t length() const { return length_; }
-  // What the data set holds, as a hash; 0 where that is not known.
+  // A hash of the dataset's contents; 0 if unknown.
   std::uint64_t contents() const { return contents_; }
-  // The most that all workers together drew in a step.
+  // The largest number of rows that all ranks together drew in one step.
   std::uint64_t rows_at_once() const { return rows_at_once_; }
   // What was drawn at steps below this one.
   SampleSet before(std::uint64_t step) const;
@@ -44,7 +44,7 @@ class LastPass {
   std::uint64_t contents_ = 0;
   std::uint64_t rows_at_once_ = 0;
   std::size_t count_ = 0;
-  std::map<std::uint32_t, std::uint64_t> batch_;  // by replica: the one after its last
+  std::map<std::uint32_t, std::uint64_t> batch_;  // by replica: the number after its last batch
   std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>> draws_;  // by step
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Input that no loader dealt: what a program draws or computes itself.
+// Input that no loader dealt: input that a program draws or computes itself.
 #pragma once
 
 #include <cstddef>
@@ -11,38 +11,38 @@
 
 namespace presum::checks {
 
-using Members = std::vector<std::size_t>;  // places in StepRecord::workers
+using Members = std::vector<std::size_t>;  // positions in StepRecord::workers
 
 Ranks ranks_of(const StepContext& context, const Members& members);
-// What all tensors of a worker's batch hold, as far as it is known.
+// The content of all tensors of a rank's batch, as far as known.
 std::uint64_t content_of(const StepContext& context, std::size_t place);
-// Whether a loader is known to have dealt the worker's input.
+// Whether a loader is known to have dealt the rank's input.
 bool is_dealt(const WorkerRecord& worker);
 
-// Such input that workers were given alike: it may be noise that a program draws, in some of its
-// passes. Whether it is equal in all steps shows after some.
+// Non-loader input that several ranks share. It may be noise that a program draws, in some of its
+// passes. Several steps show whether it is equal in all of them.
 class NonLoaderInput {
  public:
-  static constexpr std::uint64_t kToSee = 6;  // steps until it shows
+  static constexpr std::uint64_t kToSee = 6;  // steps before that shows
 
-  // Steps since workers were first given equal input that no loader dealt.
+  // Steps since the ranks first had equal non-loader input.
   struct Group {
     std::uint64_t first_step = 0;
     std::uint64_t equal = 0;
     std::uint64_t known = 0;
   };
 
-  // Every step counts in which the rows of all of a group are known.
+  // Counts every step in which the rows of all ranks of a group are known.
   void watch(const StepContext& context);
-  // These have equal input. Null for what a loader dealt.
+  // These members have equal input. Null if a loader dealt it.
   Group* equal(const StepContext& context, const Members& members);
   const Group* find(const Ranks& ranks) const;
-  // Steps until all that was equal ever since can be judged.
+  // Steps until every input that has been equal so far can be judged.
   std::uint64_t undecided() const;
 
  private:
   std::map<Ranks, Group> groups_;  // at most 64
-  Group beyond_{};                 // of what does not fit: nothing is said of it
+  Group beyond_{};                 // for groups that do not fit; reports nothing
 };
 
 }  // namespace presum::checks

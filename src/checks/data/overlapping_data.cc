@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// **overlapping-data.** Counts draws of a sample beyond its first in one pass over the data, by
-// index where samplers split one data set, else by row hash. By row hash, records that are equal in
-// the data set look like overlap: rows whose indices differ are not counted, and without indices
-// draws by several ranks must exceed those by one rank more than 4 (W - 1)-fold and be 1 % of
-// all. What a pass repeats at its end to fill up the last batches (up to a whole step) is not
-// counted: draws of samples of the pass's first step wait until the pass goes on. Steps with
-// micro-batches of two passes are left out. An endless sampler's one long pass is cut where the
-// data set's length was drawn, and an index counts within its data set, so loaders may be taken in
-// turn. A sampler of the program's own that draws a rank's own samples again as often as chance
-// lets it draw others' (classes in balance, episodes, no end) is information. Sampling with
-// replacement, and by a sampler that repeats on purpose, is not judged. At most 262,144 samples of
-// a pass are remembered; in longer passes those whose hash is divisible by a power of two, and
-// counts are scaled. Evidence: `samples_doubled`, `samples_drawn`; what a whole pass left out is
-// data-coverage's. Of a stream, whose length is not known, it is information until a rank has drawn
-// an eighth of what ranks draw after others: one that begins anew before its pass ends may deal
-// some shards to others. Where rows were compared and a rank's sampler is none that divides the
-// data, the remedy says so. Ranks that draw their own samples again are told how to resume. A batch
-// that is that of the step before, three steps in a row and on half of the ranks at most, is a
-// loader that is stuck. Batches that a loader hands out several times in a row, two in five of 12
-// or more (not a batch that the program uses again), are processes of the loader that do not divide
-// their stream. Rows that repeat within one rank's step in 2 steps in a row are a micro-batch that
-// was fed twice; where the indices are not known, only if at most half of the ranks show it.
+// **overlapping-data.** Counts the draws of a sample beyond its first in one pass over the data: by
+// index if samplers split one dataset, otherwise by row hash. By row hash, records that are equal
+// in the dataset look like overlap. So rows whose indices differ do not count, and without indices,
+// draws by several ranks must exceed those by one rank more than 4 (W - 1)-fold and be 1% of all
+// draws. Repeats at the end of a pass that fill up the last batches (up to a whole step) do not
+// count: draws of samples of the pass's first step wait until the pass continues. Steps with
+// micro-batches of two passes are skipped. The single long pass of an endless sampler is cut
+// whenever the length of the dataset has been drawn. An index counts within its dataset, so loaders
+// may take turns.
+//
+// Sampling with replacement, or by a sampler that repeats on purpose, is not judged. Two cases are
+// information. In the first, a custom sampler draws a rank's own samples again as often as chance
+// makes it draw others' (class balancing, episodes, no end). The second is a stream without a known
+// length, until an eighth of the samples that a rank draws were drawn by other ranks before: a
+// stream that restarts before its pass ends may deal some shards to other ranks.
+//
+// At most 262,144 samples of a pass are remembered. In longer passes only samples whose hash is
+// divisible by a power of two are followed, and counts are scaled. Evidence: `samples_doubled`,
+// `samples_drawn`; data-coverage reports what a whole pass left out. If rows were compared and a
+// rank's sampler does not divide the data, the remedy says so. If ranks draw their own samples
+// again, the remedy explains how to resume.
+//
+// Repeated batches are reported too. A batch that equals the previous step's batch three steps in a
+// row, on at most half of the ranks, means a stuck loader. If a loader deals a batch several times
+// in a row, for two in five of 12 or more batches (not counting a batch that the program reuses),
+// its worker processes do not divide their stream. Rows that repeat within one rank's step in 2
+// steps in a row are a micro-batch that was fed twice; if indices are unknown, only if at most half
+// of the ranks show it.
 
 #include <fmt/format.h>
 
@@ -42,43 +48,42 @@
 namespace presum::checks {
 namespace {
 
-constexpr double kDoubled = 3;         // draws until it is a finding
-constexpr double kOfChance = 4;        // times as many between workers as chance gives, and
-constexpr double kFew = 2;             // beside as many within one,
-constexpr double kSure = 8;            // a rank: then some are within one, if they are by chance
+constexpr double kDoubled = 3;         // draws before it is a finding
+constexpr double kOfChance = 4;        // times the draws between ranks that chance gives,
+constexpr double kFew = 2;             // beside this many within one rank
+constexpr double kSure = 8;            // per rank: by chance, some would be within one rank
 constexpr double kShare = 0.01;        // of all draws, where only row hashes are known
-constexpr double kOfStream = 1.0 / 8;  // of a stream's draws by a rank, that others drew before
-constexpr double kOfOneRank = 0.9;     // of the doubled draws: then it is this rank
-constexpr double kDrawnAgain = 0.1;    // of them, that it drew after others
-constexpr const char* kNoLoader =
-    "No data loader was found, so passes over the data are not known.";
+constexpr double kOfStream = 1.0 / 8;  // of a rank's draws from a stream, that others drew before
+constexpr double kOfOneRank = 0.9;     // of the doubled draws: then this rank is the cause
+constexpr double kDrawnAgain = 0.1;    // of the doubled draws, that it drew after others
+constexpr const char* kNoLoader = "No data loader was found, so passes over the data are unknown.";
 constexpr const char* kSharedRows =
-    "The rows that were hashed are the same on all ranks though their batches differ.";
+    "The hashed rows are the same on all ranks although their batches differ.";
 constexpr const char* kNoSamples = "No samples were seen.";
 constexpr const char* kFewDraws = "A sample or two may be drawn again to fill up batches.";
 constexpr const char* kMayRepeat =
-    "The sampler may repeat samples by design: whether others' come as often is not clear yet.";
+    "The sampler may repeat samples by design: more draws are needed to tell.";
 constexpr const char* kBeginsAnew =
-    "Nothing, where the stream begins anew before its pass ends, with other shards on each rank. "
-    "Else split it among the ranks by this job's rank and world size.";
+    "Nothing, if the stream restarts before its pass ends, with different shards on each rank. If "
+    "not, split it among the ranks by this job's rank and world size.";
 constexpr const char* kReplacement =
-    "The sampler draws with replacement: a sample may come twice on purpose.";
+    "The sampler draws with replacement, so a sample may repeat on purpose.";
 
 constexpr const char* kRestarted =
-    "After a restart go on where the pass was left: restore the loader's and the sampler's state "
-    "on every rank, with the epoch, and skip the batches that are done.";
+    "After a restart, continue the pass where it stopped: restore the loader's and the sampler's "
+    "state on every rank, including the epoch, and skip the batches that are done.";
 constexpr const char* kMeant =
-    "Nothing, where the sampler is meant to draw a sample more than once (classes in balance, "
-    "episodes, no end of a pass).";
-constexpr const char* kByDesign = "The sampler repeats samples: they come several times by design.";
+    "Nothing, if the sampler is meant to draw a sample more than once (class balancing, episodes, "
+    "an endless pass).";
+constexpr const char* kByDesign = "The sampler repeats samples by design.";
 
 struct DrawnTwice {
   std::uint64_t samples_doubled = 0;
   std::uint64_t samples_drawn = 0;
   std::uint64_t data_pass = 0;
-  bool by_the_same_rank = false;  // nearly all that was doubled in this pass
-  // Where no sampler has a seed of its own, a generator that all ranks had in one state until that
-  // of these changed.
+  bool by_the_same_rank = false;  // nearly all doubled draws of this pass
+  // If no sampler has its own seed: a generator that had the same state on all ranks until it
+  // changed on these.
   std::string parted_generator;
   Ranks ranks_changed;
   std::optional<std::uint64_t> generators_equal_until;
@@ -112,19 +117,19 @@ std::string overlap_suspects(std::span<const Signal* const> signals) {
       *seen->generators_equal_until, *seen->generators_apart_at);
 }
 
-// Draws of samples beyond their first in one pass over the data; of samples that are followed by
-// their hash each stands for 2^bits.
+// Draws of samples beyond their first in one pass over the data. If samples are followed by their
+// hash, each draw counts as 2^bits.
 class Doubled {
  public:
   struct Part {
-    double involved = 0;   // doubled draws in which the rank was the first to draw, or drew again
-    double again = 0;      // of them, that it drew again
-    double of_others = 0;  // of these, that another had drawn first
+    double involved = 0;   // doubled draws in which the rank drew first or again
+    double again = 0;      // of them, where it drew again
+    double of_others = 0;  // of these, where another rank drew first
   };
 
-  // What the pass repeats at its end to fill up the last batches is not overlap: a draw of a sample
-  // of the first step counts once the pass goes on after it. Samples that were drawn first before
-  // `since` are left out.
+  // A pass may repeat samples at its end to fill up the last batches. That is not overlap: a draw
+  // of a sample of the first step counts only once the pass continues after it. Samples that were
+  // first drawn before `since` are skipped.
   void see(const DrawnPass& pass, std::span<const DrawnAgain> draws, std::uint64_t step,
            std::uint64_t since) {
     pass_ = pass;
@@ -142,8 +147,8 @@ class Doubled {
 
   const DrawnPass& pass() const { return pass_; }
   double all() const { return all_; }
-  double between() const { return between_; }  // of them, by another worker than the first
-  // By one worker, also within one step, where equal records show as well.
+  double between() const { return between_; }  // of them, by another rank than the first
+  // By one rank, including within one step, which equal records show too.
   double within() const { return all_ - between_ + within_step_; }
   double exact() const { return exact_; }  // of them, with equal indices
   const std::map<std::uint32_t, Part>& by_rank() const { return by_rank_; }
@@ -160,7 +165,7 @@ class Doubled {
   void count(const DrawnAgain& again) {
     const double each = std::ldexp(1.0, static_cast<int>(pass_.bits));
     if (again.rank == again.first_rank && again.step == again.first_step) {
-      within_step_ += each;  // it was drawn once
+      within_step_ += each;  // one draw
       return;
     }
     all_ += each;
@@ -182,15 +187,15 @@ class Doubled {
   std::map<std::uint32_t, Part> by_rank_;
 };
 
-// By chance, records that are equal in the data set fall to other workers W - 1 times as often as
-// to the same one again. Overlap is far beyond that.
+// Records that are equal in the dataset fall to other ranks W - 1 times as often as to the same
+// rank by chance. Overlap is far above that.
 bool beyond_equal_records(const Doubled& doubled, double workers) {
   return doubled.between() > kOfChance * (workers - 1) * (doubled.within() + kFew) &&
          doubled.between() > kShare * static_cast<double>(doubled.pass().drawn);
 }
 
-// Shards of a stream that begins anew before its pass ends come whole, perhaps to another rank: few
-// of all that a rank draws.
+// A stream that restarts before its pass ends deals whole shards, perhaps to another rank: a small
+// part of what a rank draws.
 bool begins_anew(const Doubled& doubled, const StepRecord& record, double workers) {
   const double share = kOfStream * static_cast<double>(doubled.pass().drawn) / workers;
   return split(record, FingerprintKind::kDataLength).known == 0 &&
@@ -198,21 +203,20 @@ bool begins_anew(const Doubled& doubled, const StepRecord& record, double worker
                               [&](const auto& part) { return part.second.of_others >= share; });
 }
 
-// Whether ranks draw their own samples again as often as chance would have it: others' W - 1 times
-// as often.
+// Whether ranks repeat their own samples as often as chance predicts: others' W - 1 times as often.
 bool as_chance_repeats(const Doubled& doubled, double workers) {
   return doubled.between() * kOfChance > (workers - 1) * doubled.within();
 }
 
-// Whether the pass went on after its first step, and has draws enough, for any overlap to show.
+// Whether the pass continued after its first step and has enough draws to show any overlap.
 bool could_show(const DrawnPass& pass, double workers) {
   const bool by_index = pass.identity == DrawnPass::Identity::kIndex;
   const double least = by_index ? kDoubled : kOfChance * kFew * (workers - 1);
   return pass.went_on() && static_cast<double>(pass.drawn) > least;
 }
 
-// The one rank that takes part in nearly all, if it also draws what others drew before: else they
-// follow it, and all that take part are named.
+// The one rank that takes part in nearly all doubled draws, if it also draws what others drew
+// before; otherwise all ranks that take part.
 Blame blame_of(const Doubled& doubled, const StepRecord& record) {
   Blame out;
   for (const auto& [rank, part] : doubled.by_rank()) {
@@ -231,7 +235,7 @@ std::uint64_t whole(double count) {
   return static_cast<std::uint64_t>(std::llround(std::min(count, 9e18)));
 }
 
-// Why a worker's samples are not followed; null where they are, or will be.
+// Why a rank's samples are not followed; null if they are, or will be.
 const char* why_not(Draws::Followed followed) {
   switch (followed) {
     case Draws::Followed::kNoSamples:
@@ -312,7 +316,7 @@ class Overlap final : public Rule {
     finished_.drawn += static_cast<double>(doubled.pass().drawn);
   }
 
-  // `meant`: what it may be, if it is no mistake.
+  // `meant`: what it may be if it is not a mistake.
   void report(const StepContext& context, const Doubled& in_pass, const char* meant,
               SignalLog& log) const {
     const DrawnPass& pass = in_pass.pass();
@@ -350,10 +354,10 @@ class Overlap final : public Rule {
 
   std::map<std::uint64_t, Doubled> passes_;  // by DrawnPass::id
   PartedGenerators generators_;
-  Totals finished_;  // of finished passes in which samples were doubled
+  Totals finished_;  // of finished passes with doubled samples
   std::unique_ptr<Rule> repeats_ = make_repeated_batches();
   bool could_show_ = false;  // some pass was long enough
-  std::uint64_t since_ = 0;  // the step after the last that repeats by design
+  std::uint64_t since_ = 0;  // the step after the last one that repeats by design
 };
 
 }  // namespace
@@ -363,16 +367,15 @@ constexpr Check kOverlappingDataExplains[] = {&kDataCoverage, &kRankOutlier, &kP
 constinit const CheckInfo kOverlappingData{
     .id = "overlapping-data",
     .severity = Severity::kWarning,
-    .compares = "whether a sample is drawn twice in one pass over the data",
+    .compares = "whether a pass over the data draws a sample twice",
     .fires = "after 3 samples by index; without an index, see below",
-    .consequence = "Samples that are read again count again, and take the place of others.",
+    .consequence = "Repeated samples count twice and take the place of others.",
     .cannot_see =
         "Steps in which a pass ends; samplers that draw with replacement or repeat by design.",
     .mistake = "sampler = DistributedSampler(data, seed=int(time.time()))",
     .fix =
         "Give every rank's sampler the same seed and epoch, or split the data into disjoint "
-        "shards, and feed each micro-batch once. Samples read twice take the place of others that "
-        "are not read.",
+        "shards, and feed each micro-batch once.",
     .resembles = "karpathy/llm.c#792",
     .precedence = 130,
     .explains = kOverlappingDataExplains,

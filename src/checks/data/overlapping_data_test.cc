@@ -13,7 +13,7 @@ using State = CheckRecord::State;
 
 const RunOptions kPasses{.workers = 8, .rows = 4, .data = 1003};  // padded by 5; 32 steps a pass
 
-// Of a run in which other checks may speak, too.
+// For a run in which other checks may fire too.
 Finding overlap_in(const Watched& w) {
   const auto found = w.findings();
   const auto overlap = std::ranges::find(found, "overlapping-data", &Finding::check);
@@ -21,7 +21,7 @@ Finding overlap_in(const Watched& w) {
   return overlap == found.end() ? Finding{} : *overlap;
 }
 
-// Every worker's sampler has a seed of its own.
+// Every rank's sampler has its own seed.
 Break own_seeds(const HealthyRun& run, bool all) {
   return [&run, all](StepRecord& r) {
     for (WorkerRecord& w : r.workers) {
@@ -54,7 +54,7 @@ TEST(Overlap, BatchesFilledUpFromTheFirstStepAreNotOverlap) {
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
 }
 
-// Of an endless sampler: its loader is iterated once.
+// An endless sampler: its loader is iterated once.
 void one_endless_pass(StepRecord& r) {
   for (WorkerRecord& w : r.workers) {
     set(w, Kind::kDataPass, 0);
@@ -135,7 +135,7 @@ TEST(Overlap, AnEndlessSamplerIsNoneThatRepeats) {
 TEST(Overlap, WithoutASamplerForAllThePassIsAsLongAsAllWorkersData) {
   Watched w =
       played({.workers = 2, .rows = 16, .data = 512}, 31, [&](WorkerRecord& x, StepRecord& r) {
-        // each rank reads all of it, in an order of its own
+        // each rank reads all of it, in its own order
         unset(x, Kind::kSamplerReplicas);
         unset(x, Kind::kSamplerLength);
         const auto all = shuffled(512, x.rank, 0);
@@ -150,7 +150,7 @@ TEST(Overlap, WithoutASamplerForAllThePassIsAsLongAsAllWorkersData) {
 
 TEST(Overlap, DataThatAreMadeAnewForEachPassAreNoneThatIsReadAgain) {
   Watched w = played({.workers = 2, .rows = 16, .data = 512}, 47, [&](WorkerRecord& x) {
-    // batches of the program's own sampler, a share for each rank
+    // batches of a custom sampler, one share per rank
     unset(x, Kind::kSamplerReplicas);
     unset(x, Kind::kSamplerLength);
     x.indices.clear();
@@ -275,7 +275,7 @@ TEST(Overlap, IsFoundByRowHashesAlone) {
   EXPECT_TRUE(w.first().remedy.starts_with("Not every rank's sampler")) << w.first().remedy;
 }
 
-// Rows of a tensor that all batches share: never the same batch.
+// Rows of a tensor that all batches share; the batches are never equal.
 TEST(Overlap, RowsThatAllWorkersShareAreNoSamples) {
   Watched w = played({.workers = 4, .rows = 16, .data = 4096}, 63, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
@@ -288,7 +288,7 @@ TEST(Overlap, RowsThatAllWorkersShareAreNoSamples) {
   EXPECT_EQ(w.check("overlapping-data").state, State::kNotPossible);
 }
 
-// The whole batches differ, but a half of their rows is the neighbor's.
+// The whole batches differ, but half of their rows are the neighbor's.
 TEST(Overlap, RowsOfSomeWorkersInBatchesThatDifferAreFound) {
   Watched w = played({.workers = 4, .rows = 8, .data = 4096}, 63, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
@@ -299,7 +299,7 @@ TEST(Overlap, RowsOfSomeWorkersInBatchesThatDifferAreFound) {
   expect(w, "overlapping-data", {.ranks = {1}});
 }
 
-// From step 30 on rank 1 is dealt what rank 0 was at the beginning of the pass.
+// From step 30 on, rank 1 is dealt what rank 0 got at the beginning of the pass.
 TEST(Overlap, AStreamThatBeginsAnewBeforeItsPassEndsIsNot) {
   const auto stream = [](std::uint64_t steps_again) {
     std::vector<std::vector<std::uint64_t>> first;
@@ -322,7 +322,7 @@ TEST(Overlap, RecordsThatAreEqualInTheDataSetAreNot) {
   for (const bool indices : {true, false}) {
     expect_quiet(played({.workers = 8, .rows = 4, .data = 4096}, 127, [&](StepRecord& r) {
       for (WorkerRecord& x : r.workers) {
-        // A third of the records is there twice.
+        // A third of the records occurs twice.
         hash_rows(x, [&](std::size_t i) { return x.indices[i] % 3000; });
       }
       if (!indices) forget_indices(r);
@@ -352,7 +352,7 @@ TEST(Overlap, DrawingWithReplacementIsNotJudged) {
   EXPECT_EQ(w.check("overlapping-data").state, State::kNotPossible);
 }
 
-// Hard examples that a program picks several times out of a batch, others in every step.
+// Hard examples that a program picks several times out of a batch, different ones in every step.
 TEST(Overlap, ASampleThatComesTwiceInAStepOfARankWasDrawnOnce) {
   expect_quiet(played(40, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
@@ -362,7 +362,7 @@ TEST(Overlap, ASampleThatComesTwiceInAStepOfARankWasDrawnOnce) {
   }));
 }
 
-// Rank 0 alone evaluates after step 23, and draws from the generator that shuffles.
+// Only rank 0 evaluates after step 23, and draws from the generator that shuffles.
 TEST(Overlap, AGeneratorThatOneRankDrewFromIsTheCause) {
   const auto overlap = [](bool seeded) {
     const RunOptions options{.workers = 4, .data = 256};  // 16 steps a pass
@@ -387,7 +387,7 @@ TEST(Overlap, AGeneratorThatOneRankDrewFromIsTheCause) {
   EXPECT_EQ(overlap(true).suspects, "") << "a sampler with a seed draws from its own";
 }
 
-// Each rank draws by a sampler of the program's own, from all of the data or from its own part.
+// Each rank draws with a custom sampler, from all of the data or from its own part.
 Watched own_sampler(std::uint64_t last, bool from_all) {
   Watched w(kPasses);
   w.diagnoser.hello(who(0, 0), {.facts = {{"sampler", "ClassBalanced: length=1003"}}});
@@ -408,7 +408,7 @@ TEST(Overlap, ASamplerThatRepeatsAsChanceDoesIsInformation) {
   const Watched w = own_sampler(31, true);
   const Finding f = overlap_in(w);
   EXPECT_EQ(f.severity, Severity::kInfo);
-  EXPECT_TRUE(f.remedy.starts_with("Nothing, where the sampler is meant")) << f.remedy;
+  EXPECT_TRUE(f.remedy.starts_with("Nothing, if the sampler is meant")) << f.remedy;
   const Watched begun = own_sampler(6, true);
   EXPECT_TRUE(begun.findings().empty());
   EXPECT_EQ(begun.check("overlapping-data").state, State::kNotTriggered);
@@ -470,7 +470,7 @@ TEST(Overlap, ALoaderThatIsStuckGivesTheSameBatchAgain) {
   EXPECT_TRUE(all.findings().empty()) << "one batch that is overfitted: " << all.first().title;
 }
 
-// A stream that k processes of each rank's loader go through, each the whole of it.
+// A stream that k worker processes of each rank's loader each read as a whole.
 Watched echoed(std::uint64_t times, bool the_program_repeats) {
   return played(40, [&](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
@@ -531,7 +531,7 @@ TEST(Overlap, MicroBatchesOfTwoPassesInOneStepAreLeftOut) {
   w.play(0, 60, [&](StepRecord& r) {
     if (r.step % 10 != 0 || r.step == 0) return;
     const std::uint64_t pass = r.step / 10;
-    for (WorkerRecord& x : r.workers) {  // three rows of the pass before, one of this pass
+    for (WorkerRecord& x : r.workers) {  // three rows of the previous pass, one of this pass
       auto own = w.run.drawn(r.step - 1, x.replica, 42, pass - 1);
       own[3] = w.run.drawn(r.step, x.replica, 42, pass)[3];
       HealthyRun::read(x, own);
@@ -541,7 +541,7 @@ TEST(Overlap, MicroBatchesOfTwoPassesInOneStepAreLeftOut) {
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
 }
 
-// More samples than are remembered; in the second half of the pass each comes to the other worker.
+// More samples than are remembered; in the second half of the pass each goes to the other rank.
 TEST(Overlap, CountsOfLargeDataAreScaledAndUnbiased) {
   constexpr std::uint64_t kRows = 50'000;
   Watched w = played({.workers = 2}, 19, [](WorkerRecord& x, StepRecord& r) {

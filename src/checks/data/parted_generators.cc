@@ -6,7 +6,7 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kEqual = 3;  // records: seeds that are equal by chance are not
+constexpr std::uint64_t kEqual = 3;  // records; seeds that match by chance do not last
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void PartedGenerators::see(const StepRecord& record, FingerprintKind kind, const
       if (was != state.before.end() && was->second != value) parted.changed.push_back(rank);
     }
     const std::size_t changed = parted.changed.size();
-    if (changed > 0 && changed < now.size()) first_ = std::move(parted);  // else all did, otherwise
+    if (changed > 0 && changed < now.size()) first_ = std::move(parted);  // else all changed
   }
   state.equal = held.differs() ? 0 : state.equal + 1;
   state.step = record.step;

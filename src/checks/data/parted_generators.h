@@ -12,8 +12,8 @@
 
 namespace presum::checks {
 
-// A generator that all ranks had in one state, until that of some changed and the others' did not:
-// an order that is shuffled by it is then another one on these ranks.
+// A generator that had the same state on all ranks until it changed on some ranks only. A shuffle
+// that uses it then has a different order on these ranks.
 struct PartedGenerator {
   std::string generator;  // "torch"
   Ranks changed;
@@ -26,14 +26,14 @@ class PartedGenerators {
  public:
   // REQUIRES: ascending steps.
   void see(const StepRecord& record);
-  // The first; none where no generator was equal for three records, or none of these has parted.
+  // The first one; none if no generator was equal for three records, or none of these parted.
   const std::optional<PartedGenerator>& first() const { return first_; }
 
  private:
   struct State {
     std::map<std::uint32_t, std::uint64_t> before;  // by rank, at the last record
     std::uint64_t equal = 0;                        // records in a row
-    std::uint64_t step = 0;                         // of the last one
+    std::uint64_t step = 0;                         // of the last record
   };
   void see(const StepRecord& record, FingerprintKind kind, const char* name, State& state);
 

@@ -15,18 +15,18 @@ namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kRepeats = 2;        // records in a row with a repeated micro-batch
-constexpr std::uint64_t kRepeatsUnsure = 3;  // where indices are unknown, or one row is repeated
-constexpr std::uint64_t kRareRepeats = 100;  // at most one record in so many of other workers
-constexpr const char* kMeant = "Nothing, where the sampler is meant to repeat samples.";
+constexpr std::uint64_t kRepeatsUnsure = 3;  // if indices are unknown, or one row is repeated
+constexpr std::uint64_t kRareRepeats = 100;  // at most one in this many records of the other ranks
+constexpr const char* kMeant = "Nothing, if the sampler repeats samples on purpose.";
 constexpr const char* kStuck =
-    "Look at what hands out the batches on these ranks: a loader that has ended or failed, a batch "
-    "that is kept and not replaced.";
-constexpr std::uint64_t kEchoes = 12;  // batches until it shows that they come several times
+    "Check what deals the batches on these ranks: a loader that has ended or failed, or a batch "
+    "that is kept and never replaced.";
+constexpr std::uint64_t kEchoes = 12;  // batches before repeats count
 constexpr std::uint64_t kChanges = 2;  // of the batch, in that time
 constexpr const char* kEchoing =
-    "Divide the stream among the loader's processes: `torch.utils.data.get_worker_info()` in the "
-    "data set's `__iter__` tells which one it is. Until then each rank reads every sample "
-    "`num_workers` times.";
+    "Divide the stream among the loader's worker processes: call "
+    "`torch.utils.data.get_worker_info()` in the dataset's `__iter__` to find out which one is "
+    "running. Until then each rank reads every sample `num_workers` times.";
 
 struct RepeatedRows {
   std::uint64_t rows = 0;
@@ -41,7 +41,7 @@ std::string sentence(const RepeatedRows& /*seen*/, const Who& who) {
 }
 
 struct StuckBatch {
-  std::uint64_t times_in_a_row = 0;  // of the rank on which it was there the most often
+  std::uint64_t times_in_a_row = 0;  // the maximum over the ranks
 
   static constexpr std::tuple kFields{field("times_in_a_row", &StuckBatch::times_in_a_row)};
 };
@@ -50,9 +50,9 @@ std::string sentence(const StuckBatch& /*seen*/, const Who& who) {
   return who.words() + " computed on the same batch in several steps in a row";
 }
 
-// Batches of a loader that were those of the step before; of several ranks together.
+// Loader batches that equal those of the previous step, over several ranks together.
 struct EchoedBatches {
-  double times_in_a_row = 0;  // on average, until the batch changed last
+  double times_in_a_row = 0;  // mean over the batches before the last change
   std::uint64_t batches_again = 0;
   std::uint64_t of_batches = 0;
 
@@ -72,14 +72,14 @@ std::string sentence(const EchoedBatches& seen, const Who& who) {
                      std::llround(seen.times_in_a_row));
 }
 
-// Whether a good part of a worker's rows is there more than once.
+// Whether a large part of a rank's rows occurs more than once.
 bool repeats_rows(const Batch& batch) {
   return batch.known && !batch.degenerate() && 4 * (batch.rows - batch.distinct) >= batch.rows;
 }
 
 enum class Places : std::uint8_t { kUnknown, kDifferent, kRepeated };
 
-// Whether the rows come from different places of the data set.
+// Whether the rows come from different positions in the dataset.
 Places places(const WorkerRecord& worker) {
   if (!aligned(worker)) return Places::kUnknown;
   std::vector<std::uint64_t> indices = worker.indices;
@@ -88,8 +88,8 @@ Places places(const WorkerRecord& worker) {
   return repeated ? Places::kRepeated : Places::kDifferent;
 }
 
-// Batches that come again at once: fed twice in a step, kept by a loader that is stuck, or handed
-// out by each process of a loader. Says it as overlapping-data.
+// Batches that repeat at once: fed twice in a step, kept by a stuck loader, or dealt by each worker
+// process of a loader. Reports them as overlapping-data.
 class RepeatedBatches final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -100,24 +100,24 @@ class RepeatedBatches final : public Rule {
 
  private:
   struct Repeats {
-    std::uint64_t length = 0;  // records in a row in which a worker's rows repeat
-    std::uint64_t stuck = 0;   // records in a row with the batch of the one before
+    std::uint64_t length = 0;  // records in a row in which a rank's rows repeat
+    std::uint64_t stuck = 0;   // records in a row with the previous record's batch
     std::uint64_t stuck_since = 0;
     std::uint64_t dealt_since = 0;
-    std::uint64_t dealt = 0;   // records with another batch of the loader than the one before
+    std::uint64_t dealt = 0;   // records whose loader batch comes right after the previous record's
     std::uint64_t echoed = 0;  // of them, with the same rows
-    std::uint64_t changed_first = 0;          // how many were dealt when the rows first were others
-    std::uint64_t changed = 0;                // and last
+    std::uint64_t changed_first = 0;          // value of `dealt` at the first change of the rows
+    std::uint64_t changed = 0;                // and at the last
     std::uint64_t place = ~std::uint64_t{0};  // of the last batch in its pass
-    std::uint64_t data = 0;                   // and the data set that it is of
+    std::uint64_t data = 0;                   // and its dataset
     std::uint64_t batch = 0;
     std::uint64_t seen = 0;          // records with rows
-    std::uint64_t repeated = 0;      // of them, with rows that repeat
-    std::uint64_t from_sampler = 0;  // of these, by their indices
+    std::uint64_t repeated = 0;      // of them, with repeated rows
+    std::uint64_t from_sampler = 0;  // of these, with repeated indices
   };
 
-  // A micro-batch that is fed twice in one step. Rows that are equal at other places of the data
-  // set are not.
+  // A micro-batch that is fed twice in one step. Equal rows at different dataset positions do not
+  // count.
   void watch_repeats(const StepContext& context, SignalLog& log) {
     std::vector<Signal> repeated;
     for (std::size_t i = 0; i < context.workers(); ++i) {
@@ -144,7 +144,7 @@ class RepeatedBatches final : public Rule {
       signal.first_step -= std::min(signal.first_step, own.length - 1);
       repeated.push_back(std::move(signal));
     }
-    // Where one of the program's own draws them so for every rank.
+    // A custom sampler that repeats samples on every rank may do so on purpose.
     const bool meant = !deals_each_once(context.roster) &&
                        std::ranges::all_of(context.record.workers, [&](const WorkerRecord& w) {
                          return repeats_[w.replica].from_sampler > 0;
@@ -158,13 +158,13 @@ class RepeatedBatches final : public Rule {
     }
   }
 
-  // A data set that repeats its rows shows that on all workers.
+  // A dataset that contains equal rows shows them on all ranks.
   bool rare_elsewhere(const Repeats& own) const {
     return kRareRepeats * (all_repeats_.repeated - own.repeated) <= all_repeats_.seen - own.seen;
   }
 
-  // Processes of a loader that all go through the whole stream: each batch comes once from every
-  // one.
+  // Worker processes of a loader that all read the whole stream: each batch arrives once from every
+  // process.
   void watch_echoes(const StepContext& context, SignalLog& log) {
     Blame blame;
     EchoedBatches seen;
@@ -186,7 +186,7 @@ class RepeatedBatches final : public Rule {
         if (own.dealt - own.echoed == 1) own.changed_first = own.dealt;
       }
       if (own.dealt < kEchoes || 5 * own.echoed < 2 * own.dealt) continue;
-      if (own.dealt - own.echoed < kChanges) continue;  // perhaps always the same
+      if (own.dealt - own.echoed < kChanges) continue;  // perhaps always the same batch
       insert(blame.ranks, w.rank);
       first = std::min(first, own.dealt_since);
       seen.times_in_a_row = static_cast<double>(own.changed - own.changed_first) /
@@ -202,7 +202,7 @@ class RepeatedBatches final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  // A worker that is given the batch of the step before, while most of the others are not.
+  // A rank that gets the previous step's batch while most of the others do not.
   void watch_stuck(const StepContext& context, SignalLog& log) {
     Ranks stuck;
     StuckBatch seen;
@@ -211,7 +211,7 @@ class RepeatedBatches final : public Rule {
       const Batch& batch = context.batches[i];
       Repeats& own = repeats_[context.record.workers[i].replica];
       const bool again = batch.known && batch.distinct > 1 && batch.set == own.batch;
-      if (!again) own.stuck_since = context.record.step;  // the last that was new
+      if (!again) own.stuck_since = context.record.step;  // the last new batch
       own.stuck = again ? own.stuck + 1 : 0;
       if (own.stuck < kRepeatsUnsure) continue;
       insert(stuck, context.record.workers[i].rank);
@@ -226,7 +226,7 @@ class RepeatedBatches final : public Rule {
   }
 
   PerWorker<Repeats> repeats_;
-  Repeats all_repeats_;  // of all workers together; no length
+  Repeats all_repeats_;  // over all ranks together; `length` is unused
 };
 
 }  // namespace

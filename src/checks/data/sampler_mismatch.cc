@@ -19,23 +19,23 @@ namespace {
 
 constexpr const char* kNoSampler = "No sampler was found on any rank.";
 constexpr const char* kNotDistributed =
-    "The samplers do not split the data among ranks, so each may have settings of its own.";
+    "The samplers do not split the data among ranks, so each may have its own settings.";
 
 constexpr const char* kOtherData =
-    "The ranks read different data sets, whose samplers need not fit together.";
+    "The ranks read different datasets, whose samplers need not match.";
 constexpr const char* kAmongAll =
     "If the groups are replicas of one model, reduce gradients among all of them: give fully_shard "
     "the mesh with both dimensions, or DDP the group of all ranks. Under tensor or pipeline "
-    "parallelism give the samplers the rank and the size of the data-parallel group.";
+    "parallelism, give the samplers the rank and the size of the data-parallel group.";
 constexpr const char* kExperts =
-    "Nothing, where these are experts, or another part of which each group has its own.";
+    "Nothing, if each group has its own experts, or its own copy of another part of the model.";
 constexpr const char* kUndividedStream =
     "Split the stream among the ranks by this job's rank and world size (split_dataset_by_node, "
-    "split_by_node), and look whether it begins anew, with other shards, before a pass ends.";
+    "split_by_node), and check whether it restarts, with different shards, before a pass ends.";
 constexpr const char* kUndivided =
-    "Not every rank's sampler was seen to divide the data among the ranks: give the loader a "
+    "Not every rank's sampler divides the data among the ranks: give the loader a "
     "DistributedSampler with this job's rank and world size, or split the data into disjoint "
-    "shards. A sampler of your own that divides it must shuffle by one seed on all ranks.";
+    "shards. A custom sampler that divides the data must shuffle with the same seed on all ranks.";
 
 struct OtherSampler : Differing {};
 
@@ -49,7 +49,7 @@ std::string sentence(const OtherSampler& seen, const Who& who) {
 struct DividedAmongJob {
   std::uint64_t divided_among = 0;
   std::uint64_t reduced_among = 0;
-  bool another_model = false;  // of the job is reduced among all
+  bool another_model = false;  // the job reduces another model among all ranks
 
   std::uint64_t key() const { return another_model ? 1 : 0; }
   static constexpr std::tuple kFields{field("divided_among", &DividedAmongJob::divided_among),
@@ -87,7 +87,7 @@ void add(Mismatch& found, const Split& held, const Blame& blame, const char* nam
   found.seen.values.emplace_back("sampler_" + std::string(name), held.text(plain));
 }
 
-// Epochs are compared between workers that are in the same pass over the data.
+// Epochs are compared between ranks that are in the same pass over the data.
 void compare_epochs(const StepRecord& record, Mismatch& found) {
   const Split passes = split(record, FingerprintKind::kDataPass);
   std::vector<RankValue> epochs;
@@ -100,14 +100,15 @@ void compare_epochs(const StepRecord& record, Mismatch& found) {
   }
   const Split held = split(std::move(epochs));
   if (!held.differs()) return;
-  // Those that are in epoch 0 still did not call set_epoch, however many they are.
+  // Ranks that are still in epoch 0 did not call set_epoch, even if they are the majority.
   const auto first = std::ranges::find(held.groups, 0U, &Split::Group::value);
   const bool later = !passes.groups.empty() && passes.groups.front().value > 0;
   const bool behind = later && first != held.groups.end();
   add(found, held, behind ? Blame{first->ranks, false} : held.blame(), "epoch");
 }
 
-// Padding makes the lengths of one sampler's replicas equal; without it they differ by one at most.
+// With padding, the replicas of one sampler have equal lengths; without it, they differ by at most
+// one.
 void compare_lengths(const StepRecord& record, Mismatch& found) {
   const Split held = split(record, FingerprintKind::kSamplerLength);
   std::vector<RankNumber> lengths;
@@ -120,7 +121,7 @@ void compare_lengths(const StepRecord& record, Mismatch& found) {
   if (!blame.ranks.empty()) add(found, held, blame, "length");
 }
 
-// Only of samplers that divide the data into as many parts does a place mean the same.
+// Positions are comparable only if the samplers divide the data into equally many parts.
 void compare_places(const StepRecord& record, Mismatch& found) {
   if (split(record, FingerprintKind::kSamplerReplicas).differs()) return;
   const Split places = split(record, FingerprintKind::kSamplerRank);
@@ -129,7 +130,7 @@ void compare_places(const StepRecord& record, Mismatch& found) {
   if (!shared.empty()) add(found, places, {shared, everyone}, "rank", "the same rank");
 }
 
-// Both the number of replicas and the places in it must fit the number of workers.
+// Both the number of replicas and the positions must fit the number of ranks.
 void compare_replicas(const StepRecord& record, Mismatch& found) {
   const Split held = split(record, FingerprintKind::kSamplerReplicas);
   Blame blame;
@@ -140,7 +141,7 @@ void compare_replicas(const StepRecord& record, Mismatch& found) {
   if (!blame.ranks.empty()) add(found, held, blame, "replicas");
 }
 
-// By their form: contents that differ are dataset-mismatch's.
+// By class and length; dataset-mismatch reports different contents.
 bool several_data_sets(const StepRecord& record) {
   return split(record, FingerprintKind::kDataClass).differs() ||
          split(record, FingerprintKind::kDataLength).differs();
@@ -151,7 +152,7 @@ bool must_be_equal(FingerprintKind kind) {
          kind != FingerprintKind::kSamplerReplicas;
 }
 
-// Samplers that are not distributed are not judged: workers may read shards of their own.
+// Samplers that are not distributed are not judged: ranks may read their own shards.
 class Sampler final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -183,7 +184,8 @@ class Sampler final : public Rule {
   }
 
  private:
-  // Groups that train apart, or hold experts: then another model of the job is reduced among all.
+  // Groups that train separately, or hold experts; with experts, the job reduces another model
+  // among all ranks.
   static void watch_groups(const StepContext& context, std::size_t among, SignalLog& log) {
     const DividedAmongJob seen{among, context.record.workers_expected,
                                context.roster.widest_group() >= among};
@@ -212,8 +214,8 @@ Signal shared_in_groups(Check check, const StepContext& context, std::size_t eac
   Signal signal = sighting(check, context, of_all(context.record), 0.9, SharedInGroups{each});
   signal.severity = Severity::kInfo;
   signal.remedy =
-      "If that is meant, name the group of ranks that hold different data by `process_group=`, so "
-      "that these are compared. Else give every rank data of its own.";
+      "If this is intended, pass the group of ranks that hold different data as `process_group=`, "
+      "so that presum compares those. If not, give every rank its own data.";
   return signal;
 }
 
@@ -227,11 +229,11 @@ constexpr Check kSamplerMismatchExplains[] = {&kDuplicateData, &kEpochNotSet,   
 constinit const CheckInfo kSamplerMismatch{
     .id = "sampler-mismatch",
     .severity = Severity::kWarning,
-    .compares = "seed, epoch, rank, replicas and settings of all samplers",
-    .fires = "now",
+    .compares = "the seed, epoch, rank, replica count and settings of all samplers",
+    .fires = "immediately",
     .consequence =
-        "Shares of the data overlap, are left out, or are learned from by some ranks alone.",
-    .cannot_see = "Samplers that do not say their seed, epoch or rank.",
+        "Ranks read overlapping parts of the data, leave parts out, or train on them alone.",
+    .cannot_see = "Samplers that do not expose their seed, epoch or rank.",
     .mistake = "sampler = DistributedSampler(data, seed=seed + rank)",
     .fix = "Give every rank's sampler the same seed, epoch and settings, and its own rank.",
     .resembles = "NVlabs/LongLive#71",

@@ -9,9 +9,9 @@
 
 namespace presum::checks {
 
-// What to do where some worker's sampler is not one that splits the data; empty where none is so.
+// The remedy if some rank's sampler does not split the data; empty if all do.
 std::string undivided_remedy(const StepRecord& record);
-// What is said where ranks share their data in groups of `each`.
+// The signal for ranks that share their data in groups of `each`.
 Signal shared_in_groups(Check check, const StepContext& context, std::size_t each);
 
 }  // namespace presum::checks

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// **token-imbalance.** For a rank that stands out in anything: where its target tokens are 1.2
-// times the others' or more (or as much fewer) and on that side in four of five steps, the tokens
-// are named as the cause. For all ranks: the mean coefficient of variation of token counts is above
-// 0.2 while weights do not follow the counts. `loss_gap` is the mean distance between the mean of
-// means and the mean over tokens. Exchangeable ranks cannot show it otherwise. Numbers of
-// micro-batches, or else of samples, that differ between ranks in the same way in 5 records in a
-// row are told as they are; samples are information where the program's weights follow them. So are
-// numbers of samples that change, where a rank's mean is off the others' by 5 % after 20, 40, 80,
-// ... steps, and so are its target tokens, where they are known: by 5 standard errors, or where a
-// rank always has the same number.
+// **token-imbalance.** For a rank that any check shows as different: if it has at least 1.2 times
+// the others' target tokens (or at most 1/1.2), on that side in four of five steps, the finding
+// names the tokens as the cause. For all ranks: the mean coefficient of variation of token counts
+// is above 0.2 while weights do not follow the counts. `loss_gap` is the mean distance between the
+// mean of means and the mean over tokens. Exchangeable ranks show it in no other way. If numbers of
+// micro-batches, or of samples, differ between ranks in the same way in 5 records in a row, the
+// finding gives them; numbers of samples are information if the program's weights follow them. If
+// the numbers of samples vary, a rank's mean is compared after 20, 40, 80, ... steps. It is
+// reported if it is off the others' by 5%, if its target tokens are too (where known), and if the
+// difference is 5 standard errors or some rank's number is constant.
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ namespace {
 constexpr std::uint64_t kTokenSteps = 20;
 constexpr double kTokenVariation = 0.2;
 struct UnweightedTokens {
-  double tokens_cv = kNaN;  // mean over steps of the counts' coefficient of variation
+  double tokens_cv = kNaN;  // mean over steps of the coefficient of variation of the counts
   double loss_gap = kNaN;   // mean distance between the mean of means and the mean over tokens
 
   static constexpr std::tuple kFields{field("tokens_cv", &UnweightedTokens::tokens_cv),
@@ -46,7 +46,7 @@ std::string token_suspects(std::span<const Signal* const> signals) {
   return known ? "prompts or padding that are not masked as on the others, or other lengths" : "";
 }
 
-// The mean over all target tokens; NaN where a loss or a count is unknown.
+// The mean over all target tokens; NaN if a loss or a count is unknown.
 double token_weighted_loss(const StepRecord& record) {
   double sum = 0;
   double tokens = 0;
@@ -77,7 +77,7 @@ class TokenImbalance final : public Rule {
   void watch_tokens(const StepContext& context, SignalLog& log) {
     const StepRecord& r = context.record;
     if (std::isnan(r.tokens_cv)) {
-      return log.cannot(&kTokenImbalance, "Token counts are not known.");
+      return log.cannot(&kTokenImbalance, "Token counts are unknown.");
     }
     if (std::ranges::any_of(r.workers, [](const auto& w) { return w.tokens == 0; })) return;
     log.waits(&kTokenImbalance, "Fewer than 20 steps with token counts so far.");
@@ -102,7 +102,7 @@ class TokenImbalance final : public Rule {
 
   std::uint64_t token_steps_ = 0;
   double cv_sum_ = 0;
-  double gap_sum_ = 0;  // |mean of the workers' losses - mean over tokens|
+  double gap_sum_ = 0;  // |mean of the ranks' losses - mean over tokens|
   std::uint64_t gap_steps_ = 0;
   std::unique_ptr<Rule> sizes_ = make_batch_sizes();
 };
@@ -113,18 +113,18 @@ constexpr Check kTokenImbalanceExplains[] = {&kRankOutlier, &kLossEvent, &kLossM
 constinit const CheckInfo kTokenImbalance{
     .id = "token-imbalance",
     .severity = Severity::kWarning,
-    .compares = "target tokens of every rank's batch",
+    .compares = "the target tokens of every rank's batch",
     .fires =
-        "after 20 steps; numbers of micro-batches or samples after 5; counts of all ranks that do "
-        "not fit their weights are information",
+        "after 20 steps; numbers of micro-batches or samples after 5; if the counts of all ranks "
+        "do not fit their weights, as information",
     .consequence = "A token in a short batch counts more than one in a long batch.",
-    .cannot_see = "Batches whose target tokens are not known.",
+    .cannot_see = "Batches whose target tokens are unknown.",
     .mistake =
-        "loss = F.cross_entropy(logits, labels, ignore_index=-100)  # a mean over other counts\n"
-        "labels = input_ids.clone()  # the prompt is not masked on this rank",
+        "loss = F.cross_entropy(logits, labels, ignore_index=-100)  # averages over a different "
+        "count\nlabels = input_ids.clone()  # the prompt is not masked on this rank",
     .fix =
-        "Weight each rank's loss by its target tokens: divide the summed loss by the global "
-        "token count, or batch by length on all ranks alike.",
+        "Weight each rank's loss by its target tokens: divide the summed loss by the global token "
+        "count, or batch by length on all ranks in the same way.",
     .resembles = "huggingface/transformers#34242",
     .precedence = 300,
     .explains = kTokenImbalanceExplains,

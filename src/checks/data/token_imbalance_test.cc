@@ -30,7 +30,7 @@ TEST(BatchSizes, AreNamedAfterFiveSteps) {
 TEST(BatchSizes, SizesThatComeAndGoAreFine) {
   // batches by length
   expect_quiet(played(60, [](StepRecord& r) { size(r, 4, 12 + r.step % 4, 3); }));
-  // a worker without input
+  // a rank without input
   expect_quiet(played(30, [](StepRecord& r) { size(r, r.step < 9 ? 4 : 0, 16, 3); }));
   // as many rows in fewer micro-batches
   expect_quiet(played(30, [](StepRecord& r) { size(r, 2, 16, 3); }));

@@ -11,10 +11,10 @@
 
 namespace presum::checks {
 
-// A rank that stands out and has other token counts than the others.
+// A rank that stands out and has different token counts than the others.
 struct OtherTokens {
   double tokens_ratio = 1;
-  std::optional<std::uint32_t> of_rank;  // of two ranks
+  std::optional<std::uint32_t> of_rank;  // only with two ranks
   std::optional<std::uint32_t> beside_rank;
 
   static constexpr std::tuple kFields{field("tokens_ratio", &OtherTokens::tokens_ratio),
@@ -24,14 +24,15 @@ struct OtherTokens {
 
 std::string sentence(const OtherTokens& seen, const Who& who);
 
-// How many target tokens each worker has beside the others, over the steps in which all counts are
+// The ratio of each rank's target tokens to the others', over the steps in which all counts are
 // known.
 class TokenShares {
  public:
   void see(const StepRecord& record);
 
-  // The geometric mean of a worker's count over the others', where it is at least 1.2 (or at most
-  // its inverse) and on the same side in four of five steps, ten or more; else none.
+  // The geometric mean of the ratio of a rank's count to the others', if it is at least 1.2 (or at
+  // most its inverse), and on the same side in four of five steps, over ten steps or more; else
+  // none.
   std::optional<double> apart(std::uint32_t replica) const;
 
  private:

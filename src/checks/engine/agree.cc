@@ -11,14 +11,14 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::size_t kValueBytes = 64;             // of a fact shown as evidence
-constexpr std::size_t kPrefixedShown = 8;           // facts that begin alike
-constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at most
+constexpr std::size_t kValueBytes = 64;             // of a fact that is shown as evidence
+constexpr std::size_t kPrefixedShown = 8;           // facts with a common prefix
+constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // comparisons, on average at most
 constexpr std::uint64_t kUnset = 0;
 constexpr const char* kDtypeName = "dtype of parameters or autocast";
 constexpr const char* kInsideName = "precision inside the forward pass";
 
-// Whether a setting differs is decided by all kinds; these are fit for a person's eye.
+// All kinds decide whether a setting differs; these are the ones to show.
 bool shown(FingerprintKind kind) {
   return kind != FingerprintKind::kOptimizerSettings && kind != FingerprintKind::kModes &&
          kind != FingerprintKind::kDropouts && kind != FingerprintKind::kDtype;
@@ -48,13 +48,13 @@ std::string plain_name(const FingerprintInfo& kind) {
   return name;
 }
 
-// The fact that says what a kind's hashes are of; null where there is none.
+// The fact with the names behind a kind's hashes; null if there is none.
 const char* fact_for(FingerprintKind kind) {
   if (kind == FingerprintKind::kOptimizerClass) return "optimizer";
   return kind == FingerprintKind::kForwardPrecision ? "forward_precision" : nullptr;
 }
 
-// Values of a kind as text, by what their workers told.
+// Values of a kind as text, from the facts of the ranks.
 std::string held_text(const StepContext& context, const FingerprintInfo& kind, const Split& held) {
   std::map<std::uint64_t, std::string> names;
   const char* fact = fact_for(kind.kind);
@@ -67,7 +67,7 @@ std::string held_text(const StepContext& context, const FingerprintInfo& kind, c
   return held.text([&](std::uint64_t value) { return names[value]; });
 }
 
-// What a rank need not tell: then it is unset there.
+// Facts that a rank may omit; they are then unset on that rank.
 bool is_optional(std::string_view key) {
   return key.starts_with("env.") || key.starts_with("allow.");
 }
@@ -213,7 +213,8 @@ Mismatch compare_kinds(const StepContext& context, Check check, bool (*counts)(F
     if (!named(plain_name(kind))) names.push_back(plain_name(kind));
     if (shown(kind.kind)) out.seen.values.emplace_back(kind.name, held_text(context, kind, held));
   }
-  // A learning rate is one of the settings; autocast around the forward pass is there inside.
+  // A learning rate is one of the settings; autocast around the forward pass also applies inside
+  // it.
   if (names.size() > 1) std::erase(names, "settings");
   if (named(kDtypeName)) std::erase(names, kInsideName);
   return out;

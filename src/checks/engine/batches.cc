@@ -25,7 +25,7 @@ Batch batch_of(const WorkerRecord& worker, std::uint64_t mask, std::vector<std::
   std::sort(rows.begin(), rows.end());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const bool again = i > 0 && rows[i] == rows[i - 1];
-    out.set += mix64(rows[i] + 1);  // with repeats: few kinds of rows are in every batch
+    out.set += mix64(rows[i] + 1);  // with repeats: some rows are in every batch
     if (!again) {
       ++out.distinct;
     } else if (i == 1 || rows[i - 2] != rows[i]) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a check declares of itself. `presum explain`, the page, the order of causes and
-// docs/findings.md are made of it.
+// The declaration of a check. `presum explain`, the page, the order of causes and docs/findings.md
+// are built from it.
 #pragma once
 
 #include <cstddef>
@@ -19,46 +19,46 @@ class Rule;
 struct CheckInfo;
 struct Signal;
 
-// A check is its declaration's address. CMake lists the declarations (declared.h), so a new check
-// is one file.
+// A check is identified by the address of its declaration. CMake lists the declarations
+// (declared.h), so a new check needs only one file.
 using Check = const CheckInfo*;
 
 struct CheckInfo {
-  // Alarms that it rests on alone.
+  // The kind of alarms that are its only basis.
   enum class RestsOn : std::uint8_t { kNothing, kStatistics, kTimes };
 
   std::string_view id;
   Severity severity;
-  std::string_view compares;     // one line for people
+  std::string_view compares;     // a noun phrase, one line
   std::string_view fires;        // when, for docs/findings.md
-  std::string_view consequence;  // of leaving it, one sentence
+  std::string_view consequence;  // if it is not fixed, one sentence
   std::string_view cannot_see;
-  std::string_view mistake;  // as it looks in a program, lines of Python
+  std::string_view mistake;  // example code, lines of Python
   std::string_view fix;
-  std::string_view resembles = {};  // a public report; may be empty
-  int precedence;                   // of the checks of one finding the lowest is its head
+  std::string_view resembles = {};  // a public issue; may be empty
+  int precedence;                   // the check with the lowest precedence heads a finding
   std::span<const Check> explains = {};
-  std::span<const FingerprintKind> fingerprints = {};  // that it looks at
+  std::span<const FingerprintKind> fingerprints = {};  // the kinds that it reads
   RestsOn rests_on = RestsOn::kNothing;
-  bool compares_ranks = false;  // it is not asked about one alone
-  bool of_time = false;         // it changes no number of what is trained
-  bool of_a_step = false;       // the samples and layers behind one step say more: presum blame
+  bool compares_ranks = false;  // not evaluated for a single rank
+  bool of_time = false;         // does not affect the trained numbers
+  bool of_a_step = false;       // `presum blame` can list the samples and layers behind one step
   // How its signals merge: docs/findings.md, "One cause, one finding".
-  bool sets_apart = false;            // its ranks come to have other gradients than the rest
-  bool left_alike = false;            // shows of ranks that are left beside those set apart
-  bool outvotes = false;              // beside its ranks, which agree, the others seem turned away
-  bool may_be_design = false;         // of ranks that share data: explained by information too
-  bool info_explains = true;          // also where it is information
-  bool names_cause = false;           // also as information it explains what is graver
-  bool explains_single_ranks = true;  // also where it is so of all ranks
+  bool sets_apart = false;     // its ranks' gradients come to differ from the rest
+  bool left_alike = false;     // appears among the remaining ranks when others are set apart
+  bool outvotes = false;       // its ranks agree, so the others look turned away
+  bool may_be_design = false;  // normal for ranks that share data: information explains it too
+  bool info_explains = true;   // as information, it explains other information
+  bool names_cause = false;    // as information, it explains graver findings too
+  bool explains_single_ranks = true;  // if all ranks show it, it also explains single ranks
   bool joins_itself = true;           // two of its signals may have one cause
-  bool dates_finding = true;          // a finding that absorbs it begins with it; no statistic does
-  bool ranks_add_up = false;  // one kind's signals name the ranks of all; any statistic's do
-  bool dates_itself = false;  // its sentence says when
-  // What a finding may come from, the likeliest first, by all signals of its cause, its own first;
-  // empty where nothing says so. Null: nothing ever does.
+  bool dates_finding = true;  // a finding that absorbs it starts no later; never for statistics
+  bool ranks_add_up = false;  // signals with one key name the ranks of all; always for statistics
+  bool dates_itself = false;  // its sentence contains the time
+  // Possible causes of a finding, most likely first, from all of its signals, the check's own
+  // first; empty if the signals suggest none. Null: never suggests any.
   std::string (*suspects)(std::span<const Signal* const> signals) = nullptr;
-  // One rule, by its address, may make several checks.
+  // One rule may serve several checks: those with the same address here.
   std::unique_ptr<Rule> (*make)();
 };
 
@@ -69,11 +69,11 @@ std::unique_ptr<Rule> make() {
 
 // All of them, by precedence.
 std::span<const Check> catalog();
-// By its id; null where there is none of this name.
+// Null if no check has this id.
 Check find_check(std::string_view id);
-// Its place in the catalog.
+// Its index in the catalog.
 std::size_t place_of(Check check);
-// Whether `effect` is to be expected where `cause` is found. A check explains itself.
+// Whether `cause` makes `effect` expected. A check explains itself.
 bool explains(Check cause, Check effect);
 
 inline bool is_statistic(Check check) { return check->rests_on != CheckInfo::RestsOn::kNothing; }

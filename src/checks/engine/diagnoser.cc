@@ -25,7 +25,7 @@ bool worse(const Diagnoser::Numbered& a, const Diagnoser::Numbered& b) {
          std::tuple(-static_cast<int>(b.finding.severity), b.finding.first_step, b.id);
 }
 
-// A practice that the program says is right is information, with its reason.
+// A practice that the program declares as intended becomes information, with its reason.
 std::vector<Signal> allowed(std::vector<Signal> signals, const Roster& roster) {
   for (Signal& s : signals) {
     const std::string reason = roster.fact_of_all("allow." + std::string(s.check->id));

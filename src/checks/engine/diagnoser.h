@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alarms and fingerprints become findings: docs/findings.md.
+// Turns alarms and fingerprints into findings: docs/findings.md.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct RankEnd;
 
 // Finds what is wrong with one model of one segment.
 //
-// Thread-safety: not synchronized. Memory is bounded whatever the records hold (samples of a long
-// epoch are thinned out). Never throws. Deterministic.
+// Thread-safety: not synchronized. Memory is bounded for any input (samples of a long epoch are
+// thinned out). Never throws. Deterministic.
 class Diagnoser {
  public:
   explicit Diagnoser(const ModelKey& model);
@@ -33,28 +33,28 @@ class Diagnoser {
   Diagnoser& operator=(Diagnoser&&) noexcept;
   ~Diagnoser();
 
-  // What earlier segments left; before anything else.
+  // What earlier segments left. Call before anything else.
   void resumes(PriorRun prior);
   void hello(const Identity& who, const WorkerFacts& facts);
-  // A data-parallel group of some model of the job has so many ranks.
+  // Some model of the job has a data-parallel group with this many ranks.
   void group(std::size_t ranks);
   void snapshot(const Identity& who, const TrainingSnapshot& snapshot);
-  // Ranks tell where they stand; a stall that has begun, or is over.
+  // Ranks send signs of life; a stall has begun or ended.
   void beats();
   void stalled(const Stall& stall);
-  // Which ranks ended before the job did, as it is known now.
+  // The ranks that ended before the job did, as known now.
   void ended(const std::optional<RankEnd>& end);
-  // A worker's last words.
+  // A rank's last packet.
   void farewell(const Identity& who, const FinalState& last);
-  // REQUIRES: ascending steps. `alarms` and `times`: what detectors say of the record.
+  // REQUIRES: ascending steps. `alarms` and `times`: the detectors' results for the record.
   void update(const StepRecord& record, const detect::StepAlarms& alarms,
               const detect::TimeAlarms& times = {});
 
-  // As far as all ranks have told; before the first `update`.
+  // As far as ranks have reported; before the first `update`.
   const BeganWith& began_with() const;
 
-  // One finding a cause, worst first, then by first step. An id stays with its finding while it
-  // grows; ids are not reused.
+  // One finding per cause, worst first, then by first step. A finding keeps its id while it grows;
+  // ids are not reused.
   struct Numbered {
     std::uint64_t id = 0;
     Finding finding;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole: clean and adversarial runs, missing workers, ids, coverage, verdict, any bytes.
+// The whole diagnoser: healthy and adversarial runs, missing ranks, ids, coverage, verdict, any
+// bytes.
 #include "checks/engine/diagnoser.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ using State = CheckRecord::State;
 
 TEST(CleanRun, OfAnySizeHasNoFinding) {
   for (const std::uint32_t workers : {1U, 2U, 3U, 8U, 64U}) {
-    for (const std::uint64_t data : {1000U, 100U}) {  // and of uneven last batches
+    for (const std::uint64_t data : {1000U, 100U}) {  // including uneven last batches
       Watched w = played({.workers = workers, .rows = 3, .data = data}, 200);
       EXPECT_TRUE(w.findings().empty()) << workers << ": " << w.first().title;
     }
@@ -97,7 +98,7 @@ TEST(CleanRun, WithoutAnyRecordNothingIsPossible) {
 TEST(CleanRun, OneWorkerIsToldSo) {
   Watched w = played({.workers = 1}, 30);
   for (const char* check : {"parameter-desync", "optimizer-mismatch", "reduction-error"}) {
-    EXPECT_EQ(w.check(check).reason, "One rank: there is nothing to compare.");
+    EXPECT_EQ(w.check(check).reason, "There is only one rank, so there is nothing to compare.");
   }
   EXPECT_EQ(w.check("nonfinite-gradient").state, State::kPassed);
   EXPECT_EQ(w.check("zero-gradient").state, State::kPassed);
@@ -205,7 +206,7 @@ TEST(Findings, WhatOneRankAloneAllowsStays) {
   const Finding said = w.findings()[1];
   EXPECT_EQ(said.severity, Severity::kInfo);
   EXPECT_EQ(said.title, "The ranks differ in their environment: allow.mode-mismatch");
-  EXPECT_TRUE(said.remedy.ends_with("of some ranks alone it has no effect.")) << said.remedy;
+  EXPECT_TRUE(said.remedy.ends_with("on only some ranks it has no effect.")) << said.remedy;
 }
 
 TEST(Findings, AreWorstFirstAndCarryTheirModel) {
@@ -241,7 +242,7 @@ TEST(Findings, AnIdStaysWhileItsFindingGrowsAndMerges) {
   EXPECT_EQ(ids.size(), 2U);
 }
 
-// One of two data-parallel groups, as of pipeline stages or experts.
+// One of two data-parallel groups, as with pipeline stages or experts.
 TEST(Findings, OfAPartOfTheJobNameItsRanks) {
   const auto title = [](const char* world, Kind kind) {
     Watched w({.workers = 2});

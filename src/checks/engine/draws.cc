@@ -14,9 +14,9 @@ using Identity = DrawnPass::Identity;
 
 constexpr std::size_t kSamples = std::size_t{1} << 18;
 constexpr std::uint32_t kMaxBits = 60;
-constexpr double kNearlyWhole = 0.9;  // of the data: then a pass may begin anew
+constexpr double kNearlyWhole = 0.9;  // of the data; a pass may restart from here on
 
-// Whether data sets hold positions of their own: an index is another sample on each rank.
+// Whether datasets hold different positions: an index is then a different sample on each rank.
 bool shares_differ(const StepRecord& record) {
   return split(record, FingerprintKind::kDataShare).differs();
 }
@@ -34,7 +34,7 @@ bool nearly_whole(const WorkerRecord& worker, const DrawnPass& pass) {
   return static_cast<double>(pass.drawn) >= kNearlyWhole * length;
 }
 
-// All but the first rank of each place of the sampler: ranks that share a place draw the same.
+// All ranks except the first of each sampler position: ranks that share a position draw the same.
 std::set<std::uint32_t> followers(const StepRecord& record) {
   std::set<std::uint32_t> out;
   if (ranks_per_place(record) < 2) return out;
@@ -75,8 +75,8 @@ void Draws::see(const StepRecord& record, std::span<const Batch> batches) {
   }
 }
 
-// A loader that is made anew for each pass, over data that is made anew too, is always in its
-// first. Not where it replays the pass's first batch before that has ended.
+// If the loader and its data are recreated for each pass, the pass number never changes. A replay
+// of the first batch before the pass has ended does not count as a new pass.
 void Draws::begin_anew(const StepRecord& record) {
   std::vector<std::uint64_t> anew;
   for (const WorkerRecord& w : record.workers) {
@@ -103,9 +103,9 @@ void Draws::begin_anew(Following& pass) {
   if (pass.pass.identity == Identity::kIndex) pass.before = std::move(drawn);
 }
 
-// An endless sampler begins the data anew within what its loader takes for one pass: where all of
-// it was drawn or, if nothing is known to divide it and samples came twice, by every worker. Of the
-// step in which it does, nobody knows which draws are of which.
+// An endless sampler restarts the data within a single loader pass: once all of the data was drawn,
+// or, if nothing is known to divide it and samples came twice, once every rank drew all of it. In
+// the step where that happens, the draws cannot be assigned.
 bool Draws::ends_within(const StepRecord& record, const std::vector<bool>& leads, Following& pass) {
   const WorkerRecord& any = record.workers.front();
   const std::uint64_t number = pass.pass.number;
@@ -138,7 +138,7 @@ Draws::Following* Draws::find(std::uint64_t number) {
   return found == passes_.end() ? nullptr : &*found;
 }
 
-// The pass that a worker is in; null where that is unknown, or long gone.
+// The pass that a rank is in; null if it is unknown or too old.
 Draws::Following* Draws::pass_of(const StepRecord& record, const WorkerRecord& worker) {
   const std::uint64_t* number = worker.fingerprint_of(FingerprintKind::kDataPass);
   if (number == nullptr) return nullptr;
@@ -196,7 +196,7 @@ void Draws::draw(Following& pass, std::uint64_t sample, const First& mine, bool 
   const bool in_pass = found != pass.first.end();
   if (const First* first = in_pass ? &found->second : drawn_before(pass, sample)) {
     const bool known = mine.index != kNoIndex && first->index != kNoIndex;
-    if (known && mine.index != first->index) return;  // records that are equal in the data set
+    if (known && mine.index != first->index) return;  // equal records in the dataset
     again_.push_back({.pass = pass.pass.id,
                       .sample = sample,
                       .row = mine.row,
@@ -216,7 +216,7 @@ void Draws::draw(Following& pass, std::uint64_t sample, const First& mine, bool 
   if (pass.first.size() > kSamples) thin_to(pass.pass.bits + 1, pass);
 }
 
-// Only what is drawn by index: the same rows come again in every pass.
+// Only draws by index: the same rows return in every pass.
 const Draws::First* Draws::drawn_before(const Following& pass, std::uint64_t sample) const {
   if (pass.pass.identity != Identity::kIndex) return nullptr;
   const auto at = pass.before.find(sample);

@@ -39,7 +39,7 @@ TEST(Draws, NothingComesAgainInAPassOfASamplerThatDividesTheData) {
   EXPECT_EQ(feed.draws.passes().front().identity, DrawnPass::Identity::kIndex);
 }
 
-// Against a map of all that was drawn, of ranks that draw at random.
+// Compares with a map of all draws, for ranks that draw at random.
 TEST(Draws, SaysWhoDrewASampleFirst) {
   Feed feed({.workers = 3, .rows = 5, .data = 4096});
   std::mt19937_64 random(1);
@@ -84,7 +84,7 @@ TEST(Draws, TheNextPassComesAfterTheOneBefore) {
   EXPECT_EQ(feed.draws.passes().size(), 2U);
 }
 
-// Each rank goes through its own part again and again, within what its loader takes for one pass.
+// Each rank reads its own part again and again, within a single pass of its loader.
 TEST(Draws, APassThatNothingDividesEndsOnceAllOfTheDataWereDrawn) {
   const auto played = [](std::uint32_t shares) {
     Feed feed({.workers = 2, .rows = 4, .data = 64});

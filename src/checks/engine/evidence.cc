@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Names come from a run: what is no UTF-8 in them is replaced.
+// Names come from a run: replaces invalid UTF-8.
 std::string dumped(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rule saw, as a struct: its fields are the only description of it, and become JSON. A
-// number's unit is the end of its name: longer_ms, equal_share, off_sd (standard deviations).
+// A rule's evidence as a struct: its fields are its only description, and become JSON. The end of a
+// field's name is its unit: longer_ms, equal_share, off_sd (standard deviations).
 //
 //   struct Lost {
 //     std::string layer;
@@ -10,7 +10,7 @@
 //   };
 //   std::string sentence(const Lost& seen, const Who& who);
 //
-// The sentence sees these fields and who it is about, and nothing else.
+// The sentence uses these fields and the ranks, and nothing else.
 #pragma once
 
 #include <concepts>
@@ -30,11 +30,11 @@
 
 namespace presum::checks {
 
-// Whom a sentence is about.
+// The ranks that a sentence is about.
 struct Who {
   const Ranks& ranks;
-  bool everyone;       // in the data-parallel group
-  bool in_job = true;  // and the group is all of the job, as far as is known
+  bool everyone;       // they are the whole data-parallel group
+  bool in_job = true;  // and the group is the whole job, as far as known
 
   // "Rank 3", "Ranks 0-3,8", or "All 8 ranks" of the job.
   std::string words() const;
@@ -50,7 +50,7 @@ struct Field {
   T E::*member;
 };
 
-// Of a member, or of a function without arguments that makes a text of members.
+// For a member, or a function without arguments that computes a text from members.
 template <class E, class T>
 constexpr Field<E, T> field(std::string_view name, T E::*member) {
   return {name, member};
@@ -61,8 +61,8 @@ concept HasFields = requires {
   E::kFields;
 };
 
-// A JSON object, written from front to back. Values that say nothing are left out: NaN, an empty
-// text or list, none.
+// A JSON object, written from front to back. Leaves out empty values: NaN, an empty text or list,
+// none.
 class JsonObject {
  public:
   void add(std::string_view name, double value);
@@ -101,18 +101,18 @@ class JsonObject {
   std::string text_;  // without its braces
 };
 
-// Evidence of any type. Copies share it; it does not change.
+// Evidence of any type. Copies share it; it is immutable.
 class Evidence {
  public:
   Evidence() = default;
   template <HasFields E>
   Evidence(E seen) : seen_(std::make_shared<const Seen<E>>(std::move(seen))) {}
 
-  // REQUIRES of these three: it was not made by the constructor without arguments.
+  // REQUIRES for these three: not default-constructed.
   std::string sentence(const Who& who) const { return seen_->sentence(who); }
   std::string json() const { return seen_->json(); }
   std::uint64_t key() const { return seen_->key(); }
-  // The struct; null where it is another's.
+  // The struct; null if it has another type.
   template <HasFields E>
   const E* as() const {
     const auto* seen = dynamic_cast<const Seen<E>*>(seen_.get());
@@ -138,10 +138,10 @@ class Evidence {
   std::shared_ptr<const Any> seen_;
 };
 
-// Tells apart what one check can say: a type of evidence and, where it has one, its `key()`.
+// Tells a check's kinds of evidence apart: by type and, if the type has one, its `key()`.
 template <HasFields E>
 std::uint64_t key_of(const E& seen) {
-  static constexpr char kType = 0;  // its address is the type's
+  static constexpr char kType = 0;  // its address identifies the type
   const auto type = reinterpret_cast<std::uintptr_t>(&kType);
   if constexpr (requires { seen.key(); }) {
     return mix64(type + mix64(static_cast<std::uint64_t>(seen.key())));

@@ -13,7 +13,7 @@ namespace {
 
 using Sets = std::vector<Ranks>;
 
-// Ranks that reduced a layer among themselves; empty where that is not known of each.
+// The sets of ranks that reduced a layer among themselves; empty if unknown for some rank.
 Sets reduced_among(const LayerReduction& layer, std::size_t workers) {
   if (layer.kept_own.size() == workers) {
     Sets each;
@@ -36,7 +36,8 @@ std::optional<std::uint64_t> parameters_of(const WorkerRecord& worker, std::uint
   return std::nullopt;
 }
 
-// Whether ranks of one set hold the same parameters of a layer, and those of two sets others.
+// Whether the ranks of one set hold equal parameters of a layer, and those of two sets different
+// ones.
 bool held_apart(const StepRecord& record, std::uint64_t layer, const Sets& sets) {
   std::vector<RankValue> held;
   for (const WorkerRecord& w : record.workers) {

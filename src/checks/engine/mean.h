@@ -7,7 +7,7 @@
 
 namespace presum::checks {
 
-// The mean of what is finite among numbers that come one by one (Welford 1962).
+// The mean of the finite numbers in a sequence (Welford 1962).
 class Mean {
  public:
   void add(double x) {
@@ -21,11 +21,11 @@ class Mean {
   std::uint64_t count() const { return count_; }
   // NaN for none.
   double value() const { return count_ < 1 ? kUnknown : mean_; }
-  // Of one number; NaN for fewer than two.
+  // Of a single number; NaN for fewer than two.
   double deviation() const {
     return count_ < 2 ? kUnknown : std::sqrt(squares_ / static_cast<double>(count_ - 1));
   }
-  // Of the mean, if they are independent; NaN for fewer than two.
+  // Of the mean, for independent numbers; NaN for fewer than two.
   double error() const { return deviation() / std::sqrt(static_cast<double>(count_)); }
 
  private:

@@ -16,22 +16,23 @@ namespace presum::checks {
 namespace {
 
 constexpr std::uint64_t kSlack = 50;   // steps
-constexpr std::size_t kEvidence = 16;  // of a finding
-// Shares of a confidence in a statistic, over the 0.5 of an alarm.
+constexpr std::size_t kEvidence = 16;  // per finding
+// Shares of the confidence in a statistic, in addition to the 0.5 of an alarm.
 constexpr double kOfEffect = 0.2;
 constexpr double kOfLasting = 0.15;
 constexpr double kOfOthers = 0.1;
 
 constexpr std::string_view kCompare =
-    " `presum compare RUN HEALTHY_RUN`, with a run of the same training that was healthy, says at "
-    "which step and in what (data, settings, parameters, loss, gradient) they begin to differ.";
+    " Run `presum compare RUN HEALTHY_RUN` with a healthy run of the same training: it shows the "
+    "step at which the runs begin to differ, and in what (data, settings, parameters, loss, "
+    "gradient).";
 
 std::uint64_t later(std::uint64_t step) { return step + std::min(kSlack, UINT64_MAX - step); }
 
 std::size_t pairs(std::size_t workers) { return workers * (workers - 1) / 2; }
 
-// Where some ranks have come to differ, those that are left look alike beside them. Only where
-// pairs of these are few among all pairs is one of them the most alike often enough to be named.
+// When some ranks are set apart, the remaining ranks look alike beside them. One of their pairs is
+// the most alike often enough only if such pairs are few among all pairs.
 bool leaves_alike(const Signal& cause, const Signal& effect) {
   if (!cause.check->sets_apart || !effect.check->left_alike) return false;
   if (cause.ranks.size() + 2 > effect.workers || intersect(cause.ranks, effect.ranks)) return false;
@@ -42,14 +43,14 @@ bool turns_away(const Signal& cause, const Signal& effect) {
   return cause.check->outvotes && effect.turned_away && !intersect(cause.ranks, effect.ranks);
 }
 
-// Information explains information, and what may be by design.
+// Information explains other information, and what may be by design.
 bool grave_enough(const Signal& cause, const Signal& effect) {
   if (cause.severity > Severity::kInfo || cause.check->names_cause) return true;
   return cause.check->info_explains &&
          (effect.severity == Severity::kInfo || effect.check->may_be_design);
 }
 
-// An effect may be seen up to 50 steps before its cause, whose hashes take turns, and up to 50
+// An effect may be seen up to 50 steps before its cause, because hashes take turns, and up to 50
 // after the cause was last seen.
 bool at_its_time(const Signal& cause, const Signal& effect) {
   return later(effect.first_step) >= cause.first_step &&
@@ -67,8 +68,8 @@ bool causes(const Signal& cause, const Signal& effect) {
          leaves_alike(cause, effect) || turns_away(cause, effect);
 }
 
-// Of one check the gravest first, then those that name a minority. Of a statistic what was raised
-// first: its sentence stays when another follows, though that may have begun earlier.
+// Within a check, the gravest first, then signals that name a minority. For a statistic, the signal
+// that was raised first: its sentence stays when another follows, even if that one began earlier.
 bool before(const Signal& a, const Signal& b) {
   const auto place = [](const Signal& s) {
     return std::tuple(s.check->precedence, -static_cast<int>(s.severity), s.everyone,
@@ -88,14 +89,14 @@ void keep_earlier(std::optional<std::uint64_t>& step, std::optional<std::uint64_
   if (step && other) step = std::min(*step, *other);
 }
 
-// What the head's sentence says is true of these ranks too.
+// The head's sentence also holds for these ranks.
 bool ranks_add_up(const Signal& head, const Signal& other) {
   return (is_statistic(head.check) || head.check->ranks_add_up) && other.key == head.key &&
          other.check == head.check && other.everyone == head.everyone;
 }
 
-// A statistic is as sure as its effect is large, as it went on after its alarm, and as other
-// statistics show the same workers: docs/findings.md, "Confidence".
+// The confidence of a statistic grows with its effect, with the steps since its alarm in which it
+// persisted, and with other statistics for the same ranks: docs/findings.md, "Confidence".
 double confidence_of(std::span<const Signal> signals, std::span<const std::size_t> members) {
   const Signal& head = signals[members.front()];
   if (head.effect == 0) return head.confidence;
@@ -131,7 +132,7 @@ void absorb(Finding& finding, const Signal& head, const Signal& other, std::size
   if (std::ranges::find(finding.also, id) == finding.also.end()) finding.also.push_back(id);
 }
 
-// All that is known are numbers that stand out: which input makes them, another run can tell.
+// Only statistics stand out; a comparison with another run can show which input causes them.
 bool asks_for_comparison(std::span<const Signal> signals, std::span<const std::size_t> members) {
   return signals[members.front()].severity > Severity::kInfo &&
          std::ranges::all_of(members, [&](std::size_t m) {

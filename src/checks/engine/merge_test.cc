@@ -232,7 +232,7 @@ TEST(Merge, NamesNoRanksButThoseOfWhatTheTitleSays) {
       all.back().workers = 6;
     }
     for (std::size_t i = 0; i < all.size(); ++i) all[i].id = i + 1;
-    std::vector<int> times(all.size());  // in how many findings each is
+    std::vector<int> times(all.size());  // the number of findings that contain each signal
     for (const auto& members : merge(all)) {
       for (const std::size_t m : members) ++times[m];
       const Signal& head = all[members.front()];

@@ -9,7 +9,7 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::size_t kFollowed = 4096;                     // passes, readers and data sets
+constexpr std::size_t kFollowed = 4096;                     // passes, readers and datasets
 constexpr std::uint64_t kSamples = std::uint64_t{1} << 27;  // by index
 
 void draw(const WorkerRecord& worker, std::uint64_t step, Pass& pass) {
@@ -75,7 +75,7 @@ void Passes::read(const StepRecord& record, const WorkerRecord& worker) {
   Reader reader = at->second;
   const bool further = reader.reading && number == reader.pass;
   if (reader.reading && !further) {
-    if (batch + 1 < worker.micro_batches) {  // the step began in the pass before
+    if (batch + 1 < worker.micro_batches) {  // the step began in the previous pass
       draw(worker, record.step, passes_.at({data, reader.pass}).pass);
     }
     leave(data, reader, value_of(worker, kDataEnded) == reader.pass + 1);
@@ -94,7 +94,7 @@ void Passes::read(const StepRecord& record, const WorkerRecord& worker) {
   take_leave(worker.rank);
 }
 
-// Of passes that some readers of are not followed nothing is known as a whole.
+// If some readers of a pass are not followed, the pass is not known in full.
 void Passes::lose_readers() {
   if (std::exchange(too_many_, true)) return;
   for (auto& [of, open] : passes_) open.pass.gapless = false;
@@ -104,12 +104,12 @@ Passes::Open& Passes::enter(const StepRecord& record, const WorkerRecord& worker
                             const Reader& reader) {
   using enum FingerprintKind;
   const Data data = share_of_data(worker);
-  if (passes_.size() >= kFollowed) {  // some worker never goes on: of its passes nothing is said
+  if (passes_.size() >= kFollowed) {  // some rank never continues: drops its passes
     passes_.clear();
     readers_.clear();
     readers_of_ = {{data, 1}};
   }
-  std::erase_if(passes_, [&](const auto& entry) {  // that not all workers came to
+  std::erase_if(passes_, [&](const auto& entry) {  // that some ranks never reached
     return entry.first.first == data && entry.second.readers == 0;
   });
   const auto [at, fresh] = passes_.try_emplace({data, reader.pass});
@@ -140,7 +140,7 @@ void Passes::farewell(std::uint32_t rank, const FinalState& last) {
   take_leave(rank);
 }
 
-// Once its last step has come.
+// Once its last step has arrived.
 void Passes::take_leave(std::uint32_t rank) {
   const auto farewell = farewells_.find(rank);
   if (farewell == farewells_.end()) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes over data sets, as loaders number them: which samples all workers drew in each.
+// Passes over datasets, as loaders number them: the samples that all ranks drew in each.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace presum::checks {
 
-// A bit for each sample of a data set.
+// One bit per sample of a dataset.
 class SampleSet {
  public:
   explicit SampleSet(std::uint64_t length) : words_((length + 63) / 64) {}
@@ -25,62 +25,62 @@ class SampleSet {
   }
   void unite(const SampleSet& other);  // REQUIRES: of the same length
   std::uint64_t count() const;
-  std::uint64_t end() const;  // the largest index plus one; 0 where it is empty
+  std::uint64_t end() const;  // the largest index plus one; 0 if empty
 
  private:
   std::vector<std::uint64_t> words_;
 };
 
-// One pass over one data set, of all its readers together.
+// One pass over one dataset, by all of its readers together.
 struct Pass {
-  std::uint64_t data = 0;  // which data set: data_of
+  std::uint64_t data = 0;  // the dataset: data_of
   std::uint64_t number = 0;
-  std::uint64_t length = 0;    // samples of the data set
-  std::uint64_t contents = 0;  // what it holds, as a hash; 0: not known
-  std::uint64_t own = 0;       // what the sampler says of its length; 0: not known
+  std::uint64_t length = 0;    // samples of the dataset
+  std::uint64_t contents = 0;  // hash of its contents; 0: unknown
+  std::uint64_t own = 0;       // the sampler's own length; 0: unknown
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
   std::uint64_t rows = 0;          // at least as many as samples
-  std::uint64_t rows_at_once = 0;  // the most that a worker read in a step
-  // Rows that loaders dealt and nobody trained on: of batches that models were given all of before,
-  // without gradients, and of others.
+  std::uint64_t rows_at_once = 0;  // the largest number that a rank read in a step
+  // Rows that loaders dealt and no rank trained on: of batches that models were given in full
+  // before, without gradients, and of other batches.
   std::uint64_t passed_over = 0;
   std::uint64_t cut = 0;
-  std::uint64_t untrained_at_once = 0;  // the most of both that a worker told: of a last batch none
+  std::uint64_t untrained_at_once = 0;  // largest sum of both; excludes last batches
   std::uint32_t workers = 0;            // of the run
   Ranks ranks;                          // its readers
-  SampleSet drawn{0};                   // where `indexed`
+  SampleSet drawn{0};                   // if `indexed`
   bool indexed = false;                 // the index of every row is known
-  bool is_first = true;                 // of each of its readers over this data set
-  bool from_start = true;               // with its first batch, on each
-  bool gapless = true;                  // every batch since then was seen, in its order
-  bool ended = true;                    // a loader came to its end, on each
-  bool all_workers = true;              // no step lacked a worker
+  bool is_first = true;                 // for each of its readers, over this dataset
+  bool from_start = true;               // with its first batch, on each reader
+  bool gapless = true;                  // every batch since then was seen, in order
+  bool ended = true;                    // the loader was exhausted, on each reader
+  bool all_workers = true;              // no step lacked a rank
 
   bool whole() const { return from_start && gapless && ended; }
 };
 
-// Samples by index of at most 2^27 together; of passes beyond that rows are counted. At most 4,096
-// passes, and readers: where there are more no pass is `gapless`. Not synchronized.
+// Counts samples by index up to 2^27 together; for passes beyond that, rows. At most 4,096 passes
+// and readers; with more, no pass is `gapless`. Not synchronized.
 class Passes {
  public:
   // REQUIRES: ascending steps.
   void see(const StepRecord& record);
-  // A worker's last words. Its last steps may be yet to come.
+  // A rank's last packet. Its last steps may arrive later.
   void farewell(std::uint32_t rank, const FinalState& last);
-  // Those that all of their readers have left since the last call.
+  // The passes that all of their readers have left since the last call.
   std::vector<Pass> take_over() { return std::exchange(over_, {}); }
 
  private:
   using Data = std::uint64_t;
-  // Where a worker stands in a data set.
+  // A rank's position in a dataset.
   struct Reader {
     std::uint32_t rank = 0;
     std::uint64_t pass = 0;
-    std::uint64_t batch = 0;  // the last of the step before
+    std::uint64_t batch = 0;  // the last batch of the previous step
     bool reading = false;
   };
-  // Where a worker stood when it left.
+  // A rank's position when it left.
   struct Farewell {
     std::uint64_t pass = 0;
     std::uint64_t batch = 0;
@@ -88,7 +88,7 @@ class Passes {
   };
   struct Open {
     Pass pass;
-    std::size_t readers = 0;  // that have not left it
+    std::size_t readers = 0;  // still in the pass
   };
 
   void read(const StepRecord& record, const WorkerRecord& worker);
@@ -102,11 +102,11 @@ class Passes {
   std::map<std::pair<Data, std::uint64_t>, Open> passes_;     // by number
   std::map<Data, std::size_t> readers_of_;
   bool too_many_ = false;                        // readers
-  std::map<std::uint32_t, Farewell> farewells_;  // by rank; their last steps may be yet to come
+  std::map<std::uint32_t, Farewell> farewells_;  // by rank; their last steps may arrive later
   std::vector<Pass> over_;
 };
 
-// Whether a loader numbers the worker's batches, of a data set that has a length.
+// Whether a loader numbers the rank's batches, over a dataset with a length.
 bool reads_passes(const WorkerRecord& worker);
 
 }  // namespace presum::checks

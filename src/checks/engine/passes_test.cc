@@ -10,7 +10,7 @@
 namespace presum::checks {
 namespace {
 
-// The pass that is over once all workers have begun the next one.
+// The pass that is over once all ranks have begun the next one.
 std::vector<Pass> first_pass(const RunOptions& options, const Break& change = nothing) {
   const HealthyRun run(options);
   Passes passes;

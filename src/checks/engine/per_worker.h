@@ -6,7 +6,7 @@
 
 namespace presum::checks {
 
-// Something remembered of each worker, by replica. At most 65,536; then it begins anew.
+// A value for each rank, by replica. At most 65,536; then it starts over.
 template <typename T>
 class PerWorker {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules: each looks at every step for one check or more. How to add one: docs/findings.md.
+// Rules: each looks at every step for one or more checks. How to add one: docs/findings.md.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace presum::checks {
 class Resume;
 
 // Parts of other rules.
-std::unique_ptr<Rule> make_layers_reduced();    // of what is made of whole gradients
-std::unique_ptr<Rule> make_repeated_batches();  // as overlapping-data
-std::unique_ptr<Rule> make_batch_sizes();       // as token-imbalance
+std::unique_ptr<Rule> make_layers_reduced();    // findings of the Reduction rule, per layer
+std::unique_ptr<Rule> make_repeated_batches();  // reports overlapping-data
+std::unique_ptr<Rule> make_batch_sizes();       // reports token-imbalance
 
-// A stall that has begun, or is over.
+// A stall that has begun or ended.
 void report_stall(const Stall& stall, SignalLog& log);
 
-// The rule of every check with what it remembers of one model. Not synchronized.
+// The rules of all checks, with their memory of one model. Not synchronized.
 class Rules {
  public:
   Rules();
@@ -33,11 +33,11 @@ class Rules {
 
  private:
   struct Made {
-    std::vector<Check> checks;  // of one rule
+    std::vector<Check> checks;  // of this rule
     std::unique_ptr<Rule> rule;
   };
   std::vector<Made> rules_;   // by the precedence of their first check
-  Resume* resume_ = nullptr;  // one of them
+  Resume* resume_ = nullptr;  // points into rules_
 };
 
 }  // namespace presum::checks

@@ -16,7 +16,7 @@
 namespace presum::checks {
 namespace {
 
-// A worker's part of a sampler that deals every sample: torch's, and Accelerate's around them.
+// Parts of a rank's sampler that deal every sample: torch's, and Accelerate's wrappers around them.
 constexpr std::string_view kDealsAll[] = {"BatchSampler",
                                           "DistributedSampler",
                                           "RandomSampler",
@@ -25,7 +25,7 @@ constexpr std::string_view kDealsAll[] = {"BatchSampler",
                                           "BatchSamplerShard",
                                           "DistributedLengthGroupedSampler"};
 
-// "A(B(C)): x=1" is A, B and C.
+// "A(B(C)): x=1" gives A, B and C.
 std::vector<std::string_view> names_of(std::string_view sampler) {
   std::vector<std::string_view> out;
   sampler = sampler.substr(0, sampler.find(':'));
@@ -39,13 +39,13 @@ std::vector<std::string_view> names_of(std::string_view sampler) {
 
 bool repeats_on_purpose(const Roster& roster) {
   const std::string sampler = roster.fact("sampler");
-  // timm's and Ultralytics' _RepeatSampler begins again without end, and repeats nothing in a pass.
+  // timm's and Ultralytics' _RepeatSampler restarts endlessly and repeats nothing within a pass.
   const std::size_t at = sampler.find("Repeat");
   const bool repeats = at != std::string::npos && (at == 0 || sampler[at - 1] != '_');
   return repeats || sampler.find("RASampler") != std::string::npos;
 }
 
-// Of a sampler that repeats samples (generations of one prompt), whatever its name.
+// Detects a sampler that repeats samples (generations of one prompt), whatever its name.
 bool repeats_evenly(const StepRecord& record) {
   std::unordered_map<std::uint64_t, std::uint64_t> times;
   bool within = false;

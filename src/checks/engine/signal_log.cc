@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::ptrdiff_t kSignalsPerCheck = 64;
 
-// The earlier of two; none where one is missing.
+// The earlier of the two; none if one is missing.
 std::optional<std::uint64_t> earlier(std::optional<std::uint64_t> a,
                                      std::optional<std::uint64_t> b) {
   if (!a || !b) return std::nullopt;

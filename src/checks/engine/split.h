@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers by the value that they hold.
+// Ranks by the value that they hold.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace presum::checks {
 
-// The value of a worker's fingerprint; `other` where it was not sent.
+// The value of a rank's fingerprint; `other` if it was not sent.
 std::uint64_t value_of(const WorkerRecord& worker, FingerprintKind kind, std::uint64_t other = 0);
-// Likewise of a real number; NaN where it was not sent.
+// The same for a real number; NaN if it was not sent.
 double real_of(const WorkerRecord& worker, FingerprintKind kind);
 
 // Ascending sets of ranks.
@@ -23,7 +23,7 @@ Ranks unite(const Ranks& a, const Ranks& b);
 Ranks without(const Ranks& a, const Ranks& b);
 void insert(Ranks& ranks, std::uint32_t rank);
 
-// Who is to blame: the ranks outside the one group that holds more than half, or everyone.
+// The ranks at fault: those outside the group that holds more than half, or everyone.
 struct Blame {
   Ranks ranks;
   bool everyone = false;
@@ -42,7 +42,7 @@ struct Split {
     Ranks ranks;
   };
   std::vector<Group> groups;  // largest first, then by first rank
-  std::size_t known = 0;      // workers that hold a value
+  std::size_t known = 0;      // ranks that hold a value
 
   bool differs() const { return groups.size() > 1; }
   Blame blame() const;
@@ -54,9 +54,9 @@ struct Split {
   }) const;
 };
 
-// No group for no worker, one for workers that agree (or a single one).
+// No group for no ranks, one for ranks that agree (or a single one).
 Split split(std::vector<RankValue> held);
-// By a fingerprint, over the workers that sent it.
+// By a fingerprint, over the ranks that sent it.
 Split split(const StepRecord& record, FingerprintKind kind);
 // "0-3; 5,7": the ranks of every group of at least two.
 std::string shared_text(const Split& split);

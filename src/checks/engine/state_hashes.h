@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hashes of a model's state, between the workers of a step.
+// Hashes of a model's state, compared between the ranks of a step.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace presum::checks {
 
 using Groups = std::set<std::uint64_t>;
 
-// REQUIRES: at least one worker.
+// REQUIRES: at least one rank.
 bool all_equal(const StepRecord& record);
-// The shards that there are hashes of.
+// The shards that have hashes.
 std::set<std::uint32_t> shards_of(const StepRecord& record, StateHash::Kind kind);
-// Groups of which two workers hold different values; workers without a group do not count.
+// Groups for which two ranks hold different values; ranks without a group do not count.
 Groups differing(const StepRecord& record, StateHash::Kind kind, std::uint32_t shard);
-// Workers by all their values in these groups, in any order. Those that lack one are left out.
+// Ranks by all their values in these groups, in any order. Skips ranks that lack one.
 Split split_states(const StepRecord& record, StateHash::Kind kind, std::uint32_t shard,
                    const Groups& groups);
 

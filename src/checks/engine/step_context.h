@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step as rules see it, and what they need to say what they saw.
+// One step as rules see it, and helpers to report what they saw.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct StepContext {
   bool alone() const { return record.workers.size() < 2; }
 };
 
-// Those that something is so of; everyone where it is so of all. Asked once of each worker, in
+// The ranks for which `is_so` holds; everyone if it holds for all. Calls it once for each rank, in
 // order.
 template <class IsSo>
 Blame blame_where(const StepContext& context, const IsSo& is_so) {
@@ -57,38 +57,38 @@ inline Signal sighting(Check check, const StepContext& context, Blame blame, dou
   return sighting(check, context.record.step, std::move(blame), confidence, std::move(evidence));
 }
 
-// All of them, as one.
+// All ranks, as one Blame.
 inline Blame of_all(const StepRecord& record) {
   Blame out{{}, true};
   for (const WorkerRecord& w : record.workers) insert(out.ranks, w.rank);
   return out;
 }
 
-inline constexpr const char* kOneWorker = "One rank: there is nothing to compare.";
+inline constexpr const char* kOneWorker = "There is only one rank, so there is nothing to compare.";
 
 inline Ranks all_ranks(const StepRecord& record) { return of_all(record).ranks; }
 
-// REQUIRES: it is in the record.
+// REQUIRES: the rank is in the record.
 inline const WorkerRecord& worker_of(const StepRecord& record, std::uint32_t rank) {
   return *std::ranges::find(record.workers, rank, &WorkerRecord::rank);
 }
 
-// Whether a norm is known to be finite and above zero.
+// Whether the norm is known, finite and above zero.
 inline bool has_gradient(const WorkerRecord& worker) {
   return std::isfinite(worker.grad_norm) && worker.grad_norm > 0;
 }
 
-// Looks at every step of one model for a check or more, and keeps what it needs.
+// Looks at every step of one model for one or more checks, and keeps the state that it needs.
 class Rule {
  public:
   virtual ~Rule() = default;
   virtual void update(const StepContext& context, SignalLog& log) = 0;
-  // All readers of a pass over a data set have left it.
+  // All readers of a pass over a dataset have left it.
   virtual void pass_over(const Pass& /*pass*/, const Roster& /*roster*/, SignalLog& /*log*/) {}
-  // A worker has left. Its last steps may be yet to come.
+  // A rank has left. Its last steps may arrive later.
   virtual void farewell(std::uint32_t /*rank*/, const FinalState& /*last*/,
                         const Roster& /*roster*/, SignalLog& /*log*/) {}
-  // Ranks tell where they stand, and so how they end.
+  // Ranks send signs of life, and so will report how they end.
   virtual void beats() {}
 };
 

@@ -7,12 +7,12 @@
 
 namespace presum::checks {
 
-// How often in a row something was so, over the records in which it was looked at.
+// How many times in a row something held, over the records that were looked at.
 struct Streak {
-  // It goes on while it was so in at least one in this many records since it began.
+  // The streak continues while it held in at least one of this many records since it began.
   std::uint64_t one_in = 1;
-  std::uint64_t length = 0;      // records in which it was so; 0: none goes on
-  std::uint64_t first_step = 0;  // of the first of them
+  std::uint64_t length = 0;      // records in which it held; 0: no streak
+  std::uint64_t first_step = 0;  // of the first record
   std::uint64_t looks = 0;       // records since then
 
   // The length after this record.
@@ -26,13 +26,14 @@ struct Streak {
   void end() { length = looks = 0; }
 };
 
-// How often in a row something was so of each key, with another value each time.
+// How many steps in a row something held for each key, with a different value each time.
 template <class Key>
 class StreaksBy {
  public:
   void next_step() { before_ = std::exchange(now_, {}); }
 
-  // Once a step and key; of a value that is that of the step before the streak grows no longer.
+  // Call once per step and key. The streak does not grow if the value equals that of the previous
+  // step.
   std::uint64_t extend(const Key& key, std::uint64_t value) {
     const auto found = before_.find(key);
     const bool goes_on = found != before_.end();

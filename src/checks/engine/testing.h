@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A healthy run step by step, for tests to break, and what a Diagnoser says of it.
+// A healthy run step by step, for tests to break, and what a Diagnoser reports about it.
 #pragma once
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ inline void unset(WorkerRecord& worker, Kind kind) {
     return f.kind == static_cast<std::uint32_t>(kind);
   });
 }
-// A whole number, or a real one.
+// A whole or real number.
 template <class Number>
 void set(WorkerRecord& worker, Kind kind, Number value) {
   unset(worker, kind);
@@ -82,13 +82,13 @@ class HealthyRun {
     return (own + options_.rows - 1) / options_.rows;
   }
 
-  // What worker `replica` draws in a step with this seed and epoch.
+  // The samples of rank `replica` in a step with this seed and epoch.
   std::vector<std::uint64_t> drawn(std::uint64_t step, std::uint64_t replica, std::uint64_t seed,
                                    std::uint64_t epoch) const {
     const auto& all = order(seed, epoch);
     const std::uint64_t own = (options_.data + options_.workers - 1) / options_.workers;
     const std::uint64_t first = step % steps_per_pass() * options_.rows;
-    std::vector<std::uint64_t> out;  // filled up with the first samples
+    std::vector<std::uint64_t> out;  // padded with the first samples
     for (std::uint64_t i = first; i < std::min(first + options_.rows, own); ++i) {
       out.push_back(all[(i * options_.workers + replica) % options_.data]);
     }
@@ -189,7 +189,7 @@ class HealthyRun {
   mutable std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint64_t>> orders_;
 };
 
-// Leaves gradients, losses and norms only.
+// Keeps only gradients, losses and norms.
 inline void drop_fingerprints(StepRecord& record) {
   for (WorkerRecord& w : record.workers) {
     w.fingerprints.clear();
@@ -219,7 +219,7 @@ inline void hash_rows(WorkerRecord& worker, const auto& sample_of) {
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = scramble(sample_of(i));
 }
 
-// What a worker says when it leaves: the pass, its last batch, and which loader's pass has ended.
+// A rank's last packet: the pass, its last batch, and the loader pass that has ended.
 inline FinalState last_words(std::uint64_t pass, std::uint64_t batch, std::uint64_t ended) {
   FinalState last;
   for (const auto& [kind, value] :
@@ -234,7 +234,7 @@ inline Identity who(std::uint32_t rank, std::uint32_t replica) {
   return {.replica = replica, .rank = rank};
 }
 
-// What is done to a step, or to each worker of it, before it is looked at.
+// A change to a step, or to each rank of it, before the diagnoser sees it.
 class Break {
  public:
   template <class Change>
@@ -261,7 +261,7 @@ class Break {
 
 inline void nothing(StepRecord& /*record*/) {}
 
-// Evidence of any check, for what does not ask what was seen.
+// Evidence for any check, for tests that do not look at it.
 struct Text {
   std::string text;
   std::uint64_t which = 0;
@@ -275,11 +275,11 @@ inline std::string sentence(const Text& seen, const Who& who) { return who.words
 using RankList = std::vector<std::uint32_t>;
 using Ids = std::vector<std::string>;
 
-// Every number in a value, also in its texts.
+// Every number in a value, including its texts.
 inline void numbers_in(const nlohmann::json& value, std::vector<double>& out);
 
 inline void numbers_in(const std::string& text, std::vector<double>& out) {
-  // Not those of names such as bf16, layers.3 or env.KEY_2.
+  // Skips numbers in names such as bf16, layers.3 or env.KEY_2.
   static const std::regex kNumber(R"((^|[^\w.])(\d+(?:\.\d+)?(?:e[+-]?\d+)?))");
   for (std::sregex_iterator at(text.begin(), text.end(), kNumber), end; at != end; ++at) {
     out.push_back(std::strtod(at->str(2).c_str(), nullptr));
@@ -296,7 +296,7 @@ inline void numbers_in(const nlohmann::json& value, std::vector<double>& out) {
   }
 }
 
-// Those that a sentence may give in percent.
+// Numbers that a sentence may give in percent.
 inline void shares_in(const nlohmann::json& value, std::vector<double>& out) {
   if (!value.is_object()) return;
   for (const auto& [name, item] : value.items()) {
@@ -304,8 +304,8 @@ inline void shares_in(const nlohmann::json& value, std::vector<double>& out) {
   }
 }
 
-// A sentence claims no number that its ranks and its values do not hold: as it is, rounded, in
-// percent, or a larger one.
+// A sentence contains only numbers from its ranks and values: as they are, rounded, in percent, or
+// after "over".
 inline void expect_supported(const Finding::Evidence& seen) {
   const auto values = nlohmann::json::parse(seen.values);
   std::vector<double> known{static_cast<double>(seen.ranks.size())};
@@ -327,7 +327,7 @@ inline void expect_supported(const Finding::Evidence& seen) {
   }
 }
 
-// As of equal data, where a test has not set them.
+// Gives ranks with equal data equal losses and norms, unless a test has set them.
 inline void equalize_of_equal_data(StepRecord& record) {
   std::map<std::vector<std::uint64_t>, const WorkerRecord*> firsts;
   for (std::uint32_t i = 0; i < record.workers.size(); ++i) {
@@ -350,7 +350,7 @@ class Watched {
   void feed(const StepRecord& record, std::vector<detect::Alarm> alarms = {}) {
     diagnoser.update(record, {.raised = std::move(alarms)});
   }
-  // Steps from first to last, each broken by `broken`.
+  // Steps from first to last, each changed by `broken`.
   void play(std::uint64_t first, std::uint64_t last, const Break& broken = nothing) {
     for (std::uint64_t step = first; step <= last; ++step) {
       StepRecord record = run.step(step);
@@ -360,7 +360,7 @@ class Watched {
     }
   }
 
-  // Every rank says of itself what `facts_of` tells.
+  // Every rank sends the facts that `facts_of` returns.
   template <class FactsOf>
   void hello(const FactsOf& facts_of) {
     for (const WorkerRecord& w : run.step(0).workers) {
@@ -407,19 +407,19 @@ inline Watched played(std::uint64_t last, const Break& broken = nothing) {
   return played(RunOptions{}, last, broken);
 }
 
-// What is said of a finding, as far as it is set.
+// The expected parts of a finding; unset parts are not compared.
 struct Expected {
   RankList ranks{};
-  std::size_t count = 0;  // of ranks
+  std::size_t count = 0;  // number of ranks
   std::optional<Severity> severity{};
   std::optional<std::uint64_t> first_step{};
   std::optional<std::uint64_t> last_step{};
   Ids also{};
-  const char* title = "";  // a part of it
+  const char* title = "";  // a part of the title
   const char* remedy = "";
 };
 
-// That there is one finding, which is this one.
+// Expects exactly one finding, equal to this one.
 inline void expect(const Watched& w, const char* check, const Expected& expected,
                    const std::source_location& at = std::source_location::current()) {
   const ::testing::ScopedTrace trace(at.file_name(), static_cast<int>(at.line()), check);
@@ -441,7 +441,7 @@ inline void expect_quiet(const Watched& w,
   EXPECT_EQ(w.ids(), Ids{}) << w.first().title;
 }
 
-// A value of a finding's or a signal's evidence by its name; null where there is none.
+// A value of a finding's or a signal's evidence by name; null if there is none.
 inline nlohmann::json value_in(const Finding& finding, std::string_view name) {
   for (const Finding::Evidence& e : finding.evidence) {
     const auto values = nlohmann::json::parse(e.values);
@@ -453,11 +453,11 @@ inline nlohmann::json value_in(const Signal& signal, std::string_view name) {
   const auto values = nlohmann::json::parse(signal.evidence.json());
   return values.contains(name) ? values[std::string(name)] : nullptr;
 }
-// What is said of it.
+// The signal's sentence.
 inline std::string sentence_of(const Signal& signal) {
   return signal.evidence.sentence({signal.ranks, signal.everyone});
 }
-// NaN where there is no such number.
+// NaN if there is no such number.
 inline double number_of(const auto& finding, std::string_view name) {
   const nlohmann::json value = value_in(finding, name);
   return value.is_number() ? value.get<double>() : kNaN;

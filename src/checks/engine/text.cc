@@ -10,7 +10,7 @@ namespace presum::checks {
 namespace {
 
 constexpr std::size_t kPieces = 16;
-constexpr std::uint64_t kLargestCount = std::uint64_t{1} << 48;  // above, a value is a hash
+constexpr std::uint64_t kLargestCount = std::uint64_t{1} << 48;  // larger values are hashes
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks and values for people.
+// Ranks and values as text.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace presum::checks {
 
 // "0-3,8"; at most 16 pieces, then "...". Empty for none. REQUIRES: ascending.
 std::string rank_ranges(std::span<const std::uint32_t> ranks);
-// "Rank 3", "Ranks 0-3,8", or "All 8 ranks" where they are everyone. REQUIRES: ascending.
+// "Rank 3", "Ranks 0-3,8", or "All 8 ranks" for everyone. REQUIRES: ascending.
 std::string rank_words(std::span<const std::uint32_t> ranks, bool everyone);
 // Three significant digits; "unknown" for NaN.
 std::string number(double value);
@@ -33,7 +33,7 @@ std::string joined(Items&& items, std::size_t most, const char* separator, const
   }
   return out;
 }
-// Likewise of names, of each at most 64 bytes.
+// The same for names, of at most 64 bytes each.
 template <class Items, class NameOf>
 std::string first_names(const Items& items, std::size_t most, const NameOf& name_of) {
   return joined(items, most, ", ", [&](const auto& i) { return shortened(name_of(i), 64); });

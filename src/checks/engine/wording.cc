@@ -19,7 +19,7 @@ using Texts = std::vector<std::string>;
 
 constexpr int kDepthMax = 8;
 
-// A value of any evidence, as it is.
+// A value of any evidence, unchanged.
 std::string text_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) return number(value.get<double>());
@@ -71,7 +71,7 @@ Wording wording(const Finding& finding) {
     out.sentence += fmt::format(", in {} models", finding.elsewhere.size() + 1);
   }
   Texts values;
-  // Of a statistic the sentence has what people read of them.
+  // For a statistic, the sentence already contains its values.
   const bool shown = !finding.evidence.empty() && (check == nullptr || !is_statistic(check));
   if (shown) add_values(finding.evidence.front().values, values);
   if (finding.certain_step && *finding.certain_step > finding.first_step) {

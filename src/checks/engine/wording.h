@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A finding as people read it: one text for the terminal, the page and Python.
+// A finding as text: the same for the terminal, the page and Python.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 namespace presum::checks {
 
 struct Wording {
-  std::string sentence;     // who, what, since when; without a full stop
-  std::string consequence;  // a sentence; empty of what is information only
-  std::string evidence;     // values by name, but of statistics; may be empty
-  std::string more;         // a command that says more of its check
+  std::string sentence;     // who, what, since when; without a period
+  std::string consequence;  // a sentence; empty for information
+  std::string evidence;     // values by name, except for statistics; may be empty
+  std::string more;         // a command that shows more about the check
 };
 
-// Of any finding, also one that another version of presum wrote: what is not known is left out.
+// Accepts any finding, including one of another version of presum; leaves out unknown parts.
 Wording wording(const Finding& finding);
 
 }  // namespace presum::checks

@@ -19,7 +19,7 @@ Finding outlier() {
   return f;
 }
 
-// Of an outlier that is changed.
+// For a modified outlier.
 template <class Change>
 Wording changed(const Change& change) {
   Finding f = outlier();

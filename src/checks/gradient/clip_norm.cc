@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// **clip-norm.** The norm is what torch's `clip_grads_with_norm_` is given, by `clip_grad_norm_` as
-// by anyone (Accelerate, the Trainer and Lightning call it), for all of the model's parameters that
-// have a gradient, or what `monitor.grad_norm(value)` says. In one call of 25 presum takes the norm
-// of these gradients itself, just before, of the type that torch was asked for (`norm_type`, 1 to
-// infinity). Of a norm that torch did not take (`get_total_norm`), nor of what it took of parts,
-// the type is not known: then it is only compared between ranks, and the check is not possible
-// unless it is the L2 norm, or, where the ranks are all of the job, more than that and less than
-// four times it: an L1 norm is larger yet. What was told is right where it is that norm, the one
-// that was clipped by or that of the reduced gradient, for a program may change its gradients and
-// clip by its own means; where none but the last was read only the same factor twice is a finding.
-// Off by more than 5 % is found; the ratio is named with its usual cause: a part, a mean of norms,
-// the number of ranks or its root, parameters counted twice or norms of parts added up, a loss
-// scaler's factor that was not divided out (a power of two, where there is a scaler). Between ranks
-// norms may differ by 0.1 %, after 2 records in a row; that is critical, and so is a rank that
-// clips where the others do not. A norm that `monitor.grad_norm` is told and that is NaN or
-// infinite in 5 records in a row, while the gradients are finite and no loss scaler is there, is
-// critical. Norms of some of the parameters are not judged; those of sharded gradients (FSDP2)
-// where the norm itself was a plain number, against what all ranks hold: each shard, replica and
+// **clip-norm.** Reads the norm that torch's `clip_grads_with_norm_` receives, from
+// `clip_grad_norm_` (which Accelerate, the Trainer and Lightning call) or from any other caller,
+// for all of the model's parameters that have a gradient; or the value that
+// `monitor.grad_norm(value)` reports. In one call of 25 presum computes the norm of these gradients
+// itself just before, with the `norm_type` that torch was asked for (1 to infinity). If torch did
+// not compute the norm (`get_total_norm`), or computed it from parts, the type is unknown. Such a
+// norm is compared only between ranks, and the check is not possible, with two exceptions: it
+// equals the L2 norm, or the ranks are the whole job and it is between one and four times the L2
+// norm (an L1 norm is larger than that).
+//
+// A reported value is right if it equals the norm just before, the norm that was clipped by, or the
+// norm of the reduced gradient, because a program may change its gradients and clip in its own way.
+// If only the norm of the reduced gradient is known, the finding needs the same factor twice. A
+// norm that is off by more than 5% is reported. The ratio is given with its usual cause: a part, a
+// mean of norms, the number of ranks or its root, parameters counted twice, norms of parts added
+// up, or a loss scaler's factor that was not divided out (a power of two, if there is a scaler).
+//
+// Norms may differ between ranks by 0.1%; more in 2 records in a row is critical, and so is a rank
+// that clips while the others do not. A norm from `monitor.grad_norm` that is NaN or infinite in 5
+// records in a row, with finite gradients and no loss scaler, is critical. Norms of only some of
+// the parameters are not judged. Norms of sharded gradients (FSDP2) are judged if the norm itself
+// was a plain number: they are compared with what all ranks hold, counting each shard, replica and
 // whole gradient once.
 
 #include <fmt/format.h>
@@ -36,20 +40,20 @@
 namespace presum::checks {
 namespace {
 
-constexpr double kSame = 1e-3;            // of a norm: what workers may differ by
+constexpr double kSame = 1e-3;            // relative difference that is allowed between ranks
 constexpr std::uint64_t kSureOfNorm = 2;  // records in a row
 constexpr std::uint64_t kSureOfNone = 5;
 constexpr double kEuclidean = 2;
-constexpr double kBelowL1 = 4;  // times the L2 norm: an L1 norm is more, a largest element less
+constexpr double kBelowL1 = 4;  // times the L2 norm: an L1 norm is larger
 constexpr const char* kOwnSteps =
-    "Ranks take steps of their own, each clipped by its own norm, and average their parameters.";
+    "Ranks take separate steps, each clipped by its own norm, and average their parameters.";
 constexpr const char* kNone =
     "No norm of all of the model's gradients was seen: torch's clip_grad_norm_ was not called.";
 constexpr const char* kAnyType =
-    "The norm that clip_grads_with_norm_ was given may be of any type: torch's get_total_norm, "
-    "which says of which, did not take it.";
+    "The type of the norm that clip_grads_with_norm_ received is unknown, because torch's "
+    "get_total_norm did not compute it.";
 
-// What the worker used, or says.
+// The norm that the rank used or reported.
 double used(const WorkerRecord& worker) {
   const double clip = real_of(worker, FingerprintKind::kClipNorm);
   return std::isnan(clip) ? real_of(worker, FingerprintKind::kGradNormTold) : clip;
@@ -61,7 +65,7 @@ bool has_norm(const WorkerRecord& worker) {
          worker.fingerprint_of(kGradNormTold) != nullptr;
 }
 
-// NaN where that is unknown.
+// NaN if unknown.
 double type_of(const WorkerRecord& worker) {
   return worker.fingerprint_of(FingerprintKind::kClipNormType) == nullptr
              ? kEuclidean
@@ -75,7 +79,7 @@ std::string name_of(double type) {
   return std::isinf(type) ? "largest element" : fmt::format("L{} norm", number(type));
 }
 
-// Whether a limit is below the norm that it is for: else none has changed a gradient yet.
+// Whether a limit is below its norm. If not, no gradient has been changed yet.
 bool binds(const StepRecord& record) {
   return std::ranges::any_of(record.workers, [](const WorkerRecord& w) {
     const std::uint64_t* limit = w.fingerprint_of(FingerprintKind::kClipLimit);
@@ -87,7 +91,7 @@ bool binds(const StepRecord& record) {
 struct NormsApart {
   double clip_norm = kNaN;
   double others_clip_norm = kNaN;
-  bool of_own_gradient = false;  // of each rank, before it was reduced
+  bool of_own_gradient = false;  // on each rank, before the reduction
   static constexpr std::tuple kFields{field("clip_norm", &NormsApart::clip_norm),
                                       field("others_clip_norm", &NormsApart::others_clip_norm),
                                       field("of_own_gradient", &NormsApart::of_own_gradient)};
@@ -156,7 +160,7 @@ bool clips(const WorkerRecord& worker) {
   return worker.fingerprint_of(FingerprintKind::kClipNorm) != nullptr;
 }
 
-// Workers that clip where most do not, or the other way round.
+// Ranks that clip while most do not, or the reverse.
 Blame clip_alone(const StepContext& context) {
   std::vector<RankValue> held;
   for (const WorkerRecord& w : context.record.workers) {
@@ -180,7 +184,7 @@ bool is_own(const StepContext& context) {
   });
 }
 
-// Told a norm that is none, where the gradients are finite. One that torch has computed is as
+// A reported norm that is not finite although the gradients are. A norm that torch computed is as
 // finite as the reduced gradient.
 bool is_no_number(const WorkerRecord& worker) {
   using enum FingerprintKind;
@@ -191,14 +195,14 @@ bool is_no_number(const WorkerRecord& worker) {
          (std::isnan(worker.reduced_norm) || std::isfinite(worker.reduced_norm));
 }
 
-// A norm over what it ought to be; NaN where that was not read.
+// The ratio of a norm to the true one; NaN if the true one is unknown.
 struct Held {
   double ratio = kNaN;
-  bool sure = true;  // by one record
+  bool sure = true;  // one record is enough
 };
 
-// By the gradients themselves, just before they were clipped: a program may have changed them since
-// they were reduced. By the reduced gradient only a loss scaler's factor shows.
+// Compares with the gradients just before they were clipped: a program may have changed them since
+// the reduction. The reduced gradient shows only a loss scaler's factor.
 Held hold_clip(double clip, double clipped, double reduced, bool scaled) {
   if (!(clipped > 0) || !std::isfinite(clipped)) return {};
   const double since = clipped / reduced;
@@ -206,7 +210,8 @@ Held hold_clip(double clip, double clipped, double reduced, bool scaled) {
   return {forgotten ? since : clip / clipped};
 }
 
-// What a program says may be of before or after its changes, and it may have clipped since.
+// A reported norm may be from before or after the program's changes, and the program may have
+// clipped since.
 Held hold_told(double told, double clip, double then, double reduced) {
   if (!(reduced > 0) || !std::isfinite(reduced)) return {};
   const bool right =
@@ -214,7 +219,7 @@ Held hold_told(double told, double clip, double then, double reduced) {
   return {right ? 1 : told / reduced, std::isfinite(then)};
 }
 
-// Of gradients in parts: the parts of all ranks together. NaN where some did not tell theirs.
+// For gradients in parts: the norm of the parts of all ranks together. NaN if some are unknown.
 double norm_of_parts(const StepContext& context) {
   double squares = context.complete() ? 0 : kNaN;
   for (const WorkerRecord& w : context.record.workers) {
@@ -239,14 +244,14 @@ Held hold(const WorkerRecord& worker, bool scaled, double norm_of_parts) {
   return std::isfinite(told) ? hold_told(told, clip, then, worker.reduced_norm) : Held{};
 }
 
-// The norm by which workers clipped the gradients of all parameters, or that their program says:
-// against that of these gradients where it was read, and between workers.
+// The norm by which ranks clipped the gradients of all parameters, or that their program reports:
+// compared with the true norm where that is known, and between ranks.
 class ClipNorm final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     const auto& workers = context.record.workers;
     if (context.averaging.interval() > 0) {
-      log.retract(&kClipNorm);  // of steps before that was known
+      log.retract(&kClipNorm);  // from steps before this was known
       return log.cannot(&kClipNorm, kOwnSteps);
     }
     if (std::ranges::none_of(workers, has_norm)) return log.cannot(&kClipNorm, kNone);
@@ -262,7 +267,7 @@ class ClipNorm final : public Rule {
     const StepRecord& record = context.record;
     if (std::ranges::none_of(record.workers, is_of_any_type)) {
       log.checked(&kClipNorm);
-      log.needs_records(&kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
+      log.needs_records(&kClipNorm, kSureOfNorm, "A single difference between ranks is tolerated.");
     }
     const std::vector<RankNumber> norms = norms_of(record);
     const auto known =
@@ -279,7 +284,7 @@ class ClipNorm final : public Rule {
                           .others_clip_norm = other == record.workers.end() ? kNaN : used(*other),
                           .of_own_gradient = broken->blame.everyone && is_own(context)};
     Signal signal = sighting(&kClipNorm, record.step, std::move(*broken), 0.95, seen);
-    signal.severity = Severity::kCritical;  // they take different steps from here on
+    signal.severity = Severity::kCritical;  // from here on the ranks take different steps
     log.add(std::move(signal), 1);
   }
 
@@ -289,7 +294,8 @@ class ClipNorm final : public Rule {
     Signal signal = sighting(&kClipNorm, context.record.step, std::move(*broken), 0.95,
                              SomeClipped{blame_where(context, clips).ranks});
     signal.severity = Severity::kCritical;
-    signal.remedy = "Clip on every rank or on none: what each takes as the step differs otherwise.";
+    signal.remedy =
+        "Clip on every rank or on none. If only some ranks clip, they take different steps.";
     log.add(std::move(signal), 1);
   }
 
@@ -303,7 +309,7 @@ class ClipNorm final : public Rule {
     signal.severity = Severity::kCritical;
     signal.first_step = no_number_.first_step;
     signal.remedy =
-        "Look how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
+        "Check how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
     log.add(std::move(signal), 1);
   }
 
@@ -322,7 +328,7 @@ class ClipNorm final : public Rule {
     const StepRecord& record = context.record;
     const bool scaled = !context.roster.fact("grad_scaler").empty();
     const double parts = norm_of_parts(context);
-    // Else other ranks may hold other parts of the model, as stages of a pipeline.
+    // If not, other ranks may hold other parts of the model, such as pipeline stages.
     const bool whole_job = context.roster.world_size() == record.workers.size();
     for (const WorkerRecord& w : record.workers) {
       const Held held = hold(w, scaled, parts);
@@ -361,7 +367,7 @@ class ClipNorm final : public Rule {
   Agreement norms_{kSureOfNorm};
   Agreement clipping_{kSureOfNorm};
   Streak no_number_;
-  Streak untrue_;  // what the program says is not the reduced gradient's
+  Streak untrue_;  // the reported norm is not that of the reduced gradient
   double ratio_ = 0;
 };
 
@@ -375,23 +381,24 @@ constexpr Check kClipNormExplains[] = {&kParameterDesync, &kBufferDesync, &kStat
 constinit const CheckInfo kClipNorm{
     .id = "clip-norm",
     .severity = Severity::kWarning,
-    .compares = "the norm that gradients are clipped by with the gradients' own",
+    .compares = "the norm that gradients are clipped by with the true norm of the gradients",
     .fires = "at the first record, then one in 25; between ranks after 2 records",
     .consequence =
-        "Every step is shortened by another factor than `max_norm` promises, or by one of each "
-        "rank.",
+        "Every step is scaled by a different factor than `max_norm` implies, or by a different "
+        "factor on each rank.",
     .cannot_see =
-        "Norms of some of the parameters; a program's own clipping that it does not tell "
-        "(`monitor.grad_norm(value)`); norms that are DTensors themselves; norms of another type "
-        "than L2 that torch's `get_total_norm` did not take.",
+        "Norms of only some of the parameters; custom clipping that is not reported with "
+        "`monitor.grad_norm(value)`; norms that are DTensors; norms of another type than L2 that "
+        "torch's `get_total_norm` did not compute.",
     .mistake =
-        "norm = get_total_norm([p.grad for p in my_shard])  # of this rank's part\n"
-        "clip_grads_with_norm_(model.parameters(), 1.0, norm)\n"
-        "clip_grad_norm_(model.parameters(), 1.0)            # before scaler.unscale_(optimizer)",
+        "norm = get_total_norm([p.grad for p in my_shard])  # only this rank's "
+        "part\nclip_grads_with_norm_(model.parameters(), 1.0, "
+        "norm)\nclip_grad_norm_(model.parameters(), 1.0)            # before "
+        "scaler.unscale_(optimizer)",
     .fix =
         "Clip by the norm of the reduced gradient over all parameters, after the loss scaler's "
-        "`unscale_`: the same number on every rank. Norms of parts add up as the root of the sum "
-        "of their squares, each part once.",
+        "`unscale_`: the same number on every rank. To combine norms of parts, take the root of "
+        "the sum of their squares, with each part counted once.",
     .resembles = "meta-pytorch/torchtune#2240",
     .precedence = 210,
     .explains = kClipNormExplains,

@@ -11,7 +11,7 @@ namespace {
 
 using State = CheckRecord::State;
 
-// Every worker clips by the norm of the reduced gradient, which is 0.5.
+// Every rank clips by the norm of the reduced gradient, which is 0.5.
 void clip(StepRecord& r, double norm = 0.5, double clipped = 0.5) {
   for (WorkerRecord& w : r.workers) {
     set(w, Kind::kClipNorm, norm);
@@ -48,7 +48,7 @@ TEST(ClipNorm, AWrongNormIsNamedWithItsRatioAndUsualCause) {
       << "gradients that hold the factor still";
 }
 
-// Every worker clips by a norm of a type; NaN: nobody knows of which.
+// Every rank clips by a norm of a type; NaN: the type is unknown.
 void clip_by(StepRecord& r, double type, double norm, double clipped) {
   clip(r, norm, clipped);
   for (WorkerRecord& w : r.workers) set(w, Kind::kClipNormType, type);
@@ -77,7 +77,7 @@ TEST(ClipNorm, ANormThatMayBeOfAnyTypeIsNotJudgedUnlessItIsTheGradients) {
   Watched w = played(60, [](StepRecord& r) { clip_by(r, kNaN, 0.08, 0.5); });
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
   EXPECT_EQ(w.check("clip-norm").state, State::kNotPossible);
-  EXPECT_NE(w.check("clip-norm").reason.find("may be of any type"), std::string::npos);
+  EXPECT_NE(w.check("clip-norm").reason.find("type of the norm"), std::string::npos);
   Watched right = played(60, [](StepRecord& r) { clip_by(r, kNaN, 0.5, 0.5); });
   EXPECT_EQ(right.check("clip-norm").state, State::kPassed);
   Watched one = played(9, [](StepRecord& r) {
@@ -112,7 +112,7 @@ TEST(ClipNorm, OfGradientsInPartsIsHeldAgainstAllPartsTogether) {
       set(w, Kind::kClippedShare, 0.25 / 8);
     }
   });
-  expect_quiet(largest);  // of another type than the parts
+  expect_quiet(largest);  // of a different type than the parts
   expect_quiet(by(5));    // it may be an L1 norm
   EXPECT_EQ(by(5).check("clip-norm").state, State::kNotPossible);
 }

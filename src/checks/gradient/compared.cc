@@ -16,19 +16,19 @@ namespace presum::checks {
 namespace {
 
 constexpr std::size_t kSteps = 32;
-constexpr std::uint64_t kTell = 8;   // steps that a mean takes
-constexpr double kNear = 0.05;       // of a log: 5 %, beside what chance leaves
-constexpr double kErrors = 3;        // standard errors that chance leaves of a layer or cosine
-constexpr double kMostError = 0.05;  // above, a factor is a guess
-constexpr double kMostErrorOfNorm = 0.08;     // likewise of the norm, if no loss says otherwise
+constexpr std::uint64_t kTell = 8;   // steps that a mean needs
+constexpr double kNear = 0.05;       // of a log: 5%, in addition to the standard error
+constexpr double kErrors = 3;        // standard errors allowed for a layer or a cosine similarity
+constexpr double kMostError = 0.05;  // a larger error makes a factor a guess
+constexpr double kMostErrorOfNorm = 0.08;  // the same for the norm, if the loss does not contradict
 constexpr double kMostErrorBesideLoss = 0.1;  // and if the loss has the factor too
 constexpr double kLeastFactor = 1.5;
-constexpr double kMostLayerError = 0.15;  // a small layer scatters more
+constexpr double kMostLayerError = 0.15;  // small layers vary more
 constexpr double kSameNorm = 1e-3;        // relative
 constexpr std::size_t kLayers = 64;
-constexpr std::size_t kWorkers = 256;  // of more no layers are kept
+constexpr std::size_t kWorkers = 256;  // with more ranks, no layers are kept
 
-// Tightly, and as far as is known.
+// Close to x, with a small error.
 bool is(const Mean& seen, double x, double most_error = kMostError) {
   return seen.count() >= kTell && seen.error() <= most_error &&
          std::abs(seen.value() - x) <= kNear + seen.error();
@@ -41,20 +41,21 @@ bool layer_is(const Mean& layer, double x) {
 
 }  // namespace
 
-// Logs of a worker's values over the geometric mean of the others', and over its divisor.
+// Logs of the ratio of a rank's values to the geometric mean of the others', divided by the
+// divisor.
 struct RecentGradients::Ratios {
   Mean divisor;
   Mean norm;
   Mean loss;
   std::vector<Mean> layers;
 
-  // False where no layer is known.
+  // False if no layer is known.
   bool all_layers_at(double x) const {
     const auto known = [](const Mean& layer) { return layer.count() >= kTell; };
     return std::ranges::any_of(layers, known) &&
            std::ranges::all_of(layers, [&](const Mean& l) { return !known(l) || layer_is(l, x); });
   }
-  // The place of the only layer that is surely not at 0, while all others are; none otherwise.
+  // The position of the only layer that is clearly not at 0 while all others are; none otherwise.
   std::optional<std::size_t> only_layer() const {
     std::optional<std::size_t> out;
     for (std::size_t g = 0; g < layers.size(); ++g) {
@@ -79,7 +80,7 @@ bool Compared::is_clipped() const {
 void RecentGradients::see(const StepRecord& record) {
   if (steps_.size() == kSteps) steps_.pop_front();
   Step& step = steps_.emplace_back(Step{record.step, record.cosine_mean, {}});
-  std::vector<const GroupRecord*> told;  // null: it has no gradient but rounding
+  std::vector<const GroupRecord*> told;  // null: no gradient except rounding
   ids_.clear();
   for (const GroupRecord& group : record.groups) {
     if (told.size() == kLayers || record.workers.size() > kWorkers) break;
@@ -104,7 +105,7 @@ void RecentGradients::see(const StepRecord& record) {
   }
 }
 
-// The mean over the pairs without this one.
+// The mean over the pairs without this rank.
 double RecentGradients::Step::cosine_of_others(const Worker& one) const {
   const double others = double(workers.size()) - 1;
   const double pairs = double(pairs_of(workers.size()));
@@ -134,15 +135,16 @@ RecentGradients::Ratios RecentGradients::ratios(std::uint32_t replica, std::uint
   return out;
 }
 
-// What the worker's loss may be: all that it is, or is not, divided by, and has just that factor.
+// How the rank's loss may be scaled: every divisor whose factor the rank's values have, applied or
+// missing.
 std::vector<std::string> RecentGradients::scales(std::uint32_t replica, std::uint64_t first_step,
                                                  const Ratios& seen) const {
   struct Divisor {
     double Worker::*of;
     const char* more;
     const char* less;
-    // The loss that a program tells is often the mean, whatever backward() was called on. The
-    // number of samples is not enough then: any constant may be equal to it.
+    // The loss that a program reports is often the mean, whatever backward() was called on. The
+    // number of samples is then not enough evidence: any constant may equal it.
     bool may_be_of_a_told_loss;
   };
   constexpr Divisor kDivisors[] = {

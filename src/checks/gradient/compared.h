@@ -12,25 +12,25 @@
 
 namespace presum::checks {
 
-// A rank's gradients and losses beside the others', over the steps of an alarm. Ratios are
-// geometric means, to that of the others. NaN where fewer than 8 steps tell.
+// A rank's gradients and losses relative to the others', over the steps of an alarm. Ratios are
+// geometric means. NaN with fewer than 8 usable steps.
 struct Compared {
   double norm_ratio = kNaN;
   double norm_ratio_error = kNaN;  // standard error of its log
   double loss_ratio = kNaN;
-  double norm_cv = kNaN;         // of its own norms
-  bool layers_alike = false;     // every layer has that ratio; false where no layer is known
-  std::uint64_t only_layer = 0;  // the id of the one that has another ratio, where others have 1
-  double cosine = kNaN;          // with the others
+  double norm_cv = kNaN;         // of the rank's own norms
+  bool layers_alike = false;     // every layer has norm_ratio; false if no layer is known
+  std::uint64_t only_layer = 0;  // id of the only layer whose ratio is not 1
+  double cosine = kNaN;          // cosine similarity with the others
   double cosine_error = kNaN;
-  double cosine_of_others = kNaN;  // with each other
-  // What its loss may be, where the norm and every layer have just that factor, and the loss has it
-  // too or, for some, is told as the others' is.
+  double cosine_of_others = kNaN;  // of the others with each other
+  // How the rank's loss may be scaled: the norm and every layer have exactly that factor. The loss
+  // has it too, or, for some divisors, the reported loss equals the others'.
   std::vector<std::string> scales;
 
-  // It is as long as the others' and points the other way.
+  // It is as long as the others' and points in the opposite direction.
   bool is_turned() const;
-  // It has the same norm at every step, and the others have not.
+  // Its norm is the same at every step, unlike the others'.
   bool is_clipped() const;
 
   static constexpr std::tuple kFields{field("norm_ratio", &Compared::norm_ratio),
@@ -44,19 +44,19 @@ struct Compared {
                                       field("scales", &Compared::scales)};
 };
 
-// What the last 32 steps tell of every rank.
+// The gradients and losses of every rank in the last 32 steps.
 class RecentGradients {
  public:
   void see(const StepRecord& record);
   Compared compare(std::uint32_t replica, std::uint64_t first_step) const;
 
  private:
-  // Logs, but for the cosine.
+  // Logs, except for the cosine similarity.
   struct Worker {
     std::uint32_t replica = 0;
-    double micro_batches = kNaN;  // of the step
-    double samples = kNaN;        // of a micro-batch
-    double tokens = kNaN;         // of a micro-batch, those that count in the loss
+    double micro_batches = kNaN;  // per step
+    double samples = kNaN;        // per micro-batch
+    double tokens = kNaN;         // per micro-batch, only tokens that count in the loss
     double loss = kNaN;
     double norm = kNaN;
     double cosine = kNaN;
@@ -64,7 +64,7 @@ class RecentGradients {
   };
   struct Step {
     std::uint64_t number = 0;
-    double cosine_mean = kNaN;  // of all pairs
+    double cosine_mean = kNaN;  // over all pairs
     std::vector<Worker> workers;
 
     double cosine_of_others(const Worker& one) const;

@@ -15,8 +15,8 @@ namespace {
 
 using detect::Statistic;
 
-constexpr double kSmallest = 0.05;  // an effect that is worth a word, in standard deviations
-constexpr double kLargest = 100;    // above, the number says nothing more
+constexpr double kSmallest = 0.05;  // smallest effect worth reporting, in standard deviations
+constexpr double kLargest = 100;    // a larger number adds no information
 
 struct Words {
   Statistic statistic;
@@ -52,7 +52,7 @@ std::string deviations(double effect) {
 
 const char* side_of(const Deviation& seen) { return seen.effect_sd < 0 ? "below" : "above"; }
 
-// How far, from ": " on; empty where it is not known or too small for a word.
+// How far, starting with ": "; empty if unknown or too small to report.
 std::string how_far(const Deviation& seen) {
   const bool far = std::abs(seen.effect_sd) >= kSmallest;
   const auto sd = deviations(seen.effect_sd);
@@ -80,12 +80,12 @@ std::string outlier_sentence(const Deviation& seen, const Who& who) {
                      seen.high ? "higher" : "lower", how_far(seen), most);
 }
 
-// ---- what it may come from
+// ---- suspects
 
 using Texts = std::vector<std::string>;
 using Signals = std::span<const Signal* const>;
 
-// Of two ranks nobody knows which is at fault.
+// With two ranks, either may be at fault.
 void suspect_scale(const Deviation& norm, Texts& out) {
   for (std::size_t i = 0; i < norm.scales.size(); ++i) {
     if (!norm.of_rank) {

@@ -15,25 +15,25 @@
 
 namespace presum::checks {
 
-// An alarm as people read it.
+// An alarm in readable form.
 struct Deviation : Compared {
   detect::Alarm::Kind kind = detect::Alarm::Kind::kOutlier;
   detect::Statistic of = detect::Statistic::kLoss;
   bool high = false;
-  bool of_all = false;          // no minority was named
+  bool of_all = false;          // the alarm names no minority
   bool of_static_data = false;  // every rank reads its own samples again and again
-  std::string layer;            // in which the gradient differs most
-  bool layer_alone = false;     // and no other
+  std::string layer;            // the layer whose gradient differs most
+  bool layer_alone = false;     // and no other layer differs
   double log10_evidence = kNaN;
   double effect_sd = kNaN;
-  double ratio = kNaN;  // to the others' mean, or of two ranks the first's to the second's
+  double ratio = kNaN;  // to the others' mean; of two ranks, the first's to the second's
   std::optional<std::uint32_t> of_rank;
   std::optional<std::uint32_t> beside_rank;
-  std::vector<std::string> scales_beside;  // of two ranks, what the second's loss may be
+  std::vector<std::string> scales_beside;  // of two ranks, how the second's loss may be scaled
 
   std::string statistic() const;
   std::string kind_name() const;
-  // What everyone shows is not what the named ranks show.
+  // An alarm of all ranks has a different key than one that names ranks.
   std::uint64_t key() const {
     if (of_static_data) return 0;
     return 16 + static_cast<std::uint64_t>(kind) * 64 + static_cast<std::uint64_t>(of) * 4 +
@@ -53,7 +53,7 @@ struct Deviation : Compared {
 
 std::string sentence(const Deviation& seen, const Who& who);
 
-// What ranks that deviate may come from.
+// Possible causes for ranks that deviate.
 std::string outlier_suspects(std::span<const Signal* const> signals);
 
 }  // namespace presum::checks

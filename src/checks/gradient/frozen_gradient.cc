@@ -36,7 +36,8 @@ class FrozenGradient final : public Rule {
     Blame blame;
     blame.ranks = found.certain;
     if (2 * found.likely.size() <= found.compared) blame.ranks = unite(blame.ranks, found.likely);
-    // The same data give the same gradient as long as the parameters stay: others show if they did.
+    // The same data gives the same gradient while the parameters stay; other ranks show whether
+    // they did.
     if (found.moved_on_same_data > 0) blame.ranks = unite(blame.ranks, found.same_data);
     if (blame.ranks.empty()) return;
     blame.everyone = blame.ranks.size() == context.workers();
@@ -53,7 +54,7 @@ class FrozenGradient final : public Rule {
   };
   struct Found {
     Ranks certain;  // the data changed, the gradient did not
-    Ranks likely;   // nobody knows the data
+    Ranks likely;   // the data is unknown
     Ranks same_data;
     std::size_t moved_on_same_data = 0;
     std::size_t compared = 0;
@@ -99,10 +100,10 @@ constinit const CheckInfo kFrozenGradient{
     .id = "frozen-gradient",
     .severity = Severity::kCritical,
     .compares = "gradients that repeat the previous step's bit for bit",
-    .fires = "now",
-    .consequence = "The rank's share of the sum is of an old batch.",
-    .cannot_see = "A gradient that is stale by a step, but moves.",
-    .mistake = "batch = next(iter(loader))  # in every step: always the first",
+    .fires = "immediately",
+    .consequence = "The rank contributes the gradient of an old batch to the sum.",
+    .cannot_see = "A gradient that is one step old but changes.",
+    .mistake = "batch = next(iter(loader))  # in every step: always the first batch",
     .fix =
         "Look for gradients that are not cleared and recomputed, a batch that is fed again, or a "
         "backward pass that the named ranks skip.",

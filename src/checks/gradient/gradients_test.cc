@@ -20,7 +20,7 @@ TEST(Nonfinite, NamesTheWorkerAndItsFirstStep) {
   Watched w = played(4);
   w.play(5, 5, [](StepRecord& r) { spoil(r.workers[3]); });
   w.play(6, 9, [](WorkerRecord& x) { spoil(x); });
-  // the others are its effect
+  // the other findings are its effect
   expect(w, "nonfinite-gradient",
          {.ranks = {3}, .severity = Severity::kCritical, .first_step = 5, .last_step = 9});
   EXPECT_EQ(number_of(w.first(), "nonfinite_elements"), 80);
@@ -46,7 +46,7 @@ TEST(Nonfinite, AnInfiniteNormCountsAndAnUnreadOneDoesNot) {
   EXPECT_EQ(infinite.ids(), Ids{"nonfinite-gradient"});
 }
 
-// With a loss scaler, or as far as anybody told without one.
+// With a loss scaler, or, if none is reported, without one.
 Watched maybe_scaled(bool scaled) {
   Watched out;
   if (scaled) out.diagnoser.hello(who(0, 0), {"host", {{"grad_scaler", "65536"}}, {}});
@@ -68,7 +68,7 @@ TEST(Nonfinite, AnOverflowThatTheLossScalerLeftOutIsInformation) {
   }
 }
 
-// Loss scaling by hand over master weights: only the parameters tell that a step was left out.
+// Loss scaling by hand over master weights: only the parameters show that a step was skipped.
 TEST(Nonfinite, StepsThatLeftTheParametersAloneAreInformationOnceTheNextIsFinite) {
   const auto by_hand = [](std::uint64_t last, bool moves, bool one_rank) {
     Watched w;
@@ -108,7 +108,7 @@ TEST(Nonfinite, OneThatAllRanksHadDoesNotHideTheRankThatAlwaysHas) {
   EXPECT_EQ(third->severity, Severity::kWarning);
 }
 
-// A parameter that lies at a bound tells nothing.
+// A parameter at a bound shows nothing.
 TEST(Nonfinite, WhatNeverMovedDoesNotTellThatAStepWasLeftOut) {
   Watched w;
   w.diagnoser.hello(who(0, 0), {"host", {{"optimizer", "unknown"}}, {}});
@@ -167,7 +167,7 @@ TEST(Nonfinite, ALossScalerMayLookForItsFirstFactor) {
   EXPECT_EQ(play(false, 4), Severity::kWarning) << "there may be a scaler that nobody told of";
 }
 
-// Steps 0 to `last` of an optimizer of this name, with gradients that are not finite.
+// Steps 0 to `last` with an optimizer of this name and non-finite gradients.
 Finding overflow(const char* optimizer, std::uint64_t last, std::uint64_t counted_per_step) {
   Watched w;
   w.diagnoser.hello(who(0, 0), {"host", {{"optimizer", optimizer}}, {}});
@@ -267,7 +267,7 @@ TEST(ZeroGradient, OfOneWorkerWithNothingToLearnIsAFaultWhereItLasts) {
 }
 
 TEST(ZeroGradient, OfAMarginThatIsMetHereAndThereIsNone) {
-  const Break margins[] = {[](StepRecord& r) {  // by turns
+  const Break margins[] = {[](StepRecord& r) {  // ranks take turns
                              WorkerRecord& w = r.workers[1 + r.step / 9 % 2];
                              w.grad_norm = w.loss = 0;
                            },

@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// **lost-gradients.** Four ways, each counted from one optimizer step to the next. *Cleared*:
-// passes whose `.grad` was zeroed before the optimizer got it, reduced or not, between passes or
-// after the last one (then the optimizer gets nothing: `None`, or zeros in the steps of the sample
-// below). That is quiet where parameters moved in between (sharpness-aware training), where an
-// input's gradient was wanted (adversarial examples), where the same rows are in a pass that stays,
-// where the loss scale changed, where another optimizer steps in between (a GAN), and where what
-// the optimizer gets is not what the last passes made, at most scaled: then the program adds up
-// gradients itself. A pass over other rows that is made to measure something (gradient noise,
-// influence) and thrown away looks the same: take its gradients by `torch.autograd.grad`, which
-// leaves `.grad` alone. *Detached*: training forwards that no backward pass went through, if their
-// output has a loss in it, or if nothing of the whole batch of a loader was trained on; evaluation
-// mode does not count, nor rows of which others were used. *Changed*: a sample of what is
-// accumulated (4 parameters, 64 elements of each) is held against itself after a pass that is not
-// reduced and before the next, in the first 3 steps of the optimizer and then in one of 10: its
-// factor is named as clipping, unscaling or scaling, or it is another gradient. *Never cleared*: a
-// step's first pass adds to what an optimizer step has taken already. That is told where one
-// optimizer steps all parameters, and quiet where the sum is zeroed before it is used. Under FSDP2
-// only *detached* and *changed* are seen, since `zero_grad()` leaves what it accumulates. Needs the
-// optimizer. With gradients on a device, zeros in place are not seen (`set_to_none=True`, torch's
-// default, is).
+// **lost-gradients.** Detects four cases, each between one optimizer step and the next. It needs
+// the optimizer.
+//
+// - *Cleared*: passes whose `.grad` was zeroed before the optimizer used it, reduced or not,
+//   between passes or after the last one (the optimizer then gets nothing: `None`, or zeros in the
+//   steps of the sample below). Not reported if parameters moved in between (sharpness-aware
+//   training), if an input's gradient was requested (adversarial examples), if a remaining pass has
+//   the same rows, if the loss scale changed, if another optimizer steps in between (a GAN), or if
+//   the optimizer's gradient is not what the last passes made, up to a factor: then the program
+//   accumulates gradients itself. A pass over other rows that only measures something (gradient
+//   noise, influence) looks the same; take its gradients with `torch.autograd.grad`, which leaves
+//   `.grad` alone.
+// - *Detached*: training forward passes without a backward pass, if their output has a loss in it,
+//   or if no part of a loader's batch was trained on. Evaluation mode does not count, nor do rows
+//   of a batch of which other rows were used.
+// - *Changed*: a sample of the accumulated gradient (4 parameters, 64 elements of each) is compared
+//   with itself after a pass that is not reduced and before the next pass, in the first 3 steps of
+//   the optimizer and then in one of 10. If it changed by a factor, the finding names clipping,
+//   unscaling or scaling; if not by a factor, it was overwritten.
+// - *Never cleared*: a step's first pass adds to a gradient that an optimizer step has already
+//   used. Reported if one optimizer steps all parameters, and not if the sum is zeroed before it is
+//   used.
+//
+// Under FSDP2 only *detached* and *changed* are visible, since `zero_grad()` keeps what FSDP2
+// accumulates. With gradients on a device, zeroing in place is not visible; torch's default
+// `set_to_none=True` is.
 
 #include <fmt/format.h>
 
@@ -37,17 +43,17 @@ namespace {
 
 using enum FingerprintKind;
 
-// A program may leave out a batch now and then, or look at a gradient: that is no habit.
-constexpr std::uint64_t kSureSteps = 3;  // steps in which it was seen, and
-constexpr std::uint64_t kMost = 2;       // at least one in so many since the first
-constexpr std::uint64_t kSampled = 2;    // likewise, where few steps are looked at
+// A program may skip a batch or inspect a gradient now and then; that is not a finding.
+constexpr std::uint64_t kSureSteps = 3;  // steps that show it, and
+constexpr std::uint64_t kMost = 2;       // at least one in this many since the first
+constexpr std::uint64_t kSampled = 2;    // the same where only some steps are sampled
 enum Way : std::size_t { kCleared, kDetached, kChanged, kAgain };
 
 bool is_factor(double factor, double of) { return std::abs(factor - of) <= 1e-3 * std::abs(of); }
 
 struct LostPasses {
-  std::uint32_t of_rank = 0;  // whose micro-batches these are
-  bool cleared = false;       // else no backward pass went through them
+  std::uint32_t of_rank = 0;  // the owner of these micro-batches
+  bool cleared = false;       // false: no backward pass went through them
   std::uint64_t micro_batches_lost = 0;
   std::uint64_t micro_batches = 0;
 
@@ -68,7 +74,7 @@ std::string sentence(const LostPasses& seen, const Who& who) {
 }
 
 struct ChangedSum {
-  double factor_between_passes = kNaN;  // none where it is another gradient
+  double factor_between_passes = kNaN;  // NaN if it is a different gradient
   std::string usual_cause;
   static constexpr std::tuple kFields{
       field("factor_between_passes", &ChangedSum::factor_between_passes),
@@ -98,7 +104,7 @@ std::string sentence(const NeverCleared& /*seen*/, const Who& who) {
          "optimizer's step";
 }
 
-// What multiplies the gradient that is accumulated.
+// The usual cause of a change of the accumulated gradient.
 std::string usual_cause(const StepContext& context, double factor) {
   const double power = -std::log2(factor);
   const bool scaled = !context.roster.fact("grad_scaler").empty();
@@ -111,13 +117,14 @@ std::string usual_cause(const StepContext& context, double factor) {
   return "it was scaled";
 }
 
-// NaN where what was accumulated is another gradient now, 1 where it is what it was.
+// NaN if the accumulated gradient became a different one, 1 if it did not change.
 double factor_of(const WorkerRecord& worker) {
   const std::uint64_t* bits = worker.fingerprint_of(kGradChanged);
   return bits == nullptr ? 1 : std::bit_cast<double>(*bits);
 }
 
-// Micro-batches whose loss was computed and whose gradient no optimizer step gets, or gets again.
+// Micro-batches whose loss was computed and whose gradient no optimizer step uses, or one uses
+// again.
 class LostGradients final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -128,7 +135,7 @@ class LostGradients final : public Rule {
     }
     log.checked(&kLostGradients);
     log.needs_records(&kLostGradients, kSureSteps,
-                      "A program may leave out a batch now and then: that is no habit.");
+                      "A program may skip a batch now and then, so a finding needs several steps.");
     lost(context, log);
     changed(context, log);
     left_over(context, log);
@@ -148,7 +155,7 @@ class LostGradients final : public Rule {
   }
 
   void lost(const StepContext& context, SignalLog& log) {
-    if (context.record.unused()) return;  // what is lost is told with a step that was used
+    if (context.record.unused()) return;  // reported with the next step that is used
     for (const auto& [way, kind] :
          {std::pair{kCleared, kPassesCleared}, std::pair{kDetached, kForwardsDetached}}) {
       const Blame who = blame_where(
@@ -186,12 +193,12 @@ class LostGradients final : public Rule {
     if (!is_habit(kAgain, context, who.ranks)) return;
     Signal signal = signal_of(kAgain, context, who, NeverCleared{});
     signal.remedy =
-        "Call `optimizer.zero_grad()` once a step, after the optimizer's step or before the first "
-        "backward pass; look whether it is another optimizer's or model's that is called.";
+        "Call `optimizer.zero_grad()` once per step, after the optimizer step or before the first "
+        "backward pass; check that it is not called on another optimizer or model.";
     log.add(std::move(signal), kAllSteps);
   }
 
-  std::array<Streak, 4> habits_{{{kMost}, {kMost}, {kMost}, {kMost}}};  // by way to lose them
+  std::array<Streak, 4> habits_{{{kMost}, {kMost}, {kMost}, {kMost}}};  // by Way
 };
 
 }  // namespace
@@ -206,21 +213,18 @@ constinit const CheckInfo kLostGradients{
     .id = "lost-gradients",
     .severity = Severity::kWarning,
     .compares =
-        "the micro-batches whose loss was computed with those that the optimizer's step is made of",
+        "the micro-batches whose loss was computed with those that make up the optimizer step",
     .fires = "after 3 steps that show it, at least every second one",
-    .consequence =
-        "The optimizer's step is not made of the micro-batches that it is believed to be made of.",
+    .consequence = "The optimizer step is not made of the micro-batches that you think it is.",
     .cannot_see =
-        "Gradients that are dropped now and then, or beside the steps of another optimizer (a "
-        "GAN); losses of models that return none, where no loader handed out the batch.",
+        "Gradients that are dropped only now and then, or beside the steps of another optimizer (a "
+        "GAN); losses of models that do not return them, if no loader dealt the batch.",
     .mistake =
-        "for batch in micro_batches:\n"
-        "    optimizer.zero_grad()  # belongs before the loop\n"
-        "    loss = model(**batch).loss\n"
-        "loss.backward()            # the last one only",
+        "for batch in micro_batches:\n    optimizer.zero_grad()  # belongs before the loop\n    "
+        "loss = model(**batch).loss\nloss.backward()            # only the last one",
     .fix =
-        "Call `zero_grad()` once for each optimizer step, after it; call `backward()` on the loss "
-        "of every micro-batch; clip and unscale after the last of them.",
+        "Call `zero_grad()` once per optimizer step, after it; call `backward()` on the loss of "
+        "every micro-batch; clip and unscale after the last one.",
     .resembles = "allenai/open-instruct#1498",
     .precedence = 200,
     .explains = kLostGradientsExplains,

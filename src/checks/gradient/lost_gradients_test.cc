@@ -15,7 +15,7 @@ void step_optimizer(StepRecord& r) {
   for (WorkerRecord& w : r.workers) w.optimizer_step = r.step + 1;
 }
 
-// What all workers, or one of them, say of each step from `first` on.
+// The values that all ranks, or one of them, report for each step from `first` on.
 std::string title_of(Kind kind, std::uint64_t value, int rank = -1) {
   Watched w = played(12, [&](StepRecord& r) {
     step_optimizer(r);

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// **nonfinite-gradient, nonfinite-loss.** Steps in a row are one episode, and its ranks are those
-// of its first step: what others show later came through the parameters. All ranks at once, after
-// a step in which all were finite, means that parameters or the reduction brought it. Where the
-// optimizer took no step, all ranks skipped it together: a warning; of a gradient, information with
-// the count once the next step was finite, and at once where a loss scaler is known (fact
-// `grad_scaler`), for looking for its factor is its business. Not where ten in eleven of such
-// steps, and six or more, were one rank's alone; of a loss only where it was all ranks'. A count of
-// steps that was never above 0 says so only in the first 16 records. Where no optimizer is known
-// (fact `optimizer`) and none was ever counted, the hashes of parameters that moved before tell:
-// until then a gradient is a warning, for it may have been skipped. More than 16 such steps in a
-// row are critical again. A norm that was not read is not a non-finite one.
+// **nonfinite-gradient, nonfinite-loss.** Consecutive steps are one episode. The finding names the
+// ranks of its first step, because later ranks get it through the parameters. If all ranks turn
+// non-finite at once, after a step in which all were finite, it came from the parameters or the
+// reduction.
+//
+// If the optimizer took no step, all ranks skipped it together, and the finding is a warning. For a
+// gradient it becomes information with the number of skipped steps once the next step is finite,
+// and at once if a loss scaler is known (fact `grad_scaler`), because a scaler skips steps while it
+// searches for its factor. It stays a warning if ten in eleven of such steps, and six or more,
+// belong to one rank alone. For a loss it becomes information only if all ranks had it. A step
+// counter that was never above 0 counts as a skipped step only in the first 16 records. If no
+// optimizer is known (fact `optimizer`) and no step was ever counted, the hashes of parameters that
+// moved before decide; until then a non-finite gradient is a warning, because its step may have
+// been skipped. More than 16 such steps in a row are critical again. A norm that was not read does
+// not count as non-finite.
 
 #include <fmt/format.h>
 
@@ -26,25 +30,25 @@
 namespace presum::checks {
 namespace {
 
-// Records in which a loss scaler looks for its first factor.
+// Records in which a loss scaler searches for its first factor.
 constexpr std::uint64_t kScalerSearch = 16;
-constexpr std::uint64_t kAlone = 6;      // times that one rank was, and
-constexpr std::uint64_t kOneInTen = 10;  // of as many another at most: then it is that rank
-constexpr std::uint64_t kPairs = 2;      // of records, between
-constexpr double kMoves = 0.9;           // of which a layer is another: its steps move it
+constexpr std::uint64_t kAlone = 6;      // times that one rank was the only one
+constexpr std::uint64_t kOneInTen = 10;  // at most one of another rank for this many
+constexpr std::uint64_t kPairs = 2;      // record pairs to compare
+constexpr double kMoves = 0.9;  // share of pairs in which a layer's hash changes if steps move it
 constexpr std::size_t kKeysMax = 64;
 constexpr const char* kByDesign =
-    "Nothing, where steps are left out by design (a loss scaler that looks for its factor, a guard "
+    "Nothing, if steps are skipped by design (a loss scaler that searches for its factor, a guard "
     "on all ranks).";
 
 struct NotFinite {
   enum class Step : std::uint8_t { kTaken, kLeftOut, kUnknown };
 
   std::string what;   // "loss" or "gradient"
-  Ranks first_ranks;  // at the episode's first step
+  Ranks first_ranks;  // at the first step of the episode
   std::size_t ranks_not_finite = 0;
   std::optional<std::uint64_t> nonfinite_elements;
-  bool all_at_once = false;  // and finite one record before
+  bool all_at_once = false;  // and all were finite one record before
   std::optional<std::uint64_t> steps_left_out;
   Step step = Step::kTaken;
 
@@ -96,8 +100,8 @@ bool optimizer_known(const StepContext& context) {
   return !name.empty() && name != "unknown";
 }
 
-// Steps in a row in which something is not finite are one episode; its ranks are those of its first
-// step, since everything after that may have come through the parameters.
+// Consecutive non-finite steps are one episode. Its ranks are those of its first step, since later
+// ranks may get it through the parameters.
 class Nonfinite : public Rule {
  public:
   explicit Nonfinite(Check check) : check_(check) {}
@@ -139,18 +143,18 @@ class Nonfinite : public Rule {
     sudden_ = blame_.everyone && healthy_before_ && context.workers() > 1;
   }
 
-  // Steps in which the same ranks were first, so far.
+  // Episodes that began on the same ranks.
   struct Episodes {
     std::uint64_t first_step = 0;
-    std::uint64_t left_out = 0;  // episodes in which the optimizer took no step,
-    std::uint64_t steps = 0;     // of so many steps
-    bool taken = false;          // it did in another
+    std::uint64_t left_out = 0;  // episodes in which the optimizer took no step
+    std::uint64_t steps = 0;     // the number of steps in those
+    bool taken = false;          // the optimizer took a step in another episode
   };
-  using Of = std::pair<std::uint32_t, std::uint64_t>;  // a rank, and what
+  using Of = std::pair<std::uint32_t, std::uint64_t>;  // a rank, and a key for layer and shard
   using Parameters = std::map<Of, std::uint64_t>;      // hashes
   struct Moves {
     std::uint64_t records = 0;
-    std::uint64_t changed = 0;  // the first of them counts
+    std::uint64_t changed = 0;  // includes the first record
     std::uint64_t last = 0;
 
     bool known() const {
@@ -159,7 +163,7 @@ class Nonfinite : public Rule {
     }
   };
 
-  // Hashes by rank and what it is of.
+  // Parameter hashes by rank, layer and shard.
   static Parameters parameters_of(const StepRecord& record) {
     Parameters out;
     for (const WorkerRecord& w : record.workers) {
@@ -171,8 +175,9 @@ class Nonfinite : public Rule {
     return out;
   }
 
-  // Whether each rank has some parameters that are what they were when the episode began, and that
-  // steps moved before. A layer whose hash is another one may have been hashed in another part.
+  // Whether each rank has some parameters that still equal their state at the beginning of the
+  // episode and that steps moved before. If a layer's hash changed, a different part of the layer
+  // may have been hashed.
   bool stood_still(const StepRecord& record) const {
     Ranks still;
     for (const auto& [of, value] : parameters_of(record)) {
@@ -184,7 +189,7 @@ class Nonfinite : public Rule {
     return still.size() == record.workers.size();
   }
 
-  // Of a layer's parameters some are hashed in every record, others now and then.
+  // Some of a layer's parameters are hashed in every record, others now and then.
   void follow_parameters(const StepContext& context) {
     if (counted_ || optimizer_known(context) || context.record.step == 0) return;
     for (const auto& [of, value] : parameters_of(context.record)) {
@@ -194,7 +199,7 @@ class Nonfinite : public Rule {
     }
   }
 
-  // Whether steps with what is not finite were nearly all one rank's.
+  // Whether nearly all non-finite steps belong to one rank.
   bool is_one_rank(const StepContext& context, const Ranks& ranks, const Episodes& of) const {
     std::uint64_t all = 0;
     for (const auto& [key, each] : episodes_) all += each.left_out;
@@ -206,7 +211,7 @@ class Nonfinite : public Rule {
     Episodes& all = episodes_[last_.key()];
     all.taken = all.taken || !skipped_;
     const bool known = last_.step == NotFinite::Step::kLeftOut || stood_still(context.record);
-    // Of a loss it may be one rank's batch: not so where a scale was too high for all.
+    // A loss of some ranks may come from their batches; a scale that is too high affects all ranks.
     const bool may_be_data = check_ == &kNonfiniteLoss && !blame_.everyone;
     if (may_be_data || all.taken || (!known && all.left_out == 0)) return;
     all.left_out += known ? 1 : 0;
@@ -247,14 +252,14 @@ class Nonfinite : public Rule {
     log.add(std::move(signal));
   }
 
-  // Without an optimizer that counts, nobody knows whether a scaler of losses left the step out.
+  // Without an optimizer that counts, it is unknown whether a loss scaler skipped the step.
   bool maybe_skipped(const StepContext& context) const {
     if (check_ == &kNonfiniteGradient && !counted_ && !optimizer_known(context)) return true;
     return optimizer_stood_still(context.record);
   }
 
-  // A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor,
-  // most of all in its first steps. A count that never moved says nothing later on.
+  // After an overflow a loss scaler skips the step on all ranks and lowers its factor, mostly in
+  // its first steps. A counter that never moved says nothing later on.
   bool optimizer_stood_still(const StepRecord& record) const {
     return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
       const std::uint64_t* found = optimizer_steps_.find(w.replica);
@@ -273,14 +278,14 @@ class Nonfinite : public Rule {
   std::uint64_t records_ = 0;
   std::uint64_t length_ = 0;  // records of this episode in which the optimizer took no step
   bool running_ = false;
-  bool healthy_before_ = false;  // the record before was finite on all workers
-  bool sudden_ = false;          // all workers at once, and finite before
-  bool skipped_ = false;  // the optimizer took no step in this episode so far, as far as known
-  bool counted_ = false;  // some worker's optimizer took a step
+  bool healthy_before_ = false;  // the previous record was finite on all ranks
+  bool sudden_ = false;          // all ranks at once, after a finite record
+  bool skipped_ = false;  // as far as known, the optimizer took no step in this episode so far
+  bool counted_ = false;  // some rank's optimizer took a step
   Blame blame_;
   NotFinite last_;                              // of this episode
-  std::uint64_t last_step_ = 0;                 // of it
-  Parameters began_with_;                       // that episode
+  std::uint64_t last_step_ = 0;                 // of this episode
+  Parameters began_with_;                       // at the beginning of this episode
   std::map<Of, Moves> moves_;                   // from one finite step to the next
   std::map<std::uint64_t, Episodes> episodes_;  // by the key of the evidence
   PerWorker<std::uint64_t> optimizer_steps_;
@@ -305,16 +310,16 @@ constinit const CheckInfo kNonfiniteGradient{
     .id = "nonfinite-gradient",
     .severity = Severity::kCritical,
     .compares = "NaN and Inf in every rank's own gradient",
-    .fires = "now",
+    .fires = "immediately",
     .consequence =
-        "One NaN in one rank's gradient is a NaN in the sum, and in every parameter after the "
+        "One NaN in one rank's gradient becomes a NaN in the sum, and in every parameter after the "
         "step.",
-    .cannot_see = "A gradient that was never read: one that the run says it could not look into.",
+    .cannot_see = "A gradient that was never read; the run says which gradients it could not read.",
     .mistake = "loss = (target * torch.log(p)).mean()  # p is 0 on one rank: -inf, then NaN",
     .fix =
-        "Look at the batch, the loss and the first layer with NaN on the named ranks at the first "
-        "step, and skip or clip on all ranks alike. If all ranks turned at once, look at the "
-        "reduction and the optimizer of the step before.",
+        "Check the batch, the loss and the first layer with NaN on the named ranks at the first "
+        "step, and skip or clip on all ranks together. If all ranks turned non-finite at once, "
+        "check the reduction and the optimizer of the previous step.",
     .resembles = "deepspeedai/DeepSpeed#8061",
     .precedence = 20,
     .explains = kNonfiniteGradientExplains,
@@ -329,12 +334,12 @@ constinit const CheckInfo kNonfiniteLoss{
     .id = "nonfinite-loss",
     .severity = Severity::kCritical,
     .compares = "NaN and Inf in every rank's loss",
-    .fires = "now",
-    .consequence = "A loss that is not finite makes a gradient that is not, and with it the sum.",
-    .cannot_see = "Losses that presum was not told and could not see.",
+    .fires = "immediately",
+    .consequence = "A non-finite loss makes a non-finite gradient, and a non-finite sum.",
+    .cannot_see = "Losses that presum did not receive and could not see.",
     .mistake = "loss = total / targets.ne(-100).sum()  # a batch without targets: 0 / 0",
     .fix =
-        "Look at the batch of the named ranks at the first step: a log or a division of zero, or a "
+        "Check the batch of the named ranks at the first step: a log or a division of zero, or a "
         "batch without any target token.",
     .resembles = "WeatherGenerator#2724",
     .precedence = 30,

@@ -5,11 +5,11 @@
 
 namespace presum::checks {
 
-inline constexpr double kTrue = 0.05;  // what a norm in 16 bits may be off
+inline constexpr double kTrue = 0.05;  // relative error of a norm in 16 bits
 
 bool near(double a, double b, double within);
 bool is_power_of_two(double ratio);
-// What makes a norm of a type so many times what it ought to be, most often.
+// The most likely reason why a norm is off by this ratio.
 std::string usual_cause(double ratio, double type, double workers, bool scaled);
 
 }  // namespace presum::checks

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // **recompute-mismatch.** Off by default. `attach(record=presum.Record(verify_every=n))` keeps one
 // micro-batch of every n-th recorded step: arguments, buffers, generator states and the gradient
-// that arrived at each output. Before the optimizer's step it is computed once more on aliases of
-// the parameters, and the gradients are compared bit for bit. Where they differ, it is computed a
-// third time. Equal to the training's then, and always before, it is a warning (one of two
-// repetitions went wrong, as likely by hardware as training is); else the program is not
-// deterministic, which is information. Refused, with a note that says why: FSDP2, compiled modules,
-// a collective in the forward pass, hooks of others on modules or gradients, reentrant checkpoints,
-// several forwards in one pass, arguments that are neither tensors nor plain values, modules with
-// generators of their own or whose forward pass writes to an attribute that is no buffer, or to
-// what one holds (a counter, a cache, a list, an array), and parameters or inputs that the program
-// changes before the optimizer's step, behind torch's back too: only where one bit turned over is
-// it told as changed. Copies lie as the originals did (strides, alignment), since kernels add in
-// another order where they do not; where all ranks differ alike nothing is said of the hardware.
-// What was wrong before the forward pass (an input, a parameter) is wrong both times, and not seen
-// here. It costs a forward and a backward pass of one micro-batch, a wait for the device, and
-// memory for two more sets of gradients (three where they differ), inputs and buffers, at such a
-// step.
+// that arrived at each output. Before the optimizer step, presum recomputes it on aliases of the
+// parameters and compares the gradients bit for bit. If they differ, it recomputes a third time. If
+// that result equals the training's, and all earlier repetitions were equal too, the finding is a
+// warning: one of two repetitions went wrong, and the hardware is as likely to fail in training. If
+// it does not, the program is not deterministic, which is information.
+//
+// presum refuses the following, with a note that gives the reason: FSDP2, compiled modules, a
+// collective in the forward pass, foreign hooks on modules or gradients, reentrant checkpoints,
+// several forward passes in one pass, arguments that are neither tensors nor plain values, modules
+// with their own generators, modules whose forward pass writes to an attribute that is not a buffer
+// or to an object in it (a counter, a cache, a list, an array), and parameters or inputs that the
+// program changes before the optimizer step, even without torch noticing. Only a single flipped bit
+// is reported as a change.
+//
+// Copies keep the layout of the originals (strides, alignment), because with another layout kernels
+// add in a different order. If all ranks differ in the same way, the finding does not blame the
+// hardware. An error from before the forward pass (in an input or a parameter) is in both
+// computations, so this check misses it. At such a step it costs a forward and a backward pass of
+// one micro-batch, a wait for the device, and memory for two more sets of gradients (three if they
+// differ), inputs and buffers.
 
 #include <fmt/format.h>
 
@@ -34,7 +38,7 @@ namespace presum::checks {
 namespace {
 
 constexpr std::string_view kNotAsked =
-    "No micro-batch was computed once more: attach(record=Record(verify_every=)) asks for it.";
+    "No micro-batch was recomputed: attach(record=Record(verify_every=)) enables it.";
 constexpr std::uint64_t kUnsteady = 1;
 constexpr std::uint64_t kTwice = 2;
 constexpr std::uint64_t kTurnedOver = 3;
@@ -73,7 +77,7 @@ struct Repetitions {
       field("gradients_different", &Repetitions::gradients_different)};
 };
 
-// Not all their hardware.
+// Not the hardware of all ranks.
 bool blames_a_kernel(const Answer& answer, bool everyone, std::size_t ranks) {
   return answer.value == kTwice && everyone && ranks > 1;
 }
@@ -87,8 +91,8 @@ std::string sentence(const Repetitions& seen, const Who& who) {
   return fmt::format("{} {}", who.words(), seen.answer.words);
 }
 
-constexpr std::uint64_t kSureRepeats = 3;  // micro-batches that gave the same
-// What workers found that computed one of their micro-batches once more.
+constexpr std::uint64_t kSureRepeats = 3;  // micro-batches with equal gradients
+// The results of ranks that recomputed one of their micro-batches.
 class Recomputed final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -99,7 +103,7 @@ class Recomputed final : public Rule {
     once_ = once_ || std::ranges::any_of(context.record.workers, told);
     if (!once_) return log.cannot(&kRecomputeMismatch, why_not(context.roster));
     log.checked(&kRecomputeMismatch);
-    // What now and then gives another gradient is a program's way.
+    // A rank that repeatedly gives different gradients runs a program that is not deterministic.
     std::map<std::uint32_t, std::uint64_t> answers;  // by rank
     for (const WorkerRecord& w : context.record.workers) {
       Steadiness& so_far = steadiness_[w.replica];
@@ -122,7 +126,7 @@ class Recomputed final : public Rule {
       }
       if (one.value == kUnsteady) {
         signal.remedy =
-            "Nothing, where that is known; else ask torch for deterministic kernels "
+            "Nothing, if this is known. If not, make torch use deterministic kernels "
             "(`torch.use_deterministic_algorithms`).";
       }
       log.add(std::move(signal), kAllSteps);
@@ -130,21 +134,21 @@ class Recomputed final : public Rule {
   }
 
  private:
-  // Held here: the log keeps no copy of it.
+  // Kept here: the log does not copy it.
   std::string_view why_not(const Roster& roster) {
     const std::string reason = roster.fact("recompute_refused");
     if (refused_.empty() && !reason.empty()) {
-      refused_ = "No micro-batch could be computed once more: " + reason + ".";
+      refused_ = "No micro-batch could be recomputed: " + reason + ".";
     }
     return refused_.empty() ? kNotAsked : refused_;
   }
 
   struct Steadiness {
-    std::uint64_t equal = 0;  // micro-batches that gave the same again
+    std::uint64_t equal = 0;  // micro-batches with equal gradients
     std::uint64_t others = 0;
   };
   std::map<std::uint32_t, Steadiness> steadiness_;  // by replica
-  bool once_ = false;                               // some worker did
+  bool once_ = false;                               // some rank recomputed
   std::string refused_;
 };
 
@@ -158,21 +162,20 @@ constexpr Check kRecomputeMismatchExplains[] = {
 constinit const CheckInfo kRecomputeMismatch{
     .id = "recompute-mismatch",
     .severity = Severity::kCritical,
-    .compares = "the gradient of a micro-batch with that of the same one computed once more",
+    .compares = "the gradient of a micro-batch with that of the same micro-batch, recomputed",
     .fires =
-        "now, where `verify_every=` asks for it; a program that is not deterministic is "
+        "immediately, if `verify_every=` is set; a program that is not deterministic is "
         "information",
     .consequence =
-        "A processor or memory that is wrong now and then: every step after it holds the mistake.",
+        "A processor or memory that fails now and then: every later step contains the error.",
     .cannot_see =
-        "Steps and micro-batches that are not computed again; what was wrong before the forward "
-        "pass; models whose forward cannot be repeated (FSDP2, collectives, compiled parts, "
-        "hooks).",
+        "Steps and micro-batches that are not recomputed; errors from before the forward pass; "
+        "models whose forward pass cannot be repeated (FSDP2, collectives, compiled parts, hooks).",
     .mistake = "presum.attach(model, optimizer=optimizer, record=presum.Record(verify_every=100))",
     .fix =
         "Take the named ranks' hardware out of the job and test it: memory, processor or "
-        "accelerator gave another result for the same numbers. Where it differs each time, look "
-        "for kernels that are not deterministic first.",
+        "accelerator gave different results for the same numbers. If the gradient differs every "
+        "time, look for nondeterministic kernels first.",
     .precedence = 220,
     .explains = kRecomputeMismatchExplains,
     .fingerprints = kRecomputeMismatchKinds,

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// **rank-outlier, pair-too-similar, too-consistent, loss-event.** See
-// [detectors.md](detectors.md) for rates and delays. `first_step` is where evidence began to grow,
-// `certain_step` where it was enough for the first time. `last_step` of a rank's own statistic is
-// the last step at which it still deviated, of all others that of the last alarm. Where every
-// rank reads again and again samples of its own that it has read before (one batch that is
-// overfitted, shards that are never dealt anew), lasting differences are no fault: they are one
-// finding, information; so are they where batches are used several times in a row, until they were
-// raised twice as often as each batch is used, and a largest element that by itself is less
-// than 1.5 standard deviations above the others'. Not so an outlier of 6 deviations or more, single
-// events, and other token counts. Samples are known by their rows, up to 65,536 of them; beyond
-// that the rule is off.
+// **rank-outlier, pair-too-similar, too-consistent, loss-event.** See [detectors.md](detectors.md)
+// for rates and delays. `first_step` is where the evidence began to grow, `certain_step` where it
+// was first sufficient. For a statistic of one rank, `last_step` is the last step at which the rank
+// still deviated; for all others it is the step of the last alarm.
+//
+// If every rank reads its own samples again and again (one overfitted batch, shards that are never
+// reshuffled), lasting differences are not a fault: they are one finding, as information. The same
+// holds if batches are used several times in a row, until alarms were raised twice as often as each
+// batch is used, and for a largest gradient element that is the only deviation and less than 1.5
+// standard deviations above the others'. It does not hold for an outlier of 6 deviations or more,
+// for single events, and for different token counts. Samples are recognized by their rows, up to
+// 65,536 of them; beyond that the rule is off.
 
 #include <algorithm>
 #include <cmath>
@@ -34,27 +35,26 @@ namespace {
 using detect::Alarm;
 using detect::Statistic;
 
-constexpr double kAtAlarm = 0.5;  // confidence; merge.cc adds what came after
+constexpr double kAtAlarm = 0.5;  // confidence; merge.cc adds later evidence
 constexpr double kFar = 6;        // standard deviations
 constexpr const char* kStatic =
-    "Nothing, where that is meant (one batch is overfitted, every rank has a shard of its own). "
-    "Else deal the samples anew in every pass: a DistributedSampler with `set_epoch`.";
+    "Nothing, if this is intended (one batch is overfitted, every rank has its own shard). If not, "
+    "reshuffle the samples in every pass: a DistributedSampler with `set_epoch`.";
 constexpr double kFromTokens = 0.7;  // confidence
 constexpr const char* kOtherTokens =
     "Compare the labels of one batch on these ranks with those of the others: are prompts and "
-    "padding masked alike, and are batches of the same lengths?";
+    "padding masked in the same way, and do the batches have the same lengths?";
 constexpr std::size_t kRowsKnown = 65536;
-constexpr double kPeakOfData = 1.5;  // standard deviations: how sparse samples are differs as much
+constexpr double kPeakOfData = 1.5;  // standard deviations: sparse samples differ as much
 constexpr const char* kOtherPeaks =
-    "Nothing, where ranks explore or read data of different kinds: losses, norms and directions do "
-    "not tell them apart.";
-constexpr double kReplays = 0.25;     // of so many recent records: a batch counts several times
-constexpr double kMostReplays = 0.9;  // that are reckoned with
+    "Nothing, if ranks explore or read data of different kinds: their losses, norms and directions "
+    "do not differ.";
+constexpr double kReplays = 0.25;     // of recent records; above, batches are replayed
+constexpr double kMostReplays = 0.9;  // cap on that share
 constexpr double kRecent = 16;
-constexpr double kBesideUse =
-    2;  // as many alarms as a batch is used, until they are more than that
+constexpr double kBesideUse = 2;  // alarms per use of a batch that are expected
 constexpr std::size_t kAlarms = 4096;
-constexpr std::uint64_t kOwnAgain = 5;  // records of nothing but a rank's own samples of before
+constexpr std::uint64_t kOwnAgain = 5;  // records of nothing but repeated own samples
 
 Check check_of(const Alarm& alarm) {
   if (alarm.kind == Alarm::Kind::kPairSimilar) return &kPairTooSimilar;
@@ -100,19 +100,19 @@ bool some_cosine(const StepRecord& record) {
 }
 
 constexpr const char* kUnlikeData =
-    "They read different samples. Look for what these ranks have in common and the others do not: "
-    "labels, preprocessing, a prompt or domain, a seed of what they draw; two such pairs are two "
-    "camps, of which one may be wrong.";
+    "They read different samples. Look for what these ranks share and the others do not: labels, "
+    "preprocessing, a prompt or domain, a seed for what they draw. Two such pairs are two camps, "
+    "and one of them may be wrong.";
 constexpr const char* kAlikeByNature =
-    "Nothing, where samples are alike by nature: the ranks read different ones.";
-constexpr std::uint64_t kNoEvents = 100;  // steps, as docs/detectors.md says of events
+    "Nothing, if samples are similar by nature: the ranks read different ones.";
+constexpr std::uint64_t kNoEvents = 100;  // steps, as docs/detectors.md says for events
 constexpr const char* kTooEarly =
-    "Single steps are judged from the 101st on: until then what is usual is not known.";
+    "Single steps are judged from the 101st on; before that, the normal range is unknown.";
 
 const char* no_event_reason(const StepRecord& record) {
   const auto known = std::ranges::count_if(
       record.workers, [](const WorkerRecord& w) { return std::isfinite(w.loss); });
-  if (known > 1) return "All ranks had equal losses so far: none stands out.";
+  if (known > 1) return "All ranks had equal losses so far.";
   return known == 1 ? "Only one rank reported a loss so far." : "No losses were reported so far.";
 }
 
@@ -121,9 +121,9 @@ bool all_distinct(std::span<const Batch> batches) {
   return std::ranges::all_of(batches, [&](const Batch& b) { return seen.insert(b.set).second; });
 }
 
-// Whether every worker reads the same samples again and again, and nobody else's: one batch that is
-// overfitted, or shards that are never dealt anew. Then workers differ lastingly without a fault.
-// Knows up to 65,536 rows; where there are more it says no.
+// Whether every rank reads the same samples again and again, and only its own: one overfitted
+// batch, or shards that are never reshuffled. Then ranks differ permanently without a fault. Knows
+// up to 65,536 rows; with more it says no.
 class StaticData {
  public:
   void see(const StepContext& context) {
@@ -143,13 +143,13 @@ class StaticData {
   }
 
   bool is_static() const { return !lost_ && own_again_.length >= kOwnAgain; }
-  // How often a batch is used, on average; 1 where hardly any comes again.
+  // How often a batch is used, on average; 1 if hardly any is reused.
   double times_used() const {
     return replays_ < kReplays ? 1 : 1 / (1 - std::fmin(replays_, kMostReplays));
   }
 
  private:
-  // Where the loader dealt it, or what it holds: a program may perturb what it uses again.
+  // The position that the loader dealt, or the content: a program may perturb a reused batch.
   static std::uint64_t place_of_batch(const WorkerRecord& w, const Batch& batch) {
     const std::uint64_t* place = w.fingerprint_of(FingerprintKind::kDataBatch);
     if (place != nullptr) {
@@ -158,7 +158,7 @@ class StaticData {
     return batch.known && !batch.degenerate() ? batch.set : 0;
   }
 
-  // All workers compute on their batches of the step before once more.
+  // All ranks compute on their previous step's batches again.
   void follow_replays(const StepContext& context) {
     bool replays = !context.batches.empty();
     for (std::size_t i = 0; i < context.batches.size(); ++i) {
@@ -171,8 +171,8 @@ class StaticData {
     replays_ += ((replays ? 1 : 0) - replays_) / kRecent;
   }
 
-  PerWorker<std::uint64_t> last_;                            // the batch before
-  double replays_ = 0;                                       // their share of recent records
+  PerWorker<std::uint64_t> last_;  // the previous batch
+  double replays_ = 0;             // share of recent records that are replays
   std::unordered_map<std::uint64_t, std::uint32_t> reader_;  // replica by row
   Streak own_again_;
   bool lost_ = false;
@@ -202,15 +202,17 @@ class Statistics final : public Rule {
     };
     note(&kRankOutlier,
          watched(Statistic::kLoss) || watched(Statistic::kNorm) || watched(Statistic::kDirection),
-         "Neither losses, norms nor directions were comparable so far.");
+         "No losses, norms or directions were comparable so far.");
     note(&kPairTooSimilar, watched(Statistic::kPair),
-         some_cosine(context.record) ? "All pairs had equal cosines so far: none stands out."
-                                     : "No cosines of pairs: that takes three ranks and sketches.");
+         some_cosine(context.record)
+             ? "All pairs had equal cosine similarities so far."
+             : "No pairwise cosine similarities: they need three ranks and sketches.");
     compared_ += watched(Statistic::kMicroBatch) && detect::weigh_alike(context.record) ? 1 : 0;
     note(&kTooConsistent, compared_ > 0,
          watched(Statistic::kMicroBatch)
-             ? "A step's micro-batches have other sizes: how their losses weigh is not known."
-             : "No losses of micro-batches, two or more a rank, were comparable so far.");
+             ? "The micro-batches of a step differ in size, and the weights of their losses are "
+               "unknown."
+             : "No losses of micro-batches, with two or more per rank, were comparable so far.");
     losses_ += watched(Statistic::kLoss) ? 1 : 0;
     if (losses_ > 0 && losses_ <= kNoEvents) return log.cannot(&kLossEvent, kTooEarly);
     note(&kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
@@ -258,7 +260,7 @@ class Statistics final : public Rule {
     log.add(std::move(signal));
   }
 
-  // A rank that stands out and has other token counts than the others: these are the cause.
+  // A rank that stands out and has different token counts: the token counts are the cause.
   void report_tokens(const Alarm& alarm, const Signal& outlier, SignalLog& log) const {
     const auto ratio = tokens_.apart(alarm.replicas.front());
     if (!ratio) return;
@@ -275,8 +277,8 @@ class Statistics final : public Rule {
     log.add(std::move(signal));
   }
 
-  // Of data that never change differences are lasting. A batch that is used m times counts as m,
-  // and is one: of it an alarm is worth an m-th. Not far ones, nor single events.
+  // Static data makes differences permanent. A batch that is used m times counts m times but is one
+  // sample, so an alarm from it is worth 1/m. Far outliers and single events are never expected.
   bool expected(const Alarm& alarm, double raised) const {
     const bool near = alarm.kind != Alarm::Kind::kOutlier || std::abs(alarm.effect) < kFar;
     const double used = data_.times_used();
@@ -295,7 +297,7 @@ class Statistics final : public Rule {
   TokenShares tokens_;
   RecentGradients gradients_;
   std::uint64_t losses_ = 0;    // steps in which losses were watched
-  std::uint64_t compared_ = 0;  // in which micro-batches were compared
+  std::uint64_t compared_ = 0;  // steps in which micro-batches were compared
 };
 
 }  // namespace
@@ -304,18 +306,18 @@ constexpr Check kRankOutlierExplains[] = {&kPairTooSimilar, &kTooConsistent, &kL
 constinit const CheckInfo kRankOutlier{
     .id = "rank-outlier",
     .severity = Severity::kWarning,
-    .compares = "each rank's loss, norm and direction against the others'",
+    .compares = "each rank's loss, norm and direction with the others'",
     .fires = "with the alarm",
-    .consequence = "Something on this rank is not like on the others, and goes into every sum.",
+    .consequence = "Something differs on this rank, and it enters every sum.",
     .cannot_see =
-        "Differences that come and go within the others' scatter; the smaller, the longer it "
-        "takes.",
+        "Differences that come and go within the others' scatter. Small differences take longer to "
+        "show.",
     .mistake =
-        "x = (x - mean) / std            # missing on this rank\n"
-        "loss.backward()                 # not divided by the accumulation on this rank",
+        "x = (x - mean) / std            # missing on this rank\nloss.backward()                 # "
+        "not divided by the accumulation steps on this rank",
     .fix =
-        "Compare data, code path and hardware of the named ranks with the others'. No harder check "
-        "explains the difference.",
+        "Compare the data, code path and hardware of the named ranks with the others'. No more "
+        "specific check explains the difference.",
     .precedence = 320,
     .explains = kRankOutlierExplains,
     .rests_on = CheckInfo::RestsOn::kStatistics,
@@ -330,13 +332,13 @@ constexpr Check kPairTooSimilarExplains[] = {&kTooConsistent, &kRankOutlier};
 constinit const CheckInfo kPairTooSimilar{
     .id = "pair-too-similar",
     .severity = Severity::kWarning,
-    .compares = "cosines of all pairs of ranks",
+    .compares = "the cosine similarities of all pairs of ranks",
     .fires = "with the alarm; after 3 records",
     .consequence = "Two ranks that compute nearly the same gradient do the work of one.",
-    .cannot_see = "Two ranks alone: a pair is compared with other pairs.",
-    .mistake = "torch.manual_seed(0)  # and data drawn from that generator, alike on two ranks",
+    .cannot_see = "A job of two ranks: a pair is compared with other pairs.",
+    .mistake = "torch.manual_seed(0)  # on two ranks, and data drawn from that generator",
     .fix =
-        "Look whether these ranks read the same data; switch the data fingerprints on to see it "
+        "Check whether these ranks read the same data; turn on the data fingerprints to see it "
         "directly.",
     .precedence = 330,
     .explains = kPairTooSimilarExplains,
@@ -354,13 +356,14 @@ constinit const CheckInfo kTooConsistent{
     .severity = Severity::kWarning,
     .compares = "whether ranks differ as much as their micro-batches do",
     .fires = "with the alarm",
-    .consequence = "The mean over ranks is no better than one of them.",
+    .consequence = "The mean over ranks is no better than the gradient of one of them.",
     .cannot_see =
-        "Runs with one micro-batch a step, or with micro-batches of other sizes whose weights are "
-        "not told.",
+        "Runs with one micro-batch per step, or with micro-batches of different sizes whose "
+        "weights are unknown.",
     .mistake = "for batch in load_dataset(path, streaming=True):  # no split_dataset_by_node",
     .fix =
-        "Look whether all ranks read the same data: their average is no better than one of them.",
+        "Check whether all ranks read the same data: their average is then no better than one of "
+        "them.",
     .resembles = "huggingface/datasets#5360",
     .precedence = 340,
     .explains = kTooConsistentExplains,
@@ -374,12 +377,12 @@ constinit const CheckInfo kTooConsistent{
 constinit const CheckInfo kLossEvent{
     .id = "loss-event",
     .severity = Severity::kInfo,
-    .compares = "single steps far outside everything seen",
+    .compares = "single steps far outside everything seen before",
     .fires = "with the alarm",
-    .consequence = "One batch moved the sum of this step far out of its way.",
-    .cannot_see = "Events of all ranks at once: they are no difference.",
-    .mistake = "text = record[\"text\"]  # one record of another length, language or encoding",
-    .fix = "Look at the named rank's batch of that step.",
+    .consequence = "One batch moved the sum of this step far off.",
+    .cannot_see = "Events of all ranks at once: the ranks do not differ then.",
+    .mistake = "text = record[\"text\"]  # one record of unusual length, language or encoding",
+    .fix = "Check the named rank's batch of that step.",
     .resembles = "WeatherGenerator#2724",
     .precedence = 350,
     .rests_on = CheckInfo::RestsOn::kStatistics,

@@ -53,7 +53,7 @@ TEST(Statistics, ThatRanksAreAlikeIsAWarningWhereTheirSamplesAreNotKnown) {
   expect(w, "too-consistent", {.severity = Severity::kWarning});
 }
 
-// One batch that is overfitted, without a loader.
+// One overfitted batch, without a loader.
 void same_again(const HealthyRun& run, StepRecord& r) {
   for (WorkerRecord& x : r.workers) {
     HealthyRun::read(x, run.drawn(0, x.replica, 42, 0));
@@ -140,8 +140,8 @@ TEST(Statistics, NamesRankStatisticAndNumbers) {
   EXPECT_LT(f.confidence, 0.95);
 }
 
-// Alarms of rank 3, each with its statistic's distance in standard deviations, after steps in which
-// `broken` made it what it is.
+// Alarms of rank 3, each with its statistic's distance in standard deviations, after steps that
+// `broken` changed.
 std::string suspects_of(const std::vector<std::pair<Statistic, double>>& statistics,
                         const Break& broken = nothing, RunOptions options = {}) {
   const RankList named = options.workers == 2 ? RankList{0, 1} : RankList{3};
@@ -163,8 +163,8 @@ std::string suspects_of(const std::vector<std::pair<Statistic, double>>& statist
   return w.first().suspects;
 }
 
-// Three layers; those of rank 3 (of two ranks, of rank 0) are so many times the others', and so is
-// its loss.
+// Three layers; those of rank 3 (with two ranks, of rank 0) are this many times the others', and so
+// is its loss.
 Break scaled(const std::array<double, 3>& factors, double loss = 1) {
   return [=](StepRecord& r) {
     const std::size_t odd = r.workers.size() == 2 ? 0 : 3;
@@ -303,13 +303,12 @@ TEST(Statistics, SayThatEqualValuesStandOutNowhere) {
     for (WorkerRecord& x : r.workers) x.loss = 1;
     r.cosines.assign(6, 0.5F);
   });
-  EXPECT_EQ(w.check("loss-event").reason, "All ranks had equal losses so far: none stands out.");
-  EXPECT_EQ(w.check("pair-too-similar").reason,
-            "All pairs had equal cosines so far: none stands out.");
+  EXPECT_EQ(w.check("loss-event").reason, "All ranks had equal losses so far.");
+  EXPECT_EQ(w.check("pair-too-similar").reason, "All pairs had equal cosine similarities so far.");
   Watched none = played({.workers = 4}, 4, [](WorkerRecord& x) { x.loss = kNaN; });
   EXPECT_EQ(none.check("loss-event").reason, "No losses were reported so far.");
   EXPECT_EQ(none.check("pair-too-similar").reason,
-            "No cosines of pairs: that takes three ranks and sketches.");
+            "No pairwise cosine similarities: they need three ranks and sketches.");
 }
 
 TEST(Statistics, AnAlarmThatIsRaisedAgainKeepsItsFirstStep) {
@@ -327,7 +326,7 @@ TEST(Statistics, AnAlarmThatIsRaisedAgainKeepsItsFirstStep) {
   EXPECT_EQ(w.first().certain_step, 24);
 }
 
-// One worker's loss is too high from step 200 to 394.
+// One rank's loss is too high from step 200 to 394.
 TEST(Statistics, AnOutlierLastsAsLongAsItDeviates) {
   detect::Generator steps({8, detect::Null::kNormal, 1}, 3);
   detect::Detector detector{detect::Options{}};
@@ -433,7 +432,7 @@ TEST(Sizes, ThatChangeAlikeOnAllRanksAreFine) {
   };
   Watched by_chance = played(700, chance(false));
   for (const Finding& f : by_chance.findings()) EXPECT_EQ(f.severity, Severity::kInfo) << f.title;
-  expect_quiet(played(200, chance(true)));  // batches of as many tokens
+  expect_quiet(played(200, chance(true)));  // batches with equally many tokens
 }
 
 TEST(Tokens, UnevenCountsWithEqualWeightsAreInformation) {
@@ -473,7 +472,7 @@ TEST(Tokens, OnePersistentWorkerIsAWarningBesideTheInformation) {
   StepRecord r = w.run.step(31);
   uneven(r);
   w.feed(r, {alarm(Alarm::Kind::kOutlier, Statistic::kTokens, {2})});
-  // the worker's, not that of all
+  // the rank's own, not that of all
   expect(w, "token-imbalance", {.ranks = {2}, .severity = Severity::kWarning, .first_step = 10});
 }
 

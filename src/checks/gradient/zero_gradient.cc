@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// **zero-gradient, frozen-gradient.** Where the loss is exactly zero too, and some gradient was not
-// before, nothing is left to learn (a margin that is met): information. A gradient that repeats is
-// fine where its batch repeats too and no other rank's gradient moved on such a batch (nobody
-// stepped). Where batches are not known, at most half of the ranks may be frozen, else parameters
-// and data may have stood still. A gradient that is stale by one step, but moves, is not seen.
-// Where of the elements that were not zero at the run's start (the least share of its records 5 to
-// 20) less than a quarter is left for 10 records in a row, on all ranks, it is a warning:
-// underflow in 16 bits, or units that died. A share below a quarter at the start says nothing. A
-// run that began so is told by what is left: of a sample (8 of the optimizer's gradients, 512
-// elements of each, in its first 3 steps and then one in 10) more than half is zero or at most 4
-// times fp16's smallest number, this is half or more of what is not zero, and all of it are
-// multiples of that number, as no gradient is that never was in fp16: a warning after 3 samples in
-// a row, unless the loss is below a tenth of what it was. Not where there is a loss scaler, nor
-// where the program divides gradients themselves by what is no power of two. Zeros are counted
-// among the first 64 of every 960 elements of a parameter, which costs the pass 0 to 4 %.
+// **zero-gradient, frozen-gradient.** If the loss is exactly zero too, and some gradient was
+// nonzero before, nothing is left to learn (a satisfied margin): information. A repeated gradient
+// is fine if its batch repeats too and no other rank's gradient changed on a repeated batch (no
+// rank stepped). If batches are unknown, at most half of the ranks may be frozen; with more,
+// parameters and data may have stood still. A gradient that is one step old but changes is not
+// visible.
+//
+// Vanished elements: the baseline is the lowest share of nonzero elements in records 5 to 20. If
+// less than a quarter of that share remains for 10 records in a row, on all ranks, it is a warning:
+// underflow in 16 bits, or dead units. A baseline below a quarter is not used. A run that
+// underflows from its start shows in a sample of what remains (8 of the optimizer's gradients, 512
+// elements of each, in its first 3 steps and then one in 10). It is a warning after 3 samples in a
+// row if more than half of the elements are zero or at most 4 times fp16's smallest number, if such
+// small elements are half or more of the nonzero ones, and if all of these are multiples of that
+// number, which happens only in fp16. It does not apply if the loss is below a tenth of its first
+// value, with a loss scaler, or if the program divides gradients by a number that is not a power of
+// two. Zeros are counted in the first 64 of every 960 elements of a parameter, which costs the pass
+// 0 to 4%.
 
 #include <fmt/format.h>
 
@@ -25,19 +28,19 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kAllZero = 3;   // records until gradients of zero everywhere are a finding
-constexpr std::uint64_t kOneZero = 10;  // and of some ranks are more than a batch without targets
+constexpr std::uint64_t kAllZero = 3;   // records until zero gradients on all ranks are a finding
+constexpr std::uint64_t kOneZero = 10;  // on some ranks: more than a batch without targets
 constexpr double kStillLearning = 0.1;  // of the first loss
 
-// Of elements that vanish: the run's start, without its first records, in which much may be zero by
-// initialization; what is left of their share; for how long.
+// Vanishing elements: the start of the run, without its first records, in which much may be zero by
+// initialization; the share that remains; for how long.
 constexpr std::uint64_t kFirstRecords = 4;
 constexpr std::uint64_t kStart = 20;
 constexpr double kLeft = 0.25;
-constexpr double kLeastShare = 0.25;  // below it most were zero, as of embeddings
+constexpr double kLeastShare = 0.25;  // below it most elements were zero, as for embeddings
 constexpr std::uint64_t kVanished = 10;
 
-// Of what fp16 has left next to nothing of: samples in a row, and their share.
+// Samples in a row for which fp16 left almost nothing, and the share.
 constexpr std::uint64_t kBelowSamples = 3;
 constexpr double kMostBelow = 0.5;
 
@@ -45,7 +48,7 @@ constexpr const char* kScaleTheLoss =
     "Too small for fp16: train in bf16, or scale the loss (GradScaler) and do not divide it by "
     "large numbers.";
 constexpr const char* kNoGradient =
-    "The loss is not zero and its gradient is: detached before the backward pass, masked, "
+    "The loss is nonzero but its gradient is zero: detached before the backward pass, masked, "
     "multiplied by zero, or too small for fp16 (scale the loss, or train in bf16).";
 
 double share_not_zero(const WorkerRecord& worker) {
@@ -78,7 +81,7 @@ std::string sentence(const ExactlyZero& /*seen*/, const Who& who) {
 }
 
 struct BelowFp16 {
-  double below_fp16_share = 0;  // the least of all ranks
+  double below_fp16_share = 0;  // the lowest of all ranks
   static constexpr std::tuple kFields{field("below_fp16_share", &BelowFp16::below_fp16_share)};
 };
 
@@ -90,8 +93,8 @@ std::string sentence(const BelowFp16& seen, const Who& who) {
       who.words(), 100 * seen.below_fp16_share);
 }
 
-// Gradients in which most elements that were not zero at the run's start have become so: underflow
-// in 16 bits, or units that died. On all workers; some of them stand out by their statistics.
+// Gradients in which most elements that were nonzero at the start of the run became zero: underflow
+// in 16 bits, or dead units. On all ranks; if only some ranks have it, statistics show them.
 class VanishedElements {
  public:
   void update(const StepContext& context, SignalLog& log) {
@@ -118,14 +121,14 @@ class VanishedElements {
     signal.severity = Severity::kWarning;
     signal.remedy =
         "Too small for 16 bits: train in bf16, or scale the loss (GradScaler) and do not divide it "
-        "by large numbers. Else units died: lower the learning rate.";
+        "by large numbers. If not, units died: lower the learning rate.";
     log.add(std::move(signal), 1);
   }
 
  private:
   struct Worker {
     std::uint64_t records = 0;
-    double least = 1;  // share that was not zero, at the start
+    double least = 1;  // lowest nonzero share at the start
     Streak below;
   };
 
@@ -173,17 +176,16 @@ class ZeroGradient final : public Rule {
     all_zero_ = blame.everyone ? all_zero_ + 1 : 0;
     if (all_zero_ > 0 && all_zero_ < kAllZero) {
       log.needs(&kZeroGradient, kAllZero - all_zero_,
-                "The gradient was zero on all ranks, as of one batch without a target.");
+                "The gradient was zero on all ranks, as for a batch without a target.");
     }
     if (known == 1) {
-      log.needs_records(&kZeroGradient, kAllZero,
-                        "One batch without a target has a gradient of zero.");
+      log.needs_records(&kZeroGradient, kAllZero, "A batch without a target has a zero gradient.");
     }
     if (blame.ranks.empty() || (blame.everyone && all_zero_ < kAllZero)) return;
     report(context, std::move(blame), log);
   }
 
-  // A batch without a target, or a margin that is met: not a fault as long as it passes, or once
+  // A batch without a target, or a satisfied margin: not a fault if it is temporary, or once
   // something was learned.
   void report(const StepContext& context, Blame blame, SignalLog& log) const {
     const bool everyone = blame.everyone;
@@ -205,7 +207,7 @@ class ZeroGradient final : public Rule {
     log.add(std::move(signal));
   }
 
-  // From the run's first step on, where no start of it can be compared with.
+  // Underflow from the first step of the run on, without a baseline to compare with.
   void below_fp16(const StepContext& context, SignalLog& log) {
     const auto& workers = context.record.workers;
     const auto share = [](const WorkerRecord& w) {
@@ -224,25 +226,25 @@ class ZeroGradient final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  // Most of them, and their loss is no small rest of what it was: a margin is met by and by, now on
-  // one worker and then on another.
+  // Whether most ranks still learn, with a loss that is not a small rest of the first: margins are
+  // satisfied gradually, on one rank and then on another.
   bool others_learn(const StepContext& context) const {
     const std::size_t others = context.workers() - zero_.size();
     const double loss = context.record.loss_mean * static_cast<double>(context.workers()) /
                         static_cast<double>(others);
-    // Of a loss below 0 a small rest is none.
+    // A loss below 0 has no small rest.
     const bool rest = first_loss_ > 0 && loss < kStillLearning * first_loss_;
     return 2 * others >= context.workers() && !rest;
   }
 
   VanishedElements vanished_;
-  Streak below_;                // samples of which next to nothing was left
+  Streak below_;                // samples with almost nothing left
   std::uint64_t all_zero_ = 0;  // records in a row
-  Ranks zero_;                  // in the record before
-  std::uint64_t same_ = 0;      // records in a row in which it was these, and no other
+  Ranks zero_;                  // in the previous record
+  std::uint64_t same_ = 0;      // records in a row with exactly these ranks
   std::uint64_t same_since_ = 0;
-  double first_loss_ = kNaN;  // mean over the workers
-  bool learned_ = false;      // some gradient was not zero
+  double first_loss_ = kNaN;  // mean over the ranks
+  bool learned_ = false;      // some gradient was nonzero
 };
 
 }  // namespace
@@ -256,14 +258,13 @@ constinit const CheckInfo kZeroGradient{
     .severity = Severity::kCritical,
     .compares = "gradients that are exactly zero",
     .fires =
-        "now; all ranks after 3 records; shares of zero elements after 10 and elements too small "
-        "for fp16 after 3 samples (3 records), both a warning",
+        "immediately; on all ranks after 3 records; shares of zero elements after 10 and elements "
+        "too small for fp16 after 3 samples (3 records), both as warnings",
     .consequence =
-        "Where the gradient is zero the rank contributes nothing, and the mean is too small by "
-        "its share.",
+        "A rank with a zero gradient contributes nothing, and the mean is too small by its share.",
     .cannot_see =
-        "Gradients that are only nearly zero; with a loss scaler, elements that underflowed from "
-        "the run's first step on.",
+        "Gradients that are only nearly zero; with a loss scaler, elements that underflow from the "
+        "first step of the run on.",
     .mistake = "loss = criterion(output.detach(), target)",
     .fix =
         "Look for a detached loss, a frozen model or a batch without any target on the named "

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// **missing-rank.** A rank whose packets are lost looks like one that died. Ranks whose first
-// absence is at most 5 steps apart are one finding. The global rank of one that never said hello is
-// not known; its `replica` stands in. A rank is missing from a step if its packet has not come
-// after 30 seconds and 64 later steps, from later steps as long as it stays silent, from every step
-// after it has left, and from the steps that are open when the run ends if it never sent anything
-// in 30 seconds. Nothing is said of a rank whose packets may still have been on their way when the
-// run ended or memory ran out. Such a step is not compared, and more than five of them at the end,
-// or any before, make the verdict `insufficient-evidence`.
+// **missing-rank.** A rank whose packets are lost looks like one that died. Ranks that are first
+// absent within 5 steps of each other are one finding. The global rank of a process that never said
+// hello is unknown; its `replica` takes its place. A rank is missing from a step if its packet has
+// not arrived after 30 seconds and 64 later steps. It is missing from later steps as long as it
+// stays silent, from every step after it has left, and, if it sends nothing for 30 seconds, from
+// the steps that are open when the run ends. A rank whose packets may still have been on their way
+// when the run ended or memory ran out is not reported, and the step is not compared. More than
+// five such steps at the end of a run, or any earlier ones, make the verdict
+// `insufficient-evidence`.
 
 #include <fmt/format.h>
 
@@ -19,13 +20,13 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kTogether = 5;  // steps between losses of one cause
+constexpr std::uint64_t kTogether = 5;  // steps between losses with the same cause
 
 struct Missing {
-  std::uint64_t steps_missing = 0;  // of the one that missed most
+  std::uint64_t steps_missing = 0;  // of the rank that missed most
   std::uint32_t ranks_expected = 0;
-  bool ever_reported = false;    // some of them
-  bool packets_dropped = false;  // by the ranks themselves, as they said later
+  bool ever_reported = false;    // at least one of the ranks
+  bool packets_dropped = false;  // by the ranks themselves, as they report later
 
   static constexpr std::tuple kFields{field("steps_missing", &Missing::steps_missing),
                                       field("ranks_expected", &Missing::ranks_expected),
@@ -44,14 +45,14 @@ std::string sentence(const Missing& seen, const Who& who) {
                             : " never reported");
 }
 
-// A worker that comes back and says that it dropped its packets was not missing: presum was too
-// slow, which is information.
+// A rank that returns and reports that it dropped its packets was not missing: presum was too slow,
+// which is information.
 class MissingRank final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     for (const WorkerRecord& w : context.record.workers) welcome(w, log);
     if (context.record.workers_expected < 2) {
-      return log.cannot(&kMissingRank, "One rank: nobody else is expected.");
+      return log.cannot(&kMissingRank, "There is only one rank.");
     }
     if (context.record.lacks_packets()) return;
     log.checked(&kMissingRank);
@@ -62,8 +63,8 @@ class MissingRank final : public Rule {
   struct Worker {
     bool seen = false;
     std::uint64_t missing = 0;    // steps
-    std::uint64_t explained = 0;  // of them, by packets that it dropped
-    std::uint64_t dropped = 0;    // as it last said
+    std::uint64_t explained = 0;  // of them, by dropped packets
+    std::uint64_t dropped = 0;    // as last reported
   };
 
   void count_missing(const StepContext& context, SignalLog& log) {
@@ -111,14 +112,12 @@ constexpr Check kMissingRankExplains[] = {&kRankOutlier, &kPairTooSimilar, &kToo
 constinit const CheckInfo kMissingRank{
     .id = "missing-rank",
     .severity = Severity::kWarning,
-    .compares = "packets of every rank at every step",
-    .fires = "now; information where the rank comes back and says that it dropped them",
-    .consequence = "Steps are judged without these ranks: what is wrong on them is not seen.",
+    .compares = "the packets of every rank at every step",
+    .fires = "immediately; information if the rank returns and reports that it dropped them",
+    .consequence = "presum judges these steps without the ranks and misses what is wrong on them.",
     .cannot_see = "A rank whose packets are lost looks like one that died.",
     .mistake = "if rank == 0:\n    os._exit(0)  # or a process that was killed for its memory",
-    .fix =
-        "See whether the process of these ranks still runs and reaches the aggregator's port. "
-        "Steps without them are judged by the others alone.",
+    .fix = "Check whether the process of these ranks still runs and reaches the aggregator's port.",
     .precedence = 50,
     .explains = kMissingRankExplains,
     .make = make<MissingRank>,

@@ -16,13 +16,14 @@
 namespace presum::checks {
 namespace {
 
-// Of the norm: float sums of the same values in another order, and by the root of their number.
+// Relative to the norm: float sums of the same values in a different order, and by the root of
+// their number.
 constexpr double kSame = 1e-6;
 constexpr double kSameEach = 2e-9;
 constexpr std::uint16_t kBf16 = 1U << static_cast<unsigned>(Dtype::kBF16);
-constexpr double kRoundedBf16 = 0x1p-8;  // of the norm, at most, where formats differ
+constexpr double kRoundedBf16 = 0x1p-8;  // of the norm, at most, if formats differ
 constexpr double kRounded = 0x1p-10;
-constexpr std::uint32_t kAtLoader = 1 << 16;  // on top of a generator's kind
+constexpr std::uint32_t kAtLoader = 1 << 16;  // added to a generator's kind
 
 void join(Whole& whole, const SnapshotGroup& group) {
   const auto of_shard = [&](std::uint64_t hash) {
@@ -41,7 +42,7 @@ void join(Whole& whole, const SnapshotGroup& group) {
   }
 }
 
-// How far apart, over the norm; NaN where that is not known.
+// Distance relative to the norm; NaN if unknown.
 double distance(const Whole& a, const Whole& b) {
   if (!a.sketched || !b.sketched || a.sketch.size() != b.sketch.size()) return kNaN;
   double squares = 0;
@@ -51,10 +52,10 @@ double distance(const Whole& a, const Whole& b) {
   return std::sqrt(squares);
 }
 
-// 0 is not known.
+// 0: unknown
 bool other_format(std::uint16_t a, std::uint16_t b) { return a != 0 && b != 0 && a != b; }
 
-// How far apart equal parameters may be, over the norm.
+// The largest distance of equal parameters, relative to the norm.
 double tolerance(const Whole& a, const Whole& b) {
   if (other_format(a.formats, b.formats)) {
     return ((a.formats | b.formats) & kBf16) != 0 ? kRoundedBf16 : kRounded;
@@ -62,7 +63,7 @@ double tolerance(const Whole& a, const Whole& b) {
   return kSame + kSameEach * std::sqrt(static_cast<double>(a.elements));
 }
 
-// Where not all shards were told, or they are cut in another way and have no sketch, nothing.
+// None if some shards are missing, or if the sharding differs and there is no sketch.
 std::optional<bool> same_parameters(const Whole& a, const Whole& b) {
   if (a.elements != b.elements) return std::nullopt;
   if (a.shards == b.shards && !other_format(a.formats, b.formats))
@@ -72,7 +73,7 @@ std::optional<bool> same_parameters(const Whole& a, const Whole& b) {
   return apart <= tolerance(a, b) * std::sqrt(a.squares);
 }
 
-// As saved, before the first forward pass or where the first loader began.
+// Compares with the state before the first forward pass, or at the start of the first loader.
 bool same_generators(const TrainingSnapshot& saved, const TrainingSnapshot& begun) {
   return std::ranges::all_of(saved.generators, [&](const FingerprintValue& g) {
     const std::uint64_t* value = find_value(begun.generators, g.kind);

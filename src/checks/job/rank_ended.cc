@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// **rank-ended.** A rank's last packet says by which exception its program ends. The rank that
-// records watches the processes of its own host (by number and start time) and learns the signal or
-// exit code of each that ends; of other hosts it knows the last sign of life and no more. The rank
-// that ended first for a reason of its own is named: by an exception, or a signal such as SIGKILL.
-// What says that a peer was gone (an exception of a collective, a watchdog's SIGABRT) is an effect:
-// it is in the evidence. Only where a collective fails for it does it count that a rank left in
-// order, and with which exit code, or is gone without anybody knowing how. The same end on all
-// ranks is information, and so is Ctrl-C; SIGTERM is a warning at most. The finding is in the run
-// log at once, because a launcher ends the other ranks, and with them the one that records, a
-// moment later. The check cannot see the end of the rank that records. Its run stays "not closed",
-// and on the same host it is judged incomplete once that process is gone.
+// **rank-ended.** A rank's last packet names the exception that ends its program. The recording
+// rank watches the processes of its own host (by process id and start time) and learns the signal
+// or exit code of each one that ends. Of other hosts it knows only the last sign of life. The
+// finding names the rank that ended first for its own reason: an exception, or a signal such as
+// SIGKILL. Errors that report a lost peer (an exception of a collective, a watchdog's SIGABRT) are
+// effects and appear in the evidence. That a rank left in order, its exit code, and that it
+// vanished for an unknown reason count only if a collective fails because of it. If all ranks end
+// alike, it is information, and so is Ctrl-C; SIGTERM is a warning at most. The finding is in the
+// run log immediately, because a launcher then ends the other ranks, including the recording one.
+// The check cannot see the end of the recording rank. Its run stays "not closed", and on the same
+// host it is judged incomplete once that process is gone.
 
 #include "checks/job/rank_ended.h"
 
@@ -40,9 +40,9 @@ class RankEnded final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     ranks_ = context.record.workers_expected;
-    if (ranks_ < 2) return log.cannot(&kRankEnded, "One rank: no other can end before it.");
-    if (beats_) return log.waits(&kRankEnded, "Not all ranks have said how they end.");
-    log.cannot(&kRankEnded, "No rank told where it stands: programs in C++ do not.");
+    if (ranks_ < 2) return log.cannot(&kRankEnded, "There is only one rank.");
+    if (beats_) return log.waits(&kRankEnded, "Not all ranks have reported their end yet.");
+    log.cannot(&kRankEnded, "No rank reported its position; C++ programs do not report it.");
   }
 
   void farewell(std::uint32_t rank, const FinalState& /*last*/, const Roster& /*roster*/,
@@ -55,7 +55,7 @@ class RankEnded final : public Rule {
 
  private:
   bool beats_ = false;
-  std::uint32_t ranks_ = 0;  // that are expected
+  std::uint32_t ranks_ = 0;  // the expected number
   Ranks left_;
 };
 
@@ -86,21 +86,21 @@ constexpr Check kRankEndedExplains[] = {&kMissingRank};
 constinit const CheckInfo kRankEnded{
     .id = "rank-ended",
     .severity = Severity::kCritical,
-    .compares = "whether every rank is there until all have left the training",
+    .compares = "whether every rank stays until all have left the training",
     .fires =
-        "when the rank ends; a warning for SIGTERM, information for Ctrl-C and where all end alike",
+        "when the rank ends; a warning for SIGTERM, information for Ctrl-C and if all ranks end "
+        "alike",
     .consequence =
-        "The other ranks cannot go on, and what they raise names the network rather than the "
-        "cause.",
+        "The other ranks cannot continue, and their errors name the network rather than the cause.",
     .cannot_see =
-        "How a process of another host ended: of it only its last sign of life is known. A program "
-        "that catches its exception and exits. The end of the process that records.",
+        "How a process on another host ended: only its last sign of life is known. A program that "
+        "catches its exception and exits. The end of the recording process.",
     .mistake =
         "if not torch.isfinite(loss):   # on one rank\n    raise RuntimeError(\"loss is not "
         "finite\")",
     .fix =
-        "Read the traceback and the system's log of the named rank: the others failed because it "
-        "was gone. A process that was killed without a word has often run out of memory.",
+        "Read the traceback and the system log of the named rank: the others failed because it was "
+        "gone. A process that was killed without a message often ran out of memory.",
     .precedence = 10,
     .explains = kRankEndedExplains,
     .dates_itself = true,

@@ -13,20 +13,20 @@
 
 namespace presum::checks {
 
-// Ranks that ended while the job had not, and what is known of it.
+// Ranks that ended before the job did, and what is known about their end.
 struct RankEnd {
-  using ByRank = std::vector<std::pair<std::string, std::string>>;  // "rank 3" and what
+  using ByRank = std::vector<std::pair<std::string, std::string>>;  // "rank 3" and a text
 
   Ranks ranks;
   bool everyone = false;
   Severity severity = Severity::kCritical;
-  std::string how;                         // "was killed by SIGKILL", of one rank
-  std::optional<std::uint64_t> last_step;  // that was heard of them; none: before their first
-  bool left_in_order = false;              // but before the others
-  ByRank last_seen;                        // the program's lines, of some of them
-  ByRank then;                             // how others ended, some of them
+  std::string how;                         // "was killed by SIGKILL", for one rank
+  std::optional<std::uint64_t> last_step;  // the last known step; none: before the first
+  bool left_in_order = false;              // left in order, but before the others
+  ByRank last_seen;                        // the program's lines, for some of the ranks
+  ByRank then;                             // how other ranks ended, for some of them
 
-  // "were killed by SIGKILL after step 40": what of it is news.
+  // "were killed by SIGKILL after step 40": the part of the sentence after the ranks.
   std::string words() const;
   std::uint64_t key() const;
   bool operator==(const RankEnd&) const = default;
@@ -38,7 +38,7 @@ struct RankEnd {
 
 std::string sentence(const RankEnd& seen, const Who& who);
 
-// What is known now, in the place of what was known before.
+// Replaces the earlier finding with what is known now.
 void report_end(const std::optional<RankEnd>& end, SignalLog& log);
 
 }  // namespace presum::checks

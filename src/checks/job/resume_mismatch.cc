@@ -1,36 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// **resume-mismatch.** Where a training stands is kept when its program takes the optimizer's state
-// (`optimizer.state_dict()` between two steps on the thread that trains, as every checkpoint does;
-// at most once in 10 steps, or four times in fewer), before the first forward pass of a recording
-// and at its end, if nobody has changed the parameters since the last optimizer step (what is saved
-// after `monitor.close()` is not seen): hashes of parameters and of the optimizer's tensors by
-// layer, a sketch of the parameters, the random generators of each rank. A run in the same folder
-// is held against what was kept at the optimizer step at which it goes on, as the optimizer itself
-// counts (torch's Adam and its kin do; where it does not, by weights that are equal to some that
-// were kept). Of several snapshots at one step (raw and averaged weights) any may fit. *Weights*
-// that differ are named by layer, of shards with the ranks whose own they are, with their distance
-// over their norm and, where they are others that were kept, with these; *optimizer state*
-// likewise; both are critical, or a warning against what was left and not saved. Weights that were
-// saved, with an optimizer that has no state or counts otherwise, are information: a warm start, or
-// an optimizer that was not loaded. *Generators* only where some ranks go on with their own and
-// others do not, a warning: as they were before the first forward pass, or where the first loader
-// began, which draws from them. *Samples* of the pass that was interrupted, by index, once every
-// loader has come to its end: those drawn again and, of samplers that deal all, those never, a
-// warning; not where a pass was interrupted twice, and not for samplers that repeat or draw with
-// replacement. Where some ranks go on in it and others begin it anew, that is told once 12
-// draws of each would have come again by chance. A pass that begins anew is information, as is
-// another number of ranks, another learning rate or dtype (then parameters are compared as far as
-// the coarser one tells), or a data set of the same length whose contents differ, or a learning
-// rate that jumps within three steps of the restart as it did not before: a schedule that was not
-// restored. One that goes on from the rate that it finds (`CosineAnnealingLR`) is not seen. Not
-// judged is a step at which nothing was kept, nor another model, nor what not all ranks told, nor a
-// step that a later segment has passed again. The last eight checkpoints of a segment are kept, at
-// 1,072 bytes a layer (FSDP2: and rank); of more than 64 MiB the last ones that are whole count.
-// Under FSDP2 shards add up, so another number of ranks is no difference (sums of floats in another
-// order: 1e-6 of the norm, and 2e-9 by the root of the number of elements); a rank that alone takes
-// its optimizer's state (to log its rate) may leave a later checkpoint untold; where they have no
-// sketch (a device, another dimension than the first) that is not known. Buffers are not compared.
-// Gradients on a device: hashes, without distances.
+// **resume-mismatch.** Compares a run in the same folder with a snapshot from the optimizer step at
+// which it continues, as the optimizer counts (torch's Adam family does; for others, by equal
+// weights). A snapshot holds hashes of parameters and of the optimizer's tensors by layer, a sketch
+// of the parameters, and the random generators of each rank. presum takes one when the program
+// takes the optimizer's state (`optimizer.state_dict()` between two steps on the training thread,
+// as every checkpoint does; at most once in 10 steps, or four times in fewer), before the first
+// forward pass of a recording, and at its end unless the parameters changed after the last
+// optimizer step (saves after `monitor.close()` are not visible). Of several snapshots at one step
+// (raw and averaged weights) any may match.
+//
+// - *Weights* that differ are listed by layer, for shards with the ranks that own them, with their
+//   distance relative to their norm and, if they equal another snapshot, with that snapshot.
+//   *Optimizer state* is listed in the same way. Both are critical, or a warning if compared with
+//   an unsaved end state. Saved weights with an optimizer that has no state or a different count
+//   are information: a warm start, or an optimizer that was not loaded.
+// - *Generators* are a warning if only some ranks continue with their own. They are compared as
+//   they were before the first forward pass, or at the start of the first loader, which draws from
+//   them.
+// - *Samples* of the interrupted pass, by index, once every loader is exhausted: a warning for
+//   those drawn again and, with samplers that deal every sample, those never drawn. Not after a
+//   second interruption of the pass, and not for samplers that repeat or draw with replacement. If
+//   some ranks continue the pass and others restart it, this is reported once chance would have
+//   repeated 12 draws of each.
+// - Information: a restarted pass, a different number of ranks, a different learning rate or dtype
+//   (parameters are then compared as precisely as the coarser dtype allows), a dataset of the same
+//   length with different contents, and a learning rate that jumps within three steps of the
+//   restart and did not before (a schedule that was not restored). A schedule that continues from
+//   the rate that it finds (`CosineAnnealingLR`) is not visible.
+//
+// Not judged: a step without a snapshot, another model, values that some ranks did not send, and a
+// step that a later segment passed again. Buffers are not compared. The last eight checkpoints of a
+// segment are kept, at 1,072 bytes per layer (FSDP2: and rank); if they exceed 64 MiB, only the
+// latest complete ones count. Under FSDP2 shards add up, so a different number of ranks makes no
+// difference (sums of floats in a different order: 1e-6 of the norm, plus 2e-9 times the root of
+// the number of elements). Where shards have no sketch (on a device, or sharded by another
+// dimension than the first), such a comparison is not possible. A rank that alone takes its
+// optimizer's state (to log its rate) may hide a later checkpoint. With gradients on a device there
+// are hashes but no distances.
 
 #include "checks/job/resume_mismatch.h"
 
@@ -49,34 +55,34 @@ namespace presum::checks {
 namespace {
 
 constexpr std::size_t kNames = 4;
-constexpr std::size_t kRates = 3;  // steps after which a schedule has had its say
-constexpr double kJump = 4;        // times the largest change before, and
+constexpr std::size_t kRates = 3;  // steps that a schedule needs to set its rate
+constexpr double kJump = 4;        // times the largest earlier change, plus
 constexpr double kJumpOfRate = 0.1;
 constexpr const char* kNothing = "The run does not continue an earlier recording.";
 constexpr const char* kAnew =
-    "The optimizer begins without a state: the run starts anew, from weights that were not saved.";
-constexpr const char* kNotAll = "Not all ranks have told where they began.";
+    "The optimizer begins without a state: the run starts over, from weights that were not saved.";
+constexpr const char* kNotAll = "Not all ranks have reported their initial state.";
 constexpr const char* kLarge =
-    "Nothing is known of this number of optimizer steps: nothing was saved while presum watched, "
-    "or more than is read (64 MiB).";
+    "No snapshot is known for this number of optimizer steps: nothing was saved while presum was "
+    "watching, or the snapshots exceed the 64 MiB that presum reads.";
 constexpr const char* kUncounted =
-    "The optimizer does not count its steps, and the weights are none that were saved.";
+    "The optimizer does not count its steps, and the weights match no snapshot.";
 constexpr const char* kNotSaved =
-    "Nothing is known of this number of optimizer steps: nothing was saved or left while presum "
-    "watched, or something saved at every few steps.";
+    "No snapshot is known for this number of optimizer steps: nothing was saved or left while "
+    "presum was watching, or the program saved every few steps.";
 constexpr const char* kNotTold =
-    "What was saved at this number of optimizer steps is of another model, or was not told by all "
-    "ranks.";
+    "The snapshot of this number of optimizer steps is of another model, or some ranks did not "
+    "send it.";
 constexpr const char* kReplayed =
-    "It goes on from a checkpoint after which these steps were recorded again.";
+    "The run continues from a checkpoint after which the same steps were recorded again.";
 constexpr const char* kOwnGenerators =
-    "Save the states of the random generators of every rank, and load each rank's own.";
+    "Save the random generator states of every rank, and load each rank's own.";
 
 std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster) {
   return first_names(groups, kNames, [&](auto group) { return roster.layer_name(group); });
 }
 
-// None where an optimizer does not count its steps.
+// None if an optimizer does not count its steps.
 using Steps = std::optional<std::uint64_t>;
 
 Steps counted(double steps) {
@@ -97,12 +103,12 @@ bool was_left(const TrainingSnapshot& snapshot) {
 }
 
 struct OtherWeights {
-  bool left = false;  // at the end of the recording, not saved
+  bool left = false;  // the state at the end of the recording, which was not saved
   Steps saved_optimizer_steps;
   std::string layers;
   std::uint64_t layers_of = 0;  // that could be compared
-  double apart_percent = kNaN;  // of the norm of those that differ
-  std::string as_saved_after;   // the weights, where they are others that were saved
+  double apart_percent = kNaN;  // of the norm of the layers that differ
+  std::string as_saved_after;   // set if the weights equal another snapshot
 
   static constexpr std::tuple kFields{
       field("left", &OtherWeights::left),
@@ -135,7 +141,7 @@ struct OtherSettings {
   static constexpr std::tuple kFields{field("settings_changed", &OtherSettings::settings_changed)};
 };
 
-// The weights are some that were saved, the optimizer is not.
+// The weights equal a snapshot, the optimizer does not.
 struct OtherOptimizer {
   bool left = false;
   Steps saved_optimizer_steps;
@@ -194,7 +200,7 @@ std::string sentence(const OtherRate& seen, const Who& who) {
 
 }  // namespace
 
-// None are everyone.
+// An empty set means everyone.
 Blame Resume::blame_of(const std::set<std::uint32_t>& replicas) const {
   Blame out{{}, replicas.empty() || replicas.size() == ranks_.size()};
   for (const auto& [replica, rank] : ranks_) {
@@ -230,8 +236,8 @@ Snapshots Resume::now() const {
   return out;
 }
 
-// Of the snapshots with as many optimizer steps that which fits, else the last that tells of
-// layers; where steps are not counted, the last with these weights.
+// The snapshot with equal optimizer steps that matches; if none does, the last one that contains
+// layers. If steps are not counted, the last one with these weights.
 const SnapshotRecord* Resume::matching(SignalLog& log) const {
   const double steps = begun_.begin()->second.optimizer_steps;
   const Model is = model_of(now());
@@ -256,11 +262,11 @@ const SnapshotRecord* Resume::matching(SignalLog& log) const {
   return last;
 }
 
-// With the weights of a checkpoint, and not its optimizer: a warm start, or a mistake.
+// The weights of a checkpoint without its optimizer: a warm start, or a mistake.
 void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
   const SnapshotRecord* one = with_weights(*prior_, model_of(now()));
   const double steps = begun_.begin()->second.optimizer_steps;
-  // Of as many steps it is that of the checkpoint, after which another training has been recorded.
+  // With equal steps it is the checkpoint itself, and another training was recorded after it.
   if (one == nullptr || one->optimizer_steps == steps) {
     return log.cannot(&kResumeMismatch, one == nullptr ? why : kReplayed);
   }
@@ -268,7 +274,8 @@ void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
       blame_of({}), OtherOptimizer{was_left(*one), counted(one->optimizer_steps), counted(steps)});
   signal.severity = Severity::kInfo;
   signal.remedy =
-      "Nothing for a warm start. To go on, load the optimizer's and the schedule's state as well.";
+      "Nothing for a warm start. To continue the run, load the state of the optimizer and of the "
+      "schedule too.";
   log.add(std::move(signal));
 }
 
@@ -291,7 +298,7 @@ void Resume::judge(const Roster& roster, SignalLog& log) {
   judge_settings(*one, then, log);
 }
 
-// False where it goes on from something else.
+// False if the run continues from something else.
 bool Resume::judge_weights(const Snapshots& then, const Snapshots& now, const Roster& roster,
                            SignalLog& log) {
   const Model was = model_of(then);
@@ -310,10 +317,10 @@ bool Resume::judge_weights(const Snapshots& then, const Snapshots& now, const Ro
     const SnapshotRecord* other = with_weights(*prior_, is);
     if (other != nullptr) seen.as_saved_after = steps_text(counted(other->optimizer_steps));
     Signal signal = signal_of(blame_of(replicas_apart(then, now)), std::move(seen));
-    if (left) signal.severity = Severity::kWarning;  // it may have changed them before it saved
+    if (left) signal.severity = Severity::kWarning;  // perhaps it changed them, then saved
     signal.remedy =
-        "Load model and optimizer from one checkpoint, after the model is built and before it is "
-        "wrapped, and look for keys that `strict=False` left out.";
+        "Load model and optimizer from the same checkpoint, after the model is built and before it "
+        "is wrapped, and look for keys that `strict=False` skipped.";
     log.add(std::move(signal));
     return false;
   }
@@ -323,8 +330,8 @@ bool Resume::judge_weights(const Snapshots& then, const Snapshots& now, const Ro
       signal_of(blame_of({}), OtherState{left, steps, names(states, roster), was.size()});
   if (left) signal.severity = Severity::kWarning;
   signal.remedy =
-      "Load the optimizer's state from the checkpoint of the weights, after it holds the model's "
-      "parameters, in the order in which it was saved.";
+      "Load the optimizer state from the checkpoint of the weights, after the optimizer holds the "
+      "model's parameters, in the order in which they were saved.";
   log.add(std::move(signal));
   return true;
 }
@@ -352,7 +359,7 @@ void Resume::judge_settings(const SnapshotRecord& one, const Snapshots& then,
   if (changed.empty()) return;
   Signal signal = signal_of(blame_of({}), OtherSettings{std::move(changed)});
   signal.severity = Severity::kInfo;
-  signal.remedy = "Nothing, where that was meant.";
+  signal.remedy = "Nothing, if this is intended.";
   log.add(std::move(signal));
 }
 
@@ -366,8 +373,8 @@ void Resume::update(const StepContext& context, SignalLog& log) {
   pass_.see(context.record, log);
 }
 
-// A schedule that was not restored sets its own rate after the first step, at which the optimizer
-// still has the one that was saved.
+// A schedule that was not restored sets its own rate after the first step; at that step the
+// optimizer still has the saved rate.
 void Resume::judge_rates(const StepContext& context, SignalLog& log) {
   if (rates_.size() >= kRates || prior_->rates.empty() || context.record.workers.empty()) return;
   const WorkerRecord& first = context.record.workers.front();
@@ -381,7 +388,7 @@ void Resume::judge_rates(const StepContext& context, SignalLog& log) {
   signal.severity = Severity::kInfo;
   signal.last_step = context.record.step;
   signal.remedy =
-      "Nothing, where that was meant; else load the state of the learning-rate schedule.";
+      "Nothing, if this is intended. If not, load the state of the learning-rate schedule.";
   log.add(std::move(signal));
 }
 
@@ -394,19 +401,22 @@ constinit const CheckInfo kResumeMismatch{
     .id = "resume-mismatch",
     .severity = Severity::kCritical,
     .compares =
-        "weights, optimizer state, generators and data of a run that continues with what it left",
+        "the weights, optimizer state, generators and data of a continued run with the snapshot "
+        "that it continues",
     .fires = "at the first step; samples at the end of the pass",
     .consequence =
-        "What is trained on is another model, or on other samples, than the record of before says.",
+        "The run trains a different model, or on different samples, than the earlier record says.",
     .cannot_see =
-        "Runs whose optimizer begins at 0 steps (a warm start); optimizers without a count of "
-        "steps, where the weights are none that were saved; checkpoints that were not made through "
-        "`optimizer.state_dict()`, or not by this run; what loaders draw before the first step.",
+        "Runs whose optimizer begins at 0 steps (a warm start); optimizers that do not count "
+        "steps, if the weights match no snapshot; checkpoints that were made without "
+        "`optimizer.state_dict()`, or by another run; what loaders draw before the first step.",
     .mistake =
-        "model.load_state_dict(torch.load(\"last.pt\"), strict=False)   # names that do not match\n"
-        "optimizer.load_state_dict(torch.load(\"best.pt\")[\"optimizer\"])  # of another step\n"
-        "for batch in loader:                                       # from the pass's beginning",
-    .fix = "Load model, optimizer, generators and the place in the data from one checkpoint.",
+        "model.load_state_dict(torch.load(\"last.pt\"), strict=False)   # names that do not "
+        "match\noptimizer.load_state_dict(torch.load(\"best.pt\")[\"optimizer\"])  # from another "
+        "step\nfor batch in loader:                                       # from the start of the "
+        "pass",
+    .fix =
+        "Load model, optimizer, generators and the position in the data from the same checkpoint.",
     .resembles = "NVIDIA/Megatron-LM#6858",
     .precedence = 230,
     .explains = kResumeMismatchExplains,

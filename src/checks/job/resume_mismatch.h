@@ -16,10 +16,10 @@
 
 namespace presum::checks {
 
-// Holds a run that continues against what it left: weights, optimizer state, random generators,
-// samples of the pass that was interrupted, settings, the schedule of the learning rate. Where a
-// program stands is told by its optimizer's own count of steps, else by its weights: one whose
-// optimizer is new, or counts otherwise, is held against the weights that were saved alone.
+// Compares a continued run with what it left: weights, optimizer state, random generators, samples
+// of the interrupted pass, settings, and the learning-rate schedule. The optimizer's own step count
+// identifies the snapshot; without it, the weights do. If the optimizer is new or counts
+// differently, only the weights are compared.
 class Resume final : public Rule {
  public:
   void resumes(PriorRun prior) { prior_ = std::move(prior); }
@@ -27,7 +27,7 @@ class Resume final : public Rule {
               SignalLog& log);
   void update(const StepContext& context, SignalLog& log) override;
   void pass_over(const Pass& pass, const Roster& roster, SignalLog& log) override;
-  // Of several snapshots with the same parameters the last.
+  // Of several snapshots with the same parameters, the last one.
   const BeganWith& began_with() const { return began_with_; }
 
  private:
@@ -45,8 +45,8 @@ class Resume final : public Rule {
 
   std::optional<PriorRun> prior_;
   std::map<std::uint32_t, TrainingSnapshot> begun_;  // by replica
-  std::map<std::uint32_t, std::uint32_t> ranks_;     // likewise
-  std::optional<std::uint64_t> step_;                // of the run that was left, at that moment
+  std::map<std::uint32_t, std::uint32_t> ranks_;     // by replica
+  std::optional<std::uint64_t> step_;                // of the earlier run, at the snapshot
   bool judged_ = false;
   BeganWith began_with_;
   std::vector<double> rates_;  // of the first steps

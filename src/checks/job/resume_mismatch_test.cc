@@ -103,7 +103,7 @@ class Continued {
 
 constexpr auto kNothing = [](TrainingSnapshot&, std::uint32_t) {};
 
-// A layer of another value, or state.
+// A layer with a different value, or state.
 auto with_layer(std::size_t at, const SnapshotGroup& other) {
   return [at, other](TrainingSnapshot& m, std::uint32_t r) {
     if (r == 0) m.groups[at] = other;
@@ -116,7 +116,7 @@ TEST(Resume, WhatGoesOnAsItWasLeftPasses) {
   EXPECT_EQ(run.state().state, CheckRecord::State::kPassed);
 }
 
-// A program that saves once the monitor is closed.
+// A program that saves after the monitor is closed.
 TEST(Resume, WhatTheRecordingLeftIsHeldAgainstToo) {
   const auto goes_on = [](const auto& change) {
     Continued run;
@@ -171,7 +171,7 @@ TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
   });
   EXPECT_EQ(run.only().ranks, Ranks{2});
   EXPECT_EQ(run.only().severity, Severity::kWarning);
-  Continued drawn;  // loaders have, since they began as they were saved, but on rank 2
+  Continued drawn;  // loaders drew since the saved start, but not on rank 2
   drawn.begins([](TrainingSnapshot& m, std::uint32_t r) {
     const std::uint64_t began = m.generators.front().value + (r == 2 ? 1 : 0);
     m.generators = {{1, 99}, {(1 << 16) + 1, began}};
@@ -194,7 +194,7 @@ TEST(Resume, SavedWeightsWithANewOptimizerAreInformation) {
   EXPECT_EQ(run.only().severity, Severity::kInfo);
   EXPECT_NE(sentence_of(run.only()).find("saved after 50 optimizer steps, and a new optimizer"),
             std::string::npos);
-  Continued uncounted;  // as of momentum
+  Continued uncounted;  // as with momentum
   uncounted.prior().saved = saved(kNaN);
   uncounted.begins(
       [](TrainingSnapshot& m, std::uint32_t) {
@@ -355,9 +355,9 @@ TEST(Resume, ARunThatContinuesNothingIsNotPossible) {
 // ---- samples
 
 constexpr std::uint64_t kLength = 640;
-constexpr std::uint64_t kBatch = 2;  // of each worker
+constexpr std::uint64_t kBatch = 2;  // per rank
 
-// The worker's samples at a batch of a pass: 8 in all, in order.
+// The rank's samples in a batch of a pass: 8 in all, in order.
 StepRecord step_of(std::uint64_t step, std::uint64_t pass, std::uint64_t batch,
                    std::uint64_t first_index, std::uint64_t contents = 5) {
   StepRecord record = HealthyRun({.workers = kWorkers}).step(step);
@@ -378,12 +378,12 @@ StepRecord step_of(std::uint64_t step, std::uint64_t pass, std::uint64_t batch,
 }
 
 struct GoesOn {
-  std::uint64_t index = 0;  // of the data, at its first step
+  std::uint64_t index = 0;  // in the data, at its first step
   std::uint64_t steps = 0;  // until the pass ends
   std::uint64_t saved_at = 120;
   std::uint64_t left_at = 130;
   std::uint64_t contents = 5;
-  bool ended = true;  // by its loader
+  bool ended = true;  // its loader was exhausted
   bool told_at_the_end = false;
   std::string sampler = "DistributedSampler";
 };
@@ -400,7 +400,7 @@ Continued goes_on(const GoesOn& how) {
   run.begins(kNothing);
   const FinalState last = last_words(0, how.steps - 1, how.ended ? 1 : 0);
   for (std::uint64_t s = 0; s < how.steps; ++s) {
-    if (how.told_at_the_end && s + 1 == how.steps) {  // the last step comes after the farewells
+    if (how.told_at_the_end && s + 1 == how.steps) {  // the last step arrives after the farewells
       for (std::uint32_t r = 0; r < kWorkers; ++r) run.farewell(r, last);
     }
     run.update(step_of(s, 0, s, how.index + 8 * s, how.contents));
@@ -416,7 +416,7 @@ TEST(Resume, APassThatGoesOnWhereItWasSavedIsQuiet) {
   const GoesOn quiet[] = {
       {.index = 8 * 40, .steps = 40},
       {.index = 8 * 40, .steps = 40, .told_at_the_end = true},
-      {.index = 8 * 40, .steps = 20, .ended = false},  // what is broken off is not judged
+      {.index = 8 * 40, .steps = 20, .ended = false},              // an aborted pass is not judged
       {.index = 0, .steps = 80, .saved_at = 160, .left_at = 160},  // a pass after a whole one
   };
   for (const GoesOn& how : quiet) EXPECT_TRUE(goes_on(how).found().empty()) << how.steps;
@@ -471,7 +471,7 @@ TEST(Resume, RanksThatBeginAnewBesideOthersThatGoOnAreNamed) {
             "left");
 }
 
-// A run whose rate was `before` and is 0.1, then `after`.
+// A run whose rate was `before`, is 0.1 at first, and then `after`.
 Continued scheduled(std::vector<double> before, double after) {
   Continued run;
   run.prior().rates = std::move(before);

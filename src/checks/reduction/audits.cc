@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // **reduction-error, reduction-dtype, reduction-nondeterministic.** Only at steps whose reduction
-// is audited; [audit.md](audit.md) says how and with what bounds. An element that is wrong by less
-// than rounding in the found format may be is not seen. The format cannot be told where every
-// format gives the same bits: two ranks, or zeros. An audit is of the sum that all ranks share:
-// ranks are all.
+// is audited; [audit.md](audit.md) describes the method and its bounds. An element whose error is
+// smaller than the rounding of the detected format passes. The format is unknown if every format
+// gives the same bits: two ranks, or zeros. An audit covers the sum that all ranks share, so
+// findings name all ranks.
 
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kNotAudited = "No reduction was audited (audit= was not set).";
 constexpr int kFp32Bits = 24;
 
-// An element that differs is not the correctly rounded sum.
+// A differing element is not the correctly rounded sum.
 struct Audited {
   std::uint32_t audited_by_rank = 0;
   std::uint64_t elements = 0;
@@ -96,14 +96,14 @@ void check_dtype(const StepContext& context, const WorkerRecord& w, SignalLog& l
   const int bits = significand_bits(w.audit->accumulation);
   if (bits == 0) {
     return log.waits(&kReductionDtype,
-                     "Audited, but the format could not be told: all gave the same bits.");
+                     "Audited, but the format is unknown: all formats gave the same bits.");
   }
   log.checked(&kReductionDtype);
   const bool fewer = bits < significand_bits(w.audit->gradient);
   if (!fewer && bits >= kFp32Bits) return;
   Signal signal =
       shared(&kReductionDtype, context, AddedInFormat{audited(w), to_string(w.audit->gradient)});
-  // Sixteen-bit gradients that are added in their own format: nothing was promised.
+  // 16-bit gradients that are added in their own format: the program promised nothing else.
   if (!fewer) signal.severity = Severity::kInfo;
   log.add(std::move(signal));
 }
@@ -117,7 +117,7 @@ void check_repeat(const StepContext& context, const WorkerRecord& w, SignalLog& 
   log.add(shared(&kReductionNondeterministic, context, OtherBits{audited(w)}));
 }
 
-// An audit is of the sum that all workers share, whoever made it.
+// An audit covers the sum that all ranks share, whichever rank made it.
 class Audits final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -142,17 +142,17 @@ constexpr Check kReductionErrorExplains[] = {&kNonfiniteGradient, &kNonfiniteLos
 constinit const CheckInfo kReductionError{
     .id = "reduction-error",
     .severity = Severity::kCritical,
-    .compares = "each element of an audited sum against what rounding can explain",
-    .fires = "now, where the reduction is audited",
+    .compares = "each element of an audited sum with what rounding can explain",
+    .fires = "immediately, if the reduction is audited",
     .consequence = "The sum that trained the model is not the sum of the gradients.",
     .cannot_see = "Steps that were not audited, and errors smaller than rounding.",
     .mistake =
         "work = dist.all_reduce(bucket, async_op=True)\n"
         "bucket.mul_(scale)  # before work.wait()",
     .fix =
-        "Look at the communication library and its version, at communication hooks, and at who "
-        "writes to the buffer while it is reduced; `presum audit` on saved gradients shows what "
-        "was done to them.",
+        "Check the communication library and its version, communication hooks, and whatever writes "
+        "to the buffer during the reduction; `presum audit` on saved gradients shows what the "
+        "reduction did to them.",
     .resembles = "NVIDIA/nccl#1950",
     .precedence = 170,
     .explains = kReductionErrorExplains,
@@ -165,10 +165,10 @@ constinit const CheckInfo kReductionDtype{
     .severity = Severity::kWarning,
     .compares = "the format in which an audited sum was accumulated",
     .fires =
-        "now, where the reduction is audited; 16-bit gradients added in their own format are "
+        "immediately, if the reduction is audited; 16-bit gradients added in their own format are "
         "information",
-    .consequence = "Small gradients are lost in the sum, more of them the more ranks there are.",
-    .cannot_see = "Steps that were not audited; where every format gives the same bits.",
+    .consequence = "The sum loses small gradients, and more of them with more ranks.",
+    .cannot_see = "Steps that were not audited; sums that have the same bits in every format.",
     .mistake = "ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)",
     .fix =
         "Reduce in fp32 (`reduce_dtype`, no compressing hook, fp32 gradients), or let presum "
@@ -183,13 +183,14 @@ constinit const CheckInfo kReductionNondeterministic{
     .id = "reduction-nondeterministic",
     .severity = Severity::kWarning,
     .compares = "the same reduction of the same gradients, twice",
-    .fires = "where it was repeated",
-    .consequence = "Two runs of this program end with other parameters.",
+    .fires = "when a reduction is repeated",
+    .consequence = "Two runs of this program end with different parameters.",
     .cannot_see = "Steps whose reduction was not repeated.",
-    .mistake = "os.environ.pop(\"NCCL_ALGO\", None)  # the library picks another order as it likes",
+    .mistake =
+        "os.environ.pop(\"NCCL_ALGO\", None)  # the library may pick another order each time",
     .fix =
         "Fix the algorithm of the communication library, or let presum reduce with "
-        "`reduction=\"exact\"`: its bits depend on no order.",
+        "`reduction=\"exact\"`: its bits do not depend on the order.",
     .resembles = "NVIDIA/nccl#1497",
     .precedence = 190,
     .compares_ranks = true,

@@ -28,7 +28,7 @@ Break audited(AuditRecord audit) {
   };
 }
 
-// A healthy audit that is changed.
+// A modified healthy audit.
 template <class Change>
 Watched changed(const Change& change) {
   auto audit = healthy();

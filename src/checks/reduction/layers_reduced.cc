@@ -15,15 +15,15 @@ namespace {
 
 using Layers = std::vector<const LayerReduction*>;
 
-constexpr double kOff = 0.03;      // of the mean's size: 16-bit sums round by less
-constexpr double kOthers = 8;      // times the layer in the middle
-constexpr double kEqual = 0.02;    // two layers' factors
-constexpr double kExact = 1e-4;    // of the mean's size: rounding of sums in 32 bits
+constexpr double kOff = 0.03;      // of the size of the mean: 16-bit sums round by less
+constexpr double kOthers = 8;      // times the median layer
+constexpr double kEqual = 0.02;    // difference between the factors of two layers
+constexpr double kExact = 1e-4;    // of the size of the mean: rounding of 32-bit sums
 constexpr std::size_t kNames = 8;  // of layers, and of sets
-constexpr double kNothing = 0.05;  // of the others' weight
+constexpr double kNothing = 0.05;  // relative to the others' weight
 constexpr const char* kLookIntoHook =
-    "Compare the process groups that these parameters are reduced over, and what a communication "
-    "hook does to its bucket before it is reduced.";
+    "Compare the process groups that these parameters are reduced over, and check what a "
+    "communication hook does to its bucket before the reduction.";
 
 template <class Chosen>
 Layers chosen(const StepContext& context, Chosen&& is) {
@@ -34,12 +34,12 @@ Layers chosen(const StepContext& context, Chosen&& is) {
   return out;
 }
 
-// Layers that came out as the mean but for the rounding of 32 bits.
+// Layers that equal the mean up to 32-bit rounding.
 std::size_t exact(const StepContext& context) {
   return chosen(context, [](const LayerReduction& l) { return l.alike && l.off < kExact; }).size();
 }
 
-// How far layers are off that are well: rounding, or a compression of them all.
+// The deviation of healthy layers: rounding, or a compression of all layers.
 double tolerance_of(const std::vector<LayerReduction>& layers) {
   std::vector<double> off;
   off.reserve(layers.size());
@@ -59,11 +59,11 @@ std::string sets_text(const std::vector<Ranks>& sets) {
 }
 
 struct SomeLayers {
-  std::string layers;  // names of the first
+  std::string layers;  // the first names
   std::uint64_t layers_affected = 0;
   std::uint64_t layers_of = 0;
 
-  // " in some layers", or nothing where it is all of them.
+  // " in some layers", or nothing if it is all of them.
   const char* where() const {
     if (layers_affected == layers_of) return "";
     return layers_affected == 1 ? " in one layer" : " in some layers";
@@ -76,7 +76,7 @@ struct SomeLayers {
 struct KeptOwn : SomeLayers {};
 
 struct OtherWeight : SomeLayers {
-  double weight = 0;  // 0: its part is not in it
+  double weight = 0;  // 0: the rank's part is missing
   static constexpr auto kFields =
       std::tuple_cat(SomeLayers::kFields, std::tuple{field("weight", &OtherWeight::weight)});
 };
@@ -96,7 +96,7 @@ struct LayersScaled : SomeLayers {
 };
 
 struct NotTheMean : SomeLayers {
-  double distance_from_mean = 0;  // over its norm
+  double distance_from_mean = 0;  // relative to its norm
   static constexpr auto kFields =
       std::tuple_cat(SomeLayers::kFields,
                      std::tuple{field("distance_from_mean", &NotTheMean::distance_from_mean)});
@@ -167,7 +167,7 @@ Ranks ranks_of(const LayerReduction& layer) {
   return ranks;
 }
 
-// An audit of the same step that found wrong elements tells more.
+// An audit of the same step that found wrong elements is more specific.
 bool audit_found(const StepContext& context) {
   return std::ranges::any_of(context.record.workers,
                              [](const WorkerRecord& w) { return w.audit && w.audit->wrong > 0; });
@@ -189,7 +189,7 @@ class LayersReduced final : public Rule {
   }
 
  private:
-  // Whether it is so of the whole gradient, which rules of its own judge.
+  // Whether it holds for the whole gradient, which separate rules judge.
   static bool is_whole(const Layers& layers, const StepContext& context) {
     return layers.size() == context.record.layers.size() && context.layer_groups.empty();
   }
@@ -205,8 +205,8 @@ class LayersReduced final : public Rule {
                                               sets_text(ranks), largest.size()});
     signal.severity = Severity::kInfo;
     signal.remedy =
-        "Nothing, where these are experts, or another part of which each group has its own. presum "
-        "does not judge what their gradients are divided by.";
+        "Nothing, if each group has its own experts, or its own copy of another part of the model. "
+        "presum does not judge the divisor of their gradients.";
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -219,12 +219,12 @@ class LayersReduced final : public Rule {
     const Check check = everyone ? &kNoReduction : &kReducedGradientMismatch;
     Signal signal = signal_of(check, {ranks, everyone}, context, KeptOwn{some(layers, context)});
     signal.remedy =
-        "Look for parameters that came after the model was wrapped, that are left out of the "
-        "reduction (ignored, `set_requires_all_reduce`), or whose gradient is written after it.";
+        "Look for parameters that were added after the model was wrapped, that the reduction skips "
+        "(ignored, `set_requires_all_reduce`), or whose gradient is written after it.";
     log.add(std::move(signal), 1);
   }
 
-  // Of layers with the same ranks.
+  // Reports layers with the same ranks together.
   void weighed(const StepContext& context, SignalLog& log) const {
     const Layers all = chosen(context, [](const auto& l) { return !l.weighed.empty(); });
     if (all.empty()) return;
@@ -234,7 +234,7 @@ class LayersReduced final : public Rule {
                          [&](const LayerReduction* layer) { return ranks_of(*layer) == ranks; });
     double weight = all.front()->weighed.front().second;
     if (std::abs(weight) < kNothing) weight = 0;
-    // Of all layers it is perhaps meant: weights by tokens, in a communication hook.
+    // In all layers it may be intended: weights by tokens, in a communication hook.
     if (weight > 0 && is_whole(layers, context)) return;
     Signal signal = signal_of(&kReducedGradientMismatch, {ranks, false}, context,
                               OtherWeight{some(layers, context), weight});
@@ -242,7 +242,7 @@ class LayersReduced final : public Rule {
     log.add(std::move(signal), 1);
   }
 
-  // Of layers with the same sets.
+  // Reports layers with the same sets together.
   void means_of_some(const StepContext& context, SignalLog& log) const {
     const Layers all =
         chosen(context, [](const auto& l) { return !l.means_of.empty() && l.kept_own.empty(); });
@@ -276,14 +276,14 @@ class LayersReduced final : public Rule {
             1);
   }
 
-  // A compression of gradients is such a thing too, but of most layers.
+  // Gradient compression does this too, but to most layers.
   void unexplained(const StepContext& context, double tolerance, SignalLog& log) {
     const Layers layers = chosen(context, [&](const LayerReduction& l) {
       return l.alike && l.off > tolerance && l.factor_off > tolerance && l.weighed.empty();
     });
     const std::size_t all = context.record.layers.size();
     const bool few = 4 * layers.size() <= all;
-    // Compression leaves none of several as they are.
+    // Compression leaves no layer exact when there are several.
     const bool others_exact = 2 * layers.size() <= all && exact(context) + layers.size() == all;
     strange_ = !layers.empty() && (few || others_exact) ? strange_ + 1 : 0;
     if (strange_ < (others_exact ? 1U : 2U)) return;
@@ -294,13 +294,12 @@ class LayersReduced final : public Rule {
     signal.confidence = 0.8;
     signal.remedy =
         "Look for what changes some parameters of these layers: a bucket that a communication hook "
-        "scales or overwrites in part, a parameter that is left out. A communication hook that "
-        "compresses some layers does that. Without one, audit the "
-        "reduction: `attach(audit=25)`.";
+        "scales or overwrites in part, a parameter that is left out, or a communication hook that "
+        "compresses some layers. Without a hook, audit the reduction: `attach(audit=25)`.";
     log.add(std::move(signal), 1);
   }
 
-  std::uint64_t strange_ = 0;  // records in a row with layers that nothing explains
+  std::uint64_t strange_ = 0;  // records in a row with unexplained layers
 };
 
 }  // namespace

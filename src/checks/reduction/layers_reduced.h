@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// no-reduction, reduced-gradient-mismatch, reduction-scale, of some layers.
+// no-reduction, reduced-gradient-mismatch and reduction-scale for single layers.
 #pragma once
 
 #include <string>
@@ -8,16 +8,15 @@
 
 namespace presum::checks {
 
-// Layers of which the workers hold different reduced gradients, as names; empty where there is
-// none.
+// The names of the layers whose reduced gradients differ between ranks; empty if there are none.
 std::string layers_apart(const StepContext& context);
-// Whether some layers came out as the mean and others did not: the norm of all is no factor then.
+// Whether some layers equal the mean and others do not: the norm of the whole is then no factor.
 bool layers_differ(const StepContext& context);
-// What a compression of gradients takes from a norm, at most.
+// The largest share of a norm that gradient compression removes.
 inline constexpr double kScaleTolerance = 0.1;
-// Whether a norm's ratio is the factor, within so much of it.
+// Whether a ratio of norms equals the factor, within a relative tolerance.
 bool is_multiple(double ratio, double factor, double within = kScaleTolerance);
-// What such a multiple of the mean comes from; empty for a factor without a name.
+// The origin of such a multiple of the mean; empty for an unnamed factor.
 std::string factor_name(double factor, double workers, double within = kScaleTolerance);
 
 }  // namespace presum::checks

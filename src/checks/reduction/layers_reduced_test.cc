@@ -12,7 +12,7 @@ namespace {
 
 using Change = std::function<void(std::vector<LayerReduction>&)>;
 
-// Of ten layers, at steps 0, 25, 50; `change` is what happens to them from step 25 on.
+// Ten layers, at steps 0, 25, 50; `change` applies from step 25 on.
 Watched reduced(const Change& change, std::uint64_t last = 25) {
   return played({.workers = 4}, last, [&](StepRecord& r) {
     if (r.step % 25 != 0) return;
@@ -74,7 +74,8 @@ TEST(LayersReduced, GroupsThatReducedApart) {
   EXPECT_EQ(text_of(w.first(), "means_of"), "0-1; 2-3");
 }
 
-// Two of three layers among all ranks, the third in pairs; `change` is what else happens.
+// Two of three layers are reduced among all ranks, the third in pairs; `change` is an additional
+// change.
 Watched in_pairs(const Change& change, bool apart_at_first = true) {
   return played({.workers = 4}, 60, [=](StepRecord& r) {
     for (WorkerRecord& w : r.workers) {
@@ -160,12 +161,12 @@ TEST(LayersReduced, WhatIsSoInEveryLayerIsTheWholeGradients) {
   Watched kept = reduced([](auto& layers) {
     for (auto& layer : layers) layer.kept_own = {0, 1, 2, 3};
   });
-  // of shards no fingerprints tell it
+  // with shards, fingerprints do not show it
   expect(kept, "no-reduction", {.title = "nothing was reduced"});
   EXPECT_TRUE(std::isnan(number_of(kept.first(), "distinct_reduced_gradients")));
 }
 
-// Some layers that nothing explains, beside others that are off by rounding.
+// Some unexplained layers, beside others that are off by rounding.
 auto strange(std::size_t many, double others) {
   return [=](auto& layers) {
     for (auto& layer : layers) layer.off = others;

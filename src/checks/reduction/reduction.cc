@@ -1,32 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// **no-reduction, reduced-gradient-mismatch, reduction-scale.** The reduced gradient is read at the
-// first step and every 25th. Between these, steps that were not reduced ([step.md](step.md)) are
-// seen as they come. They are information once parameters, which differed, were equal again at
-// three equal distances (local SGD), and until they are not; or where what is hashed of
-// the parameters moved and was equal after three such steps in a row that could tell (26 steps
-// later: a part is hashed again), on gradients that differ: they are reduced by other means. A
-// forward pass around the wrapper raises no finding alone, but explains one. The scale needs
-// sketches, all ranks, and finite gradients: the factor must lie outside 1 ± 0.1 and outside 1 ± 6
-// relative standard errors. A factor that is not the world size, its square or its inverse must be
-// seen at two readings in a row, so a clipped or compressed gradient with a steady loss of norm is
-// named with little confidence. Layer by layer ([metrics.md](metrics.md#layer-by-layer)) the mean
-// itself is known: a layer that is a multiple of it, that is the mean of some ranks, that holds a
-// rank's part with another weight or that stayed each rank's own is named at once, if it is not so
-// in all layers. A rank's weights above 0 in all layers may be meant, and what fits nothing is
-// information, in a quarter of the layers at most, the second time: compression does that. FSDP2
-// and HSDP are judged by their shards, which are added up: norm and scale of the whole, every layer
-// as above, and the replicas of a shard against each other. There groups that were reduced apart
-// fit nothing, since nobody holds a whole mean of some; HSDP whose shards are lost but whose
-// replicas are summed shows in its norm alone; parameters that are sharded by another dimension
-// than the first, under tensor parallelism, or over other ranks than the model's are left out, and
+// **no-reduction, reduced-gradient-mismatch, reduction-scale.** presum reads the reduced gradient
+// at the first step and every 25th. In between, it sees steps without a reduction
+// ([step.md](step.md)) immediately. These are information in two cases. In the first, parameters
+// that differed were equal again at three equal distances (local SGD), for as long as that
+// continues. In the second, gradients differ, but the hashed parts of the parameters moved and were
+// equal after three such steps in a row that could show a difference (26 steps later, when a part
+// is hashed again): the program reduces by other means. A forward pass around the wrapper raises no
+// finding by itself, but explains one.
+//
+// The scale needs sketches, all ranks, and finite gradients. The factor must be outside 1 ± 0.1 and
+// outside 1 ± 6 relative standard errors. A factor that is not the world size, its square or its
+// inverse must appear at two readings in a row, so a clipped or compressed gradient with a steady
+// loss of norm is reported with low confidence.
+//
+// Layer by layer ([metrics.md](metrics.md#layer-by-layer)) the mean itself is known. A layer that
+// is a multiple of the mean, is the mean of some ranks, contains a rank's part with a different
+// weight, or kept each rank's own gradient is reported immediately, unless all layers show it. A
+// rank's weight above 0 in all layers may be intended. Layers that fit none of these are
+// information if they are at most a quarter of all layers, two readings in a row, because
+// compression looks the same. They are a warning immediately if all other layers, at least half,
+// equal the mean exactly.
+//
+// FSDP2 and HSDP are judged by the sum of their shards: norm and scale of the whole, every layer as
+// above, and the replicas of a shard against each other. With them, groups that were reduced
+// separately match no pattern, since no rank holds a whole mean of some ranks. HSDP that loses
+// shards but sums replicas shows only in its norm. Parameters that are sharded by another dimension
+// than the first, under tensor parallelism, or over other ranks than the model's are skipped, and
 // so are passes between `set_requires_all_reduce(False)` and the all-reduce.
-// `set_gradient_divide_factor` is taken for meant where most groups have it. A layer that groups of
-// ranks reduce among themselves is information if each group held its own parameters of it at the
-// first record, beside layers that all ranks reduce: experts, or shards of an embedding. Its scale
-// is not judged then, nor the norm of the whole gradient, and its parameters are compared within a
-// group. Where such parameters were equal at the start it is a finding. With `mode="manual"`
-// nothing is known of reductions until `monitor.before_reduction` was called: a warning. Not
-// possible on devices. What both a wrong reduction and a wrong reading would show is not seen:
+// `set_gradient_divide_factor` is taken as intended if most groups have it.
+//
+// A layer that groups of ranks reduce among themselves is information if, at the first record, each
+// group held its own parameters of it beside layers that all ranks reduce: experts, or shards of an
+// embedding. Its scale and the norm of the whole gradient are then not judged, and its parameters
+// are compared within a group. If such parameters were equal at the start, it is a finding. With
+// `mode="manual"` reductions are unknown until `monitor.before_reduction` is called: a warning. Not
+// possible on devices. The check misses what a wrong reduction and a wrong reading would both show:
 // rounding, order, accumulation in 16 bits. An audit sees those.
 
 #include <fmt/format.h>
@@ -47,23 +55,23 @@ namespace {
 constexpr const char* kNotRead =
     "No rank read a reduced gradient (it is read at the first step and every 25th).";
 constexpr double kScaleOff = 0.1;
-constexpr double kNamedWithin = 0.02;  // of a factor, beside three errors of the ratio
-constexpr double kLossy = 1.05;  // what a hook that compresses takes from a norm: up to twice that,
-constexpr double kLost = 0.05;   // which leaves the factor between 1 and 1.1 times the ratio
+constexpr double kNamedWithin = 0.02;  // of a factor, in addition to three errors of the ratio
+constexpr double kLossy = 1.05;  // a compressing hook removes up to twice this much of a norm,
+constexpr double kLost = 0.05;   // so the factor is between 1 and 1.1 times the ratio
 constexpr std::uint64_t kSteady = 3;
 constexpr double kSigmas = 6;
-constexpr double kSameNorm = 1e-6;  // relative: of one sum, over one loss scale
+constexpr double kSameNorm = 1e-6;  // relative: for one sum, over one loss scale
 
 constexpr const char* kByHand =
-    "Nothing, where the program reduces by hand (gradients that are combined or clipped apart). "
-    "Look that parameters are not overwritten by one rank's; to have what it reduces looked at, "
-    "attach with mode=\"manual\".";
+    "Nothing, if the program reduces by hand (gradients that are combined or clipped separately). "
+    "Check that one rank's parameters do not overwrite the others'; to check the program's own "
+    "reduction, attach with mode=\"manual\".";
 constexpr const char* kHandOver =
-    "With mode=\"manual\" call `monitor.before_reduction(named)` before gradients are reduced and "
+    "With mode=\"manual\", call `monitor.before_reduction(named)` before gradients are reduced and "
     "`monitor.after_reduction(named)` afterwards.";
 constexpr const char* kLocalSgd =
-    "Nothing, where local SGD is meant: parameters are averaged instead of gradients. Look that "
-    "they are averaged, and not overwritten by one rank's.";
+    "Nothing, if local SGD is intended: parameters are averaged instead of gradients. Check that "
+    "they are averaged, and that one rank's do not overwrite the others'.";
 
 bool has_reduced(const WorkerRecord& w) { return w.reduced_fingerprint != 0; }
 
@@ -85,7 +93,7 @@ bool contains(const Ranks& ranks, std::uint32_t rank) {
   return std::ranges::find(ranks, rank) != ranks.end();
 }
 
-// Who kept their own gradients in every layer of which that is known.
+// Ranks that kept their own gradients in every layer with known results.
 Ranks kept_everything(const StepRecord& record) {
   if (record.layers.empty()) return {};
   Ranks ranks = record.layers.front().kept_own;
@@ -100,7 +108,7 @@ struct NeverDue {
   static constexpr std::tuple kFields{field("unreduced_steps", &NeverDue::unreduced_steps)};
 };
 
-// Backward passes that went into a gradient which had been reduced, before the optimizer took it.
+// Backward passes that added to a gradient after its reduction and before the optimizer used it.
 struct AddedAfter {
   std::uint64_t micro_batches_added = 0;
   std::uint64_t of_micro_batches = 0;
@@ -140,7 +148,7 @@ struct Averaged {
 struct NothingReduced {
   std::uint64_t ranks_with_own_gradient = 0;
   std::uint64_t of_ranks = 0;
-  std::optional<std::uint64_t> distinct_reduced_gradients;  // shards of own ones are none
+  std::optional<std::uint64_t> distinct_reduced_gradients;  // unknown for shards of own gradients
   Ranks ranks_around_wrapper;
 
   static constexpr std::tuple kFields{
@@ -232,7 +240,7 @@ std::string sentence(const Scaled& seen, const Who& who) {
 class Reduction final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
-    // One worker alone may have taken the step, while others expected it to be reduced.
+    // One rank alone may have taken the step while others expected it to be reduced.
     if (context.record.workers_expected > 1) {
       watch_late_passes(context, log);
       watch_unreduced_steps(context, log);
@@ -248,7 +256,7 @@ class Reduction final : public Rule {
   }
 
  private:
-  // A sum that was made too early: what the optimizer took is more than what was reduced.
+  // The reduction was too early: the optimizer used more than was reduced.
   void watch_late_passes(const StepContext& context, SignalLog& log) {
     AddedAfter seen;
     Blame blame = blame_where(context, [&](const WorkerRecord& w) {
@@ -261,7 +269,7 @@ class Reduction final : public Rule {
     late_ = !blame.ranks.empty();
     if (!late_) return;
     Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.99, seen);
-    signal.remedy = "Reduce the gradient once the last micro-batch's backward pass has ended.";
+    signal.remedy = "Reduce the gradient after the last micro-batch's backward pass has finished.";
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -285,7 +293,8 @@ class Reduction final : public Rule {
     averaged(context, blame, most, log);
   }
 
-  // Whether reductions can be seen: a wrapper's always, a program's own once it hands one over.
+  // Whether reductions are visible: always with a wrapper; with manual mode, once the program
+  // passes in a reduction.
   bool handed_over(const StepContext& context, SignalLog& log) {
     const bool reduced = std::ranges::any_of(
         context.record.workers, [](const WorkerRecord& w) { return w.number.is_reduced(); });
@@ -304,7 +313,7 @@ class Reduction final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  // What was said before it showed is not so.
+  // Retracts the findings from before this was known.
   void by_other_means(const StepContext& context, Blame blame, std::uint64_t unreduced,
                       SignalLog& log) {
     by_other_means_ = true;
@@ -316,7 +325,7 @@ class Reduction final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  // Once it is known to be local SGD: what was said before is not so.
+  // Once it is known to be local SGD: retracts the earlier findings.
   void averaged(const StepContext& context, Blame blame, std::uint64_t unreduced,
                 SignalLog& log) const {
     Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.99,
@@ -329,7 +338,7 @@ class Reduction final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  // The gradient as a whole, where all ranks reduce all of it.
+  // The gradient as a whole, if all ranks reduce all of it.
   void compare(const StepContext& context, SignalLog& log) {
     if (!context.layer_groups.empty()) return;
     const Split held = reduced_split(context.record);
@@ -394,18 +403,18 @@ class Reduction final : public Rule {
       return !has_reduced(w) || std::abs(w.reduced_norm - reduced) <= kSameNorm * reduced;
     });
     if (!one_scale)
-      return log.cannot(&kReductionScale, "The norms of what the ranks reduced differ.");
+      return log.cannot(&kReductionScale, "The norms of the ranks' reduced gradients differ.");
     const double error = r.mean_norm_error / r.mean_norm;
     if (!std::isfinite(reduced) || !(r.mean_norm > 0) || !std::isfinite(error)) {
       return log.cannot(&kReductionScale,
-                        "The norm that the mean ought to have is not known (no sketches).");
+                        "The expected norm of the mean is unknown (no sketches).");
     }
     log.checked(&kReductionScale);
     const double ratio = reduced / r.mean_norm;
     const bool off = std::abs(ratio - 1) > std::max(kScaleOff, kSigmas * error);
     const bool again = off && last_ratio_ > 0 && is_multiple(ratio, last_ratio_);
-    // Compression loses norm on purpose, and a hook of the program's may make anything of it, at
-    // times a number that looks like a mistake.
+    // Compression removes norm on purpose, and a custom hook may produce any factor, sometimes one
+    // that looks like a mistake.
     const std::string hook = context.roster.fact_of_all("communication_hook");
     const double within = std::min(kScaleTolerance, kNamedWithin + 3 * error);
     const std::string near = factor_name(ratio, workers, kScaleTolerance);
@@ -416,7 +425,7 @@ class Reduction final : public Rule {
     if (!hook.empty() && off && last_ratio_ > 0) follow_hook(!again || near.empty(), log);
     last_ratio_ = off ? ratio : 0;
     if (off && name.empty() && !again) {
-      log.needs(&kReductionScale, 1, "The norm was off once, as by chance.");
+      log.needs(&kReductionScale, 1, "The norm was off once, which may be chance.");
     }
     if (!off || (name.empty() && !again)) return;
     const bool named = !name.empty() && (hook.empty() || !varies_);
@@ -435,7 +444,7 @@ class Reduction final : public Rule {
     log.add(std::move(signal));
   }
 
-  // What a hook of the program's makes varies from look to look, or stays.
+  // Follows whether the factor of a custom hook varies between readings.
   void follow_hook(bool varies, SignalLog& log) {
     if (varies) {
       steady_ = 0;
@@ -447,18 +456,18 @@ class Reduction final : public Rule {
 
   std::unique_ptr<Rule> layers_ = make_layers_reduced();
   struct Reduced {
-    bool kept = false;  // the record before: passes may add to what was reduced
+    bool kept = false;  // in the previous record: later passes may add to the reduced gradient
     std::uint32_t micro_batches = 0;
   };
   PerWorker<Reduced> reduced_;
-  bool late_ = false;                   // some passes did, in this record
+  bool late_ = false;                   // some passes were late in this record
   PerWorker<std::uint64_t> unreduced_;  // steps so far
-  bool handed_over_ = false;            // some gradients were, to be reduced
-  bool by_other_means_ = false;         // is what was said
+  bool handed_over_ = false;            // some gradients were passed in for a reduction
+  bool by_other_means_ = false;         // this is the current finding
   std::uint64_t unreduced_since_ = ~std::uint64_t{0};
-  bool varies_ = false;       // from one look at it to the next
-  std::uint64_t steady_ = 0;  // looks since then at which it did not
-  double last_ratio_ = 0;     // of a reduced norm that was off; 0: it was not
+  bool varies_ = false;       // from one reading to the next
+  std::uint64_t steady_ = 0;  // readings since then without a change
+  double last_ratio_ = 0;     // of the last wrong reduced norm; 0: it was right
 };
 
 }  // namespace
@@ -471,16 +480,16 @@ constexpr Check kNoReductionExplains[] = {
 constinit const CheckInfo kNoReduction{
     .id = "no-reduction",
     .severity = Severity::kCritical,
-    .compares = "whether gradients were averaged at all before the optimizer ran",
+    .compares = "whether gradients were averaged before the optimizer ran",
     .fires =
-        "now; where reduced gradients are read; information where parameters are averaged at equal "
-        "distances",
+        "immediately; in addition when reduced gradients are read; information if parameters are "
+        "averaged at equal distances",
     .consequence =
-        "A rank whose gradients are not reduced trains a model of its own; what is saved is one "
-        "rank's, trained on its share of the data.",
+        "A rank whose gradients are not reduced trains its own model; the checkpoint is one rank's "
+        "model, trained on its share of the data.",
     .cannot_see =
-        "A reduction by means that presum does not know is not seen either: name it with "
-        "`monitor.before_reduction()`.",
+        "Reductions by means that presum does not know, which it reports as missing: announce them "
+        "with `monitor.before_reduction()`.",
     .mistake =
         "loss = ddp.module(x).loss       # around the wrapper: nothing is reduced\n"
         "with ddp.no_sync():             # left on in the last micro-batch\n"
@@ -488,7 +497,7 @@ constinit const CheckInfo kNoReduction{
         "optimizer.step()",
     .fix =
         "Call the wrapped model itself, not `.module`, and end `no_sync()` before the last "
-        "backward pass of each optimizer step. Every rank trains a model of its own until then.",
+        "backward pass of each optimizer step. Until then every rank trains its own model.",
     .resembles = "pytorch/pytorch#104336",
     .precedence = 40,
     .explains = kNoReductionExplains,
@@ -501,18 +510,16 @@ constexpr Check kReductionScaleExplains[] = {
 constinit const CheckInfo kReductionScale{
     .id = "reduction-scale",
     .severity = Severity::kCritical,
-    .compares = "norm of the reduced gradient against the mean that it ought to be",
-    .fires = "now for the world size and its inverse, else the second time",
+    .compares = "the norm of the reduced gradient with that of the mean",
+    .fires = "immediately for the world size and its inverse; for other factors the second time",
     .consequence =
-        "The step is too long or too short by this factor: it acts as another learning rate.",
+        "The step is too long or too short by this factor, like a different learning rate.",
     .cannot_see =
-        "Factors within 10% of 1, and what a wrong reading of the gradient would show as well.",
+        "Factors within 10% of 1, and what a wrong reading of the gradient would show too.",
     .mistake =
         "dist.all_reduce(p.grad)  # a sum, without / world_size\n"
         "loss = loss / world_size  # and DDP divides again",
-    .fix =
-        "Divide by the world size exactly once: in the reduction, or in the loss, not in both and "
-        "not in neither.",
+    .fix = "Divide by the world size exactly once, either in the reduction or in the loss.",
     .resembles = "NeMo Automodel#3830",
     .precedence = 150,
     .explains = kReductionScaleExplains,
@@ -526,15 +533,15 @@ constinit const CheckInfo kReducedGradientMismatch{
     .id = "reduced-gradient-mismatch",
     .severity = Severity::kCritical,
     .compares = "whether all ranks hold the same reduced gradient",
-    .fires = "now, where they are read",
+    .fires = "immediately, when they are read",
     .consequence = "Ranks that step along different gradients drift apart from here on.",
-    .cannot_see = "It is looked at in the first step and in every 25th.",
+    .cannot_see = "Steps other than the first and every 25th.",
     .mistake =
         "if rank in active:  # only some ranks reduce this parameter\n    dist.all_reduce(p.grad, "
         "group=active)",
     .fix =
-        "Look at communication hooks, at parameters that only some ranks use, and at the "
-        "communication library; exchange the hardware of the named ranks if it comes back.",
+        "Check communication hooks, parameters that only some ranks use, and the communication "
+        "library; replace the hardware of the named ranks if it happens again.",
     .resembles = "pmodels/mpich#6538",
     .precedence = 160,
     .explains = kReducedGradientMismatchExplains,

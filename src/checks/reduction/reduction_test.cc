@@ -74,7 +74,7 @@ TEST(NoReduction, AMicroBatchThatIsAddedAfterTheReductionIsNamed) {
           .remedy = "last micro-batch"});
 }
 
-// Parameters differ but right after an average of them.
+// Parameters differ, except right after they are averaged.
 Break local_steps(const std::function<bool(std::uint64_t)>& averaged) {
   return [=](StepRecord& r) {
     for (WorkerRecord& w : r.workers) {
@@ -123,7 +123,7 @@ TEST(NoReduction, IsInformationOnceParametersWereEqualAtThreeEqualDistances) {
   EXPECT_EQ(stopped.first_step, 40);
 }
 
-// Gradients that are combined under no_sync and all-reduced by the program: parameters tell.
+// Gradients that are combined under no_sync and all-reduced by the program: parameters show it.
 TEST(NoReduction, IsInformationWhereParametersStayEqualOverOwnSteps) {
   const auto by_hand = [](std::uint64_t last, bool equal) {
     return played(last, [=](StepRecord& r) {
@@ -143,7 +143,7 @@ TEST(NoReduction, IsInformationWhereParametersStayEqualOverOwnSteps) {
 }
 
 TEST(NoReduction, OptimizerStepsOnUnreducedGradientsAreNamedByRank) {
-  for (const std::uint64_t most : {6U, 1U}) {  // a count that stays is not seen again
+  for (const std::uint64_t most : {6U, 1U}) {  // a constant count is not reported again
     Watched w = played(9, [&](StepRecord& r) {
       if (r.step >= 4) r.workers[2].number.unreduced = std::min(r.step - 3, most);
     });

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// **environment-mismatch.** Facts are judged by a list in
-// `src/checks/state/environment_mismatch.cc`. What is not on it may differ. An environment variable
-// that only some ranks have differs, and a check that only some allow. Of facts that differ 32 are
-// shown, and ranks are those of the shown ones; the title counts the rest. After n facts were
-// compared the next comparison waits n / 2,048 records, whatever hellos come. Precision is compared
-// as it is around the forward pass (parameters' dtypes, autocast) and inside it, for autocast may
-// be entered there alone (Accelerate and the Trainer do) and FSDP2 casts parameters for the forward
-// pass (`MixedPrecisionPolicy`). Inside, one layer is looked at when it has computed: evenly spaced
-// ones in turn, the same on all ranks. Where torch compiles code of the program, and where no layer
-// is called as a module, nothing is looked at, and the check is not possible unless something else
-// differs. Precision that a layer chooses for a part of what it does is not seen. Fingerprints that
-// a rank did not send are not compared.
+// **environment-mismatch.** Compares the facts on a list in
+// `src/checks/state/environment_mismatch.cc`; other facts may differ. An environment variable that
+// only some ranks have differs, and so does a check that only some ranks allow. The finding shows
+// 32 differing facts and names their ranks; the title counts the rest. After comparing n facts, the
+// next comparison waits n / 2,048 records, even if new hellos arrive.
+//
+// Precision is compared around the forward pass (parameter dtypes, autocast) and inside it, because
+// a program may enter autocast only there (Accelerate and the Trainer do) and FSDP2 casts
+// parameters for the forward pass (`MixedPrecisionPolicy`). Inside, presum looks at one layer right
+// after it has computed: evenly spaced layers in turn, the same on all ranks. If torch compiles
+// code of the program, or no layer is called as a module, presum cannot look inside, and the check
+// is not possible unless something else differs. A precision that a layer chooses for a part of its
+// work is not visible. Fingerprints that a rank did not send are not compared.
 
 #include <algorithm>
 #include <map>
@@ -28,18 +29,18 @@ namespace presum::checks {
 namespace {
 
 constexpr const char* kComputes =
-    "Use one dtype, one autocast and one set of determinism flags on all ranks: look at what each "
-    "of them enters before the forward pass, and in it.";
+    "Use one dtype, one autocast setting and one set of determinism flags on all ranks: check "
+    "which of them each rank enters before and inside the forward pass.";
 constexpr const char* kNotInside =
-    "Precision inside the forward pass was not seen yet: it is looked at from the second step on.";
+    "Precision inside the forward pass is not known yet: presum looks from the second step on.";
 constexpr const char* kCompiled =
-    "torch compiles code of this program, and precision inside such code is not seen.";
+    "torch compiles code of this program, and precision inside compiled code is not visible.";
 constexpr const char* kNoLayer =
     "No layer of the model is called as a module, so precision inside the forward pass is not "
-    "seen.";
+    "visible.";
 constexpr const char* kAllowed =
-    "Allow a check with the same reason on every rank: of some ranks alone it has no effect.";
-constexpr std::size_t kKeysShown = 32;  // of the facts that differ
+    "Allow a check with the same reason on every rank; on only some ranks it has no effect.";
+constexpr std::size_t kKeysShown = 32;  // shown of the facts that differ
 
 struct ComputesOtherwise : Differing {};
 
@@ -50,7 +51,7 @@ std::string sentence(const ComputesOtherwise& seen, const Who& who) {
 }
 
 struct OtherEnvironment : Differing {
-  std::uint64_t more_facts = 0;  // that differ, and are left out
+  std::uint64_t more_facts = 0;  // differing facts that are not shown
   Severity severity = Severity::kInfo;
 
   std::uint64_t key() const { return static_cast<std::uint64_t>(severity); }
@@ -64,9 +65,9 @@ std::string sentence(const OtherEnvironment& seen, const Who& who) {
          listed(seen.differ, seen.more_facts);
 }
 
-// What workers say about themselves and must share. All other facts may differ: host, pid, device,
-// sampler, data, rank, and what nobody has thought of.
-// One that ends in a dot is the beginning of keys; unset is a value then.
+// Facts that ranks report and must share. All other facts may differ: host, pid, device, sampler,
+// data, rank, and unknown ones. An entry that ends in a dot is a key prefix; an unset key then
+// counts as a value.
 constexpr std::string_view kChangeNumbers[] = {"torch",
                                                "cuda",
                                                "cudnn",
@@ -86,7 +87,7 @@ constexpr std::string_view kSeldomDo[] = {
     "datasets", "tokenizers", "threads",       "platform",     "driver",     "device_model",
     "sketch",   "every",      "reduced_every", "env.",         "allow."};
 
-// Of a difference; none where it may be.
+// The severity of a difference; none if the fact may differ.
 std::optional<Severity> severity_of(std::string_view key) {
   const auto is = [&](std::string_view rule) {
     return rule == key || (rule.ends_with('.') && key.starts_with(rule));
@@ -138,8 +139,8 @@ class EnvironmentMismatch final : public Rule {
     log.add(std::move(signal), 1);
   }
 
-  // Whether ranks that say their dtypes say them as they are inside the forward pass, too: autocast
-  // may be entered there alone.
+  // Whether ranks that report their dtypes also report them inside the forward pass: a program may
+  // enter autocast only there.
   void look_inside(const StepContext& context, SignalLog& log) {
     constexpr Check kHere = &kEnvironmentMismatch;
     if (!tells_dtypes_) {
@@ -177,10 +178,10 @@ class EnvironmentMismatch final : public Rule {
   }
 
   FactPace pace_;
-  std::vector<Signal> standing_;  // facts that do not match
+  std::vector<Signal> standing_;  // facts that differ
   bool facts_compared_ = false;
-  bool tells_dtypes_ = false;  // some worker does
-  bool seen_inside_ = false;   // two workers' precision inside a forward pass
+  bool tells_dtypes_ = false;  // some rank reports dtypes
+  bool seen_inside_ = false;   // precision inside a forward pass is known on two ranks
 };
 
 }  // namespace
@@ -192,15 +193,16 @@ constexpr Check kEnvironmentMismatchExplains[] = {&kParameterDesync, &kBufferDes
 constinit const CheckInfo kEnvironmentMismatch{
     .id = "environment-mismatch",
     .severity = Severity::kWarning,
-    .compares = "versions, device, precision, determinism and environment variables of all ranks",
+    .compares =
+        "the versions, device, precision, determinism and environment variables of all ranks",
     .fires =
-        "now; determinism within 5 steps; precision inside the forward pass at the second step, "
-        "then one in 5; what changes no number is information",
-    .consequence = "The same program may compute other numbers on some ranks.",
+        "immediately; determinism within 5 steps; precision inside the forward pass at the second "
+        "step, then one in 5; facts that do not change numbers are information",
+    .consequence = "The same program may compute different numbers on some ranks.",
     .cannot_see =
         "Libraries that are not on presum's list of facts; precision inside code that torch "
         "compiles.",
-    .mistake = "torch.set_float32_matmul_precision(\"high\")  # on some hosts only",
+    .mistake = "torch.set_float32_matmul_precision(\"high\")  # only on some hosts",
     .fix = "Use the same image and launch environment on every host.",
     .precedence = 70,
     .explains = kEnvironmentMismatchExplains,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// **loss-mismatch.** Before a backward pass the graph is walked from the loss down to what the
-// model gave, 48 nodes at most; its classes and their settings (reduction, ignore_index, weights,
-// factors that are numbers of Python) are told once they were equal in three passes, so that what
-// depends on a batch is not. A weight that lies on a device is not read, nor a factor that is a
-// whole number, which may be a count of the batch. Ranks of several tasks differ rightly:
-// information, and the cause where a statistic shows the same ranks.
+// **loss-mismatch.** Before a backward pass, presum walks the graph from the loss down to the
+// model's output, over at most 48 nodes. Ranks send its classes and their settings (reduction,
+// ignore_index, weights, factors that are Python numbers) once these were equal in three passes,
+// which excludes everything that depends on a batch. A weight on a device is not read, nor a
+// whole-number factor, which may be a count of the batch. Ranks that train on several tasks differ
+// for good reason, so this is information; it is the cause if a statistic shows the same ranks.
 
 #include <string>
 #include <utility>
@@ -16,8 +16,8 @@ namespace presum::checks {
 namespace {
 
 constexpr const char* kNotTold =
-    "How losses are computed is known after three passes over equal graphs that reach the model's "
-    "output: there were none.";
+    "How losses are computed becomes known after three passes over equal graphs that reach the "
+    "model's output; there were none.";
 
 struct OtherLoss : Differing {};
 
@@ -48,14 +48,14 @@ constexpr Check kLossMismatchExplains[] = {&kRankOutlier, &kPairTooSimilar, &kTo
 constinit const CheckInfo kLossMismatch{
     .id = "loss-mismatch",
     .severity = Severity::kInfo,
-    .compares = "the functions that make a loss of what the model gives, and their settings",
-    .fires = "after three passes; a warning where a statistic shows the same ranks",
-    .consequence = "Gradients of different losses are averaged as if they were of one.",
+    .compares = "the functions that compute a loss from the model's output, and their settings",
+    .fires = "after three passes; a warning if a statistic shows the same ranks",
+    .consequence = "Gradients of different losses are averaged as if they came from the same loss.",
     .cannot_see =
-        "A loss that code of torch's compiler makes, or no tensor of torch; weights on a device; "
-        "whole-number factors; what depends on the batch.",
+        "A loss that torch-compiled code computes, or that is not a torch tensor; weights on a "
+        "device; whole-number factors; everything that depends on the batch.",
     .mistake = "criterion = nn.CrossEntropyLoss(ignore_index=pad_id)  # pad_id is None on one rank",
-    .fix = "Make the loss of one configuration on all ranks.",
+    .fix = "Configure the loss identically on every rank.",
     .precedence = 305,
     .explains = kLossMismatchExplains,
     .compares_ranks = true,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// **mode-mismatch.** Fingerprints that a rank did not send are not compared. Also by the batches
-// that the model's first BatchNorm has seen, before DDP sends the buffers of rank 0: a rank that
-// validates in training mode has more than the others, until the next broadcast. Differences of up
-// to two forward passes a micro-batch are left alone: layers that are left out at random look so.
+// **mode-mismatch.** Fingerprints that a rank did not send are not compared. The check also uses
+// the number of batches that the model's first BatchNorm has seen, before DDP broadcasts the
+// buffers of rank 0: a rank that validates in training mode has more than the others, until the
+// next broadcast. Differences of up to two forward passes per micro-batch are tolerated, because
+// randomly skipped layers look the same.
 
 #include <algorithm>
 #include <string>
@@ -15,11 +16,11 @@
 namespace presum::checks {
 namespace {
 
-constexpr double kNormSlack = 2;  // forward passes a micro-batch
+constexpr double kNormSlack = 2;  // forward passes per micro-batch
 constexpr const char* kEvaluate =
     "Call `model.eval()` before validation on every rank that validates, and `model.train()` after "
-    "it: else BatchNorm learns its statistics from validation data, and DDP gives those of rank 0 "
-    "to all.";
+    "it. Without it, BatchNorm learns its statistics from validation data, and DDP sends those of "
+    "rank 0 to all ranks.";
 
 struct OtherMode : Differing {};
 
@@ -54,8 +55,8 @@ class ModeMismatch final : public Rule {
   }
 
  private:
-  // Where a rank evaluates in training mode, its BatchNorm counts those batches too, until the next
-  // broadcast of the buffers. Layers that are left out at random differ by a forward pass or two.
+  // If a rank evaluates in training mode, its BatchNorm counts those batches too, until the next
+  // broadcast of the buffers. Randomly skipped layers differ by a forward pass or two.
   static void compare_norm_batches(const StepContext& context, SignalLog& log) {
     std::vector<RankNumber> held;
     std::uint64_t least = UINT64_MAX;
@@ -89,14 +90,14 @@ constinit const CheckInfo kModeMismatch{
     .id = "mode-mismatch",
     .severity = Severity::kWarning,
     .compares = "training or evaluation mode and dropout rates of all ranks",
-    .fires = "now; parts of the model, and rates below the largest, within 5 steps",
+    .fires = "immediately; parts of the model, and rates below the largest, within 5 steps",
     .consequence =
-        "Some ranks train with dropout or with moving batch statistics and others without.",
-    .cannot_see = "Behavior that does not follow `training` or a dropout rate.",
+        "Some ranks train with dropout or with moving batch statistics, and others without.",
+    .cannot_see = "Behavior that does not depend on `training` or a dropout rate.",
     .mistake =
         "if rank == 0:\n    model.eval()\n    evaluate(model)  # and no model.train() after it",
     .fix =
-        "Call `model.train()` on every rank after validation, and build the model from one "
+        "Call `model.train()` on every rank after validation, and build the model from the same "
         "configuration.",
     .precedence = 80,
     .explains = kModeMismatchExplains,

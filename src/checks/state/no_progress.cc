@@ -1,30 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// **no-progress.** Followed on up to 64 ranks, each for itself, from the hashes of parameters (a
-// part of 25 at a step), over the steps in which an optimizer stepped, its first group's learning
-// rate is above zero and the gradient is not zero: 25 of them since something changed, and all
-// parts hashed after some of them. So a warm-up from zero is quiet, as is a step that a loss scaler
-// leaves out. Where presum was given no optimizer, or one that holds none of the parameters, it
-// looks at the steps of all optimizers of the process. Those of one that holds parameters of the
-// model count; those of one that holds nothing that is watched count where no optimizer of the
-// process holds any of the model's (a GAN's discriminator is another model's, and the generator's
-// own optimizer holds it). If such an optimizer has no gradient either, before and after its step,
-// and a sample of the parameters (4, 64 elements of each) stands still until the next forward pass,
-// it was built before the model was copied, sharded or replaced: that is told at once. Master
+// **no-progress.** Followed on up to 64 ranks separately, from the hashes of parameters (1/25 of
+// them per step). Counts steps in which an optimizer stepped with a learning rate above zero in its
+// first group and a nonzero gradient. A finding needs 25 such steps since the last change, with all
+// parts hashed after some of them. So a warm-up from zero and a step that a loss scaler skips are
+// not reported.
+//
+// If presum received no optimizer, or one that holds none of the parameters, it looks at the steps
+// of all optimizers of the process. Steps of an optimizer that holds parameters of the model count.
+// Steps of one that holds nothing watched count only if no optimizer of the process holds any of
+// the model's parameters (a GAN's discriminator is another model, and the generator's own optimizer
+// holds the generator). If such an optimizer also has no gradient before and after its step, and a
+// sample of the parameters (4, 64 elements of each) does not change until the next forward pass, it
+// was built before the model was copied, sharded or replaced. This is reported immediately. Master
 // weights have gradients, and parameters that are changed by hand move. `passed` needs a parameter
-// that was seen to change; where no optimizer of torch's steps and nothing changes, nothing is
-// known (`not-possible`). Where other parts change, a layer is named that stood still for two
-// rounds and had a gradient in each of their steps: without an optimizer that holds it that is
-// said, and where its learning rate is 0, or the program took its gradient away before the
-// optimizer's step, it is information; of so many such layers that their names
-// do not fit into 1,024 bytes, nothing is said of the rest. A layer of one element is left alone:
-// programs hold scalars at a bound (CLIP's `logit_scale`). Hashes cannot tell that most elements
-// stand still: for that a sample (8 parameters of 16 bits in the optimizer, 512 elements of each
-// with a gradient) is held against what the optimizer's step has left, in one step of 10; more than
-// half unchanged in 3 samples in a row is a finding. Not where the optimizer keeps more than
-// torch's own moments: a copy in fp32, or what rounding lost (Kahan); nor where a setting or the
-// class is called stochastic, since what stands still in one step moves in another. Hashes of
-// sharded parameters (FSDP2) are those of this rank's shard, which may have no gradient where the
-// layer has one: of some ranks alone a layer is told only if their optimizers do not hold it.
+// that changed; if no torch optimizer steps and nothing changes, the check is `not-possible`.
+//
+// If other parts change, a layer is named that did not change for two rounds and had a gradient in
+// each of their steps. The finding says so if no optimizer holds the layer. It is information if
+// the layer's learning rate is 0, or if the program removed its gradient before the optimizer step.
+// If the names of such layers exceed 1,024 bytes, the rest are not reported. A layer with one
+// element is skipped: programs hold scalars at a bound (CLIP's `logit_scale`).
+//
+// Hashes cannot show that most elements do not change. For that, a sample (8 of the optimizer's
+// 16-bit parameters, 512 elements of each with a gradient) is compared before and after the
+// optimizer step, in one step of 10; more than half unchanged in 3 samples in a row is a finding.
+// Not if the optimizer keeps more than torch's own moments, such as an fp32 copy or the rounding
+// error (Kahan), nor if a setting or the class is called stochastic, since an element that does not
+// change in one step may in another. Hashes of sharded parameters (FSDP2) cover this rank's shard,
+// which may have no gradient even if the layer has one: if only some ranks show a layer, it is
+// reported only if their optimizers do not hold it.
 
 #include <fmt/format.h>
 
@@ -46,7 +50,7 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::size_t kFollowed = 64;  // workers: each costs what it hashes in 50 records
+constexpr std::size_t kFollowed = 64;  // ranks; each costs the hashes of 50 records
 constexpr std::size_t kNamesShown = 4;
 constexpr double kMost = 0.5;
 constexpr std::uint64_t kSureSamples = 3;  // samples
@@ -104,7 +108,7 @@ std::string sentence(const LayersUnchanged& seen, const Who& who) {
 struct RoundedAway {
   double unchanged_share = 0;
   double learning_rate = 0;
-  std::uint32_t of_rank = 0;  // whose share and rate these are
+  std::uint32_t of_rank = 0;  // the rank that share and rate belong to
   static constexpr std::tuple kFields{field("of_rank", &RoundedAway::of_rank),
                                       field("unchanged_share", &RoundedAway::unchanged_share),
                                       field("learning_rate", &RoundedAway::learning_rate)};
@@ -117,7 +121,7 @@ std::string sentence(const RoundedAway& seen, const Who& who) {
       who.words(), seen.of_rank, 100 * seen.unchanged_share);
 }
 
-// Some layers, by name, and since when.
+// Some layers, by name, and the first step.
 struct Layers {
   std::vector<std::string> names;
   std::uint64_t first_step = std::numeric_limits<std::uint64_t>::max();
@@ -128,7 +132,7 @@ struct Layers {
   }
 };
 
-// "a, b" is a and b. A fact that was too long ends in "...".
+// Parses "a, b" into a and b. A fact that was too long ends in "...".
 struct Listed {
   Listed() = default;
   explicit Listed(std::string_view text) : cut(text.find("...") != std::string_view::npos) {
@@ -144,7 +148,7 @@ struct Listed {
   bool cut = false;
 };
 
-// Layers as a rank tells of them.
+// What a rank reports about its layers.
 struct Told {
   Told() = default;
   Told(const Roster& roster, std::uint32_t rank)
@@ -153,12 +157,12 @@ struct Told {
         unheld(roster.fact_of(rank, "layers_of_no_optimizer")),
         scalars(roster.fact_of(rank, "layers_of_one_element")),
         taken(roster.fact_of(rank, "layers_without_gradient")) {}
-  // Whether its learning rate is 0, or it is a scalar, which may lie at a bound of the program's.
+  // Whether its learning rate is 0, or it is a scalar that the program may hold at a bound.
   bool may_rest(const std::string& name) const {
     return resting.cut || scalars.cut || taken.cut || resting.contains(name) ||
            scalars.contains(name) || taken.contains(name);
   }
-  // Whether that alone is known of it.
+  // Whether the layer is reported to be at rest.
   bool rests(const std::string& name) const {
     return resting.contains(name) || taken.contains(name);
   }
@@ -167,13 +171,12 @@ struct Told {
   Listed resting;
   Listed unheld;
   Listed scalars;
-  Listed taken;  // gradients that came are gone when the optimizer steps
+  Listed taken;  // layers whose gradients are gone when the optimizer steps
 };
 
-// Optimizer steps with a learning rate above zero, on gradients that are not zero, after which
-// every part of the model, or of a layer, that is hashed again is what it was; or after which most
-// elements of 16 bits are; or of optimizers that hold none of the model's parameters where none
-// does.
+// Optimizer steps with a learning rate above zero and nonzero gradients, after which every rehashed
+// part of the model, or of a layer, is unchanged; or after which most 16-bit elements are; or steps
+// of optimizers that hold none of the model's parameters, if no other does.
 class NoProgress final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -198,7 +201,7 @@ class NoProgress final : public Rule {
     return {std::move(ranks), everyone};
   }
 
-  // "Passed" needs parameters that were seen to change: who steps them may not be known.
+  // "Passed" needs parameters that changed: the optimizer may be unknown.
   void tell_what_was_seen(const StepContext& context, SignalLog& log) {
     std::vector<const StillParameters*> hashed;
     for (std::size_t i = 0; i < followed(context); ++i) {
@@ -212,12 +215,12 @@ class NoProgress final : public Rule {
     };
     if (all(&StillParameters::moved)) return log.checked(&kNoProgress);
     if (std::ranges::none_of(hashed, [](const auto* one) { return one->trained(); })) {
-      return log.cannot(&kNoProgress,
-                        "No step of an optimizer with a learning rate above 0 was seen, and no "
-                        "parameter that changed.");
+      return log.cannot(
+          &kNoProgress,
+          "No optimizer step with a learning rate above 0 was seen, and no parameter changed.");
     }
     log.waits(&kNoProgress, all(&StillParameters::hashed_twice)
-                                ? "No parameter was seen to change yet."
+                                ? "No parameter has changed yet."
                                 : "No part of the model was hashed twice yet.");
   }
 
@@ -238,13 +241,13 @@ class NoProgress final : public Rule {
     log.add(std::move(signal));
   }
 
-  // Of every group of ranks, the layers that stood still on just these, and whether they are at
-  // rest.
+  // For every set of ranks, the layers that did not change on exactly these ranks, and whether they
+  // are at rest.
   void report_layers(const StepContext& context, SignalLog& log) {
     std::map<std::pair<Ranks, bool>, Layers> standing;
     for (const GroupRecord& g : context.record.groups) {
       const std::string name = context.roster.group_name(g.id);
-      std::array<Ranks, 2> still;  // those that ought to move, those at rest
+      std::array<Ranks, 2> still;  // ranks where it should move, ranks where it is at rest
       std::uint64_t since = std::numeric_limits<std::uint64_t>::max();
       bool explained = true;
       for (std::size_t i = 0; i < followed(context); ++i) {
@@ -261,7 +264,7 @@ class NoProgress final : public Rule {
         explained = explained && (!layer->sharded || told.unheld.contains(name));
         insert(still[rests ? 1 : 0], worker.rank);
       }
-      // A shard may have no gradient where the whole layer has one.
+      // A shard may have no gradient even if the whole layer has one.
       if (!explained && still[0].size() < followed(context)) still[0].clear();
       for (const bool rests : {false, true}) {
         const Ranks& ranks = still[rests ? 1 : 0];
@@ -295,14 +298,14 @@ class NoProgress final : public Rule {
                                  layers.names.size(), why});
     signal.first_step = std::min(layers.first_step, context.record.step);
     signal.severity = rests ? Severity::kInfo : Severity::kWarning;
-    if (rests) signal.remedy = "Nothing, where that was meant.";
+    if (rests) signal.remedy = "Nothing, if this is intended.";
     if (why == kHeldByNone) {
-      signal.remedy = "Give the optimizer all parameters that are to be trained.";
+      signal.remedy = "Pass all parameters that should be trained to the optimizer.";
     }
     log.add(std::move(signal), kAllSteps);
   }
 
-  // Of elements in 16 bits whose gradient is not zero, as samples of some steps tell.
+  // For 16-bit elements with a nonzero gradient, from samples of some steps.
   void follow_shares(const StepContext& context, SignalLog& log) {
     const WorkerRecord& worker = context.record.workers.front();
     if (worker.fingerprint_of(FingerprintKind::kUnchangedShare) == nullptr) return;
@@ -312,7 +315,7 @@ class NoProgress final : public Rule {
                       "Updates in 16 bits may round to nothing in some steps.");
     const double rate = learning_rate(worker);
     const bool rises = rate > std::exchange(sampled_rate_, rate);
-    if (rises) return;  // a warm-up: updates grow yet
+    if (rises) return;  // a warm-up: updates still grow
     if (rounded_.see(share > kMost && rate > 0, context.record.step) < kSureSamples) return;
     Signal signal = sighting(&kNoProgress, context, of_all(context.record), 0.9,
                              RoundedAway{share, rate, worker.rank});
@@ -321,12 +324,12 @@ class NoProgress final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  // Steps of optimizers that hold nothing of the model and have no gradient, as the workers saw
-  // them.
+  // Steps of optimizers that hold none of the model's parameters and have no gradient, as ranks
+  // report them.
   void follow_vain(const StepContext& context, SignalLog& log) {
     std::uint64_t most = 0;
     Blame blame = blame_where(context, [&](const WorkerRecord& w) {
-      if (w.grad_norm == 0) return false;  // one that is not known has come as well
+      if (w.grad_norm == 0) return false;  // NaN counts as a gradient
       const std::uint64_t steps = value_of(w, FingerprintKind::kStepsInVain);
       most = std::max(most, steps);
       return steps > 0;
@@ -341,11 +344,11 @@ class NoProgress final : public Rule {
 
   PerWorker<StillParameters> still_;
   PerWorker<Told> told_;
-  Streak rounded_;  // samples of which most stood still
+  Streak rounded_;  // samples in which most elements did not change
   double sampled_rate_ =
-      std::numeric_limits<double>::infinity();  // the learning rate at the last of them
+      std::numeric_limits<double>::infinity();  // the learning rate at the last sample
   std::uint64_t vain_steps_ = 0;
-  bool in_vain_ = false;  // some were
+  bool in_vain_ = false;  // some steps were in vain
 };
 
 }  // namespace
@@ -357,24 +360,23 @@ constexpr Check kNoProgressExplains[] = {&kFrozenGradient, &kParameterDesync};
 constinit const CheckInfo kNoProgress{
     .id = "no-progress",
     .severity = Severity::kCritical,
-    .compares = "parameters with what they were before the optimizer's steps",
+    .compares = "parameters before and after the optimizer's steps",
     .fires =
-        "after the first step of an optimizer that holds nothing of the model, where none does; "
-        "else when all of the model was hashed twice: 50 steps, a layer 75 (a warning); elements "
-        "of 16 bits after 3 samples, 21 steps (a warning)",
-    .consequence = "The training costs what it costs, and nothing is learned.",
+        "after the first step of an optimizer that holds none of the model's parameters, if no "
+        "other does; in all other cases when the whole model was hashed twice: 50 steps, a single "
+        "layer 75 (a warning); 16-bit elements after 3 samples, 21 steps (a warning)",
+    .consequence = "The training costs its full price, and the model learns nothing.",
     .cannot_see =
-        "Steps whose gradient or learning rate is zero; optimizers that are none of torch's, where "
-        "nothing moves.",
+        "Steps with a zero gradient or learning rate; optimizers other than torch's, if nothing "
+        "moves.",
     .mistake =
-        "optimizer = AdamW(model.parameters())\n"
-        "fully_shard(model)            # new parameters: the optimizer holds the old ones\n"
-        "model = copy.deepcopy(model)  # likewise",
+        "optimizer = AdamW(model.parameters())\nfully_shard(model)            # new parameters: "
+        "the optimizer holds the old ones\nmodel = copy.deepcopy(model)  # the same",
     .fix =
-        "Look whether the optimizer holds the parameters of this model (build it after the model "
-        "is copied, moved or sharded by `fully_shard`), in a group whose learning rate is above 0, "
-        "whether gradients are still there at its step, and whether its updates are too small for "
-        "their format: bf16 needs fp32 master weights.",
+        "Check that the optimizer holds the parameters of this model (build it after copying, "
+        "moving or sharding the model with `fully_shard`) in a group with a learning rate above 0, "
+        "that gradients still exist at its step, and that updates are not too small for their "
+        "format: bf16 needs fp32 master weights.",
     .precedence = 255,
     .explains = kNoProgressExplains,
     .fingerprints = kNoProgressKinds,

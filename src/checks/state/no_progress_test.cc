@@ -7,7 +7,7 @@
 namespace presum::checks {
 namespace {
 
-// One part of the model of 25 is hashed at a step; it is as at `step`.
+// One of 25 parts of the model is hashed at each step, with its value at `step`.
 void hash(StepRecord& record, std::uint64_t step) {
   const std::uint64_t part = record.step % 25;
   for (WorkerRecord& w : record.workers) {
@@ -72,9 +72,9 @@ void with_groups(StepRecord& r, double norm) {
   }
 }
 
-constexpr const char* kNames = "a, 0000000000000063";  // that of group 99
+constexpr const char* kNames = "a, 0000000000000063";  // the name of group 99
 
-// Group 1 of two stands still.
+// Group 1 of two does not change.
 Ids standing_layer(double norm, std::uint64_t steps, std::string* title = nullptr,
                    const std::string& fact = "", const std::string& names = kNames) {
   Watched w;
@@ -173,7 +173,7 @@ TEST(NoProgress, UpdatesThatGrowYetAreNone) {
   }));
 }
 
-// presum was given no optimizer, and tells of `kind` in each step.
+// presum received no optimizer, and ranks report `kind` in each step.
 void without_optimizer(StepRecord& r, Kind kind, std::uint64_t steps) {
   for (WorkerRecord& x : r.workers) {
     x.optimizer_step = 0;
@@ -192,7 +192,7 @@ TEST(NoProgress, StepsOfOptimizersThatPresumWasNotGivenCount) {
 }
 
 TEST(NoProgress, OptimizersThatStepNowAndThenAreFollowed) {
-  Watched w;  // every fourth record, as where micro-batches are reduced one by one
+  Watched w;  // every fourth record, as if micro-batches were reduced one by one
   const auto some = [](StepRecord& r) {
     stands(r);
     for (WorkerRecord& x : r.workers) x.optimizer_step = r.step / 4;

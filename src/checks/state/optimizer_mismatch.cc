@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// **optimizer-mismatch.** Fingerprints that a rank did not send are not compared. Where the
-// learning rate alone differs, and as the lengths of the ranks' data do, that is said: a schedule
-// whose length is that of the loader.
+// **optimizer-mismatch.** Fingerprints that a rank did not send are not compared. If only the
+// learning rate differs, in the same way as the lengths of the ranks' data, the finding says so:
+// the schedule has the length of the loader.
 
 #include <algorithm>
 #include <string>
@@ -17,17 +17,17 @@ namespace presum::checks {
 namespace {
 
 constexpr const char* kUneven =
-    "Give every rank as many batches as the others: `drop_last=True`, a sampler that pads, or a "
-    "schedule of a fixed number of steps. Where data stay uneven, train inside `model.join()`.";
+    "Give every rank the same number of batches: `drop_last=True`, a sampler that pads, or a "
+    "schedule with a fixed number of steps. If the data stays uneven, train inside `model.join()`.";
 
 constexpr const char* kScale = "loss scale";
 constexpr const char* kOneScale =
     "Let all ranks find the same non-finite gradients: sum `found_inf` over the ranks before "
-    "`scaler.update()` (torch.distributed.fsdp.sharded_grad_scaler does), or unscale what was "
-    "reduced. Until then the rank with the larger scale has the larger weight in the mean.";
+    "`scaler.update()` (torch.distributed.fsdp.sharded_grad_scaler does), or unscale the reduced "
+    "gradients. Until then the rank with the larger scale has the larger weight in the mean.";
 
 struct OtherOptimizer : Differing {
-  std::string data_lengths;  // by rank, where the learning rate alone differs, and as they do
+  std::string data_lengths;  // by rank; set if only the learning rate differs, and in the same way
   static constexpr auto kFields = std::tuple_cat(
       Differing::kFields, std::tuple{field("data_lengths", &OtherOptimizer::data_lengths)});
 };
@@ -47,8 +47,8 @@ std::string sentence(const OtherOptimizer& seen, const Who& who) {
          listed(seen.differ);
 }
 
-// Where the learning rate alone differs, and as the lengths of the workers' data do, these lengths:
-// a schedule whose length is that of the loader. Else empty.
+// The lengths of the ranks' data, if only the learning rate differs, and in the same way: the
+// schedule has the length of the loader. Empty in all other cases.
 std::string uneven_data(const StepContext& context, const Differing& found) {
   static constexpr const char* kRates[] = {"learning rate", "settings"};
   const bool rate = std::ranges::all_of(found.differ, [](const std::string& name) {
@@ -71,7 +71,7 @@ std::string uneven_data(const StepContext& context, const Differing& found) {
 class OptimizerMismatch final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
-    // A scale of its own matters where gradients of several ranks are added up.
+    // A separate scale matters only if gradients of several ranks are summed.
     const auto reduced = [](const WorkerRecord& w) { return w.number.is_reduced(); };
     const auto all = [](FingerprintKind) { return true; };
     const auto no_scale = [](FingerprintKind kind) { return kind != FingerprintKind::kLossScale; };
@@ -91,12 +91,12 @@ class OptimizerMismatch final : public Rule {
         sighting(&kOptimizerMismatch, context, std::move(found.blame), 0.95, std::move(seen));
     if (uneven) signal.remedy = kUneven;
     if (scales) signal.remedy = kOneScale;
-    // Rates that follow each rank's own loss part one after the other.
+    // Rates that follow each rank's own loss diverge one after the other.
     log.add(std::move(signal), kAllSteps);
   }
 
  private:
-  // Which settings of their optimizers workers have told otherwise.
+  // Names the optimizer settings that ranks report differently.
   void name_settings(const StepContext& context, Differing& found) {
     constexpr std::string_view kPrefix = "optimizer.";
     if (named_revision_ != context.roster.revision()) {
@@ -116,8 +116,8 @@ class OptimizerMismatch final : public Rule {
     }
   }
 
-  std::uint64_t named_revision_ = 0;  // of the facts that `named_` is of
-  Mismatch named_;                    // settings of optimizers that differ
+  std::uint64_t named_revision_ = 0;  // the revision of the facts in `named_`
+  Mismatch named_;                    // optimizer settings that differ
 };
 
 }  // namespace
@@ -131,17 +131,17 @@ constexpr Check kOptimizerMismatchExplains[] = {&kParameterDesync, &kBufferDesyn
 constinit const CheckInfo kOptimizerMismatch{
     .id = "optimizer-mismatch",
     .severity = Severity::kCritical,
-    .compares = "optimizer class, hyper-parameters and loss scale of all ranks",
-    .fires = "now; of more than 64 parameter groups 64 a step, in turn",
+    .compares = "the optimizer class, hyperparameters and loss scale of all ranks",
+    .fires = "immediately; with more than 64 parameter groups, 64 per step in turn",
     .consequence =
         "Ranks take different steps from the same gradient, so their parameters drift apart.",
-    .cannot_see = "Settings of an optimizer that are not in its parameter groups.",
+    .cannot_see = "Optimizer settings that are not in its parameter groups.",
     .mistake =
         "scheduler = OneCycleLR(optimizer, 1e-3, total_steps=len(loader))  # lengths differ by "
         "rank",
     .fix =
         "Build the optimizer and its schedule from the same configuration on every rank, and load "
-        "the same checkpoint of them.",
+        "both from the same checkpoint.",
     .precedence = 60,
     .explains = kOptimizerMismatchExplains,
     .fingerprints = kOptimizerMismatchKinds,

@@ -11,7 +11,7 @@ namespace {
 
 using State = CheckRecord::State;
 
-// Of a setting that differs, its values by rank; empty where there are none.
+// The values by rank of a differing setting; empty if there are none.
 std::string held(const Finding& finding, const char* name) {
   return value_in(finding, "values").value(name, "");
 }
@@ -53,7 +53,7 @@ TEST(Settings, OfOneRankAloneAreNamedWithTheirValues) {
   }
 }
 
-// A run whose ranks tell `more` of themselves.
+// A run whose ranks send `more` facts.
 template <class More>
 Watched told(const More& more, std::uint64_t last, const Break& broken = nothing,
              RunOptions options = {}) {
@@ -268,7 +268,7 @@ TEST(Environment, ShowsAtMost32FactsAndCountsTheRest) {
   EXPECT_TRUE(w.first().title.ends_with(" and 968 more")) << w.first().title;
 }
 
-// Looking at every fact of every worker for each of them took minutes.
+// Looking at every fact of every rank for each rank took minutes.
 TEST(Environment, ManyHellosCostNoMoreThanTheirSteps) {
   const auto begin = std::chrono::steady_clock::now();
   Watched w({.workers = 2});
@@ -332,7 +332,7 @@ TEST(Sampler, OfOtherDataSetsNeedNotFit) {
 }
 
 TEST(Sampler, EpochsAreComparedWithinAPass) {
-  // one step into its next pass already
+  // already one step into its next pass
   expect_quiet(played(9, [](StepRecord& r) {
     set(r.workers[3], Kind::kSamplerEpoch, 1);
     set(r.workers[3], Kind::kDataPass, 1);

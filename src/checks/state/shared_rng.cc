@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// **shared-rng.** Equal seeds on all ranks are what common launchers do. It is information: advice
-// where dropout is active or a generator moves at every step on several ranks alike (torch's not
-// where a pass over a loader begins: that draws a seed of its own). It is a
-// warning where the forward pass itself draws from such a generator of torch (noise of a diffusion
-// model or a policy), no dropout is active or called by the model's code, and no framework seeded
-// all ranks alike by itself (fact `seeded_by`: Transformers' Trainer, Lightning's
+// **shared-rng.** Common launchers use equal seeds on all ranks, so this is information: advice
+// where dropout is active, or where a generator moves identically at every step on several ranks
+// (not torch's generator at the start of a pass over a loader, which draws a seed for itself). It
+// is a warning if the forward pass itself draws from such a torch generator (noise of a diffusion
+// model or a policy), the model neither has nor calls active dropout, and no framework
+// seeded all ranks equally (fact `seeded_by`: Transformers' Trainer, Lightning's
 // `seed_everything`).
 
 #include <fmt/format.h>
@@ -30,13 +30,13 @@ constexpr std::array kGenerators = {
     Generator{FingerprintKind::kRngPython, "python", false},
 };
 constexpr const char* kNoiseRemedy =
-    "The model draws noise itself, and on these ranks the same. Seed by rank once it is built: "
-    "torch.manual_seed(seed + rank). Where equal noise is meant, nothing is wrong.";
-constexpr std::size_t kTorchGenerators = 2;  // the first ones
-constexpr std::uint32_t kMoves = 2;          // until a generator counts as used at every step
+    "The model draws noise itself, and the same noise on these ranks. Seed by rank after the model "
+    "is built: torch.manual_seed(seed + rank). If equal noise is intended, nothing is wrong.";
+constexpr std::size_t kTorchGenerators = 2;  // the first two
+constexpr std::uint32_t kMoves = 2;          // before a generator counts as used at every step
 
 struct SameNumbers {
-  std::size_t generator = 0;  // its place in kGenerators
+  std::size_t generator = 0;  // index in kGenerators
   bool within_forward_pass = false;
   std::string ranks_alike;
 
@@ -53,21 +53,22 @@ std::string sentence(const SameNumbers& seen, const Who& who) {
                      seen.within_forward_pass ? " within the forward pass" : "", seen.name());
 }
 
-// Where a worker has a generator on its device, dropout draws from that one.
+// If a rank has a generator on its device, dropout draws from that one.
 bool drives_dropout(const WorkerRecord& worker, const Generator& generator) {
   if (!generator.of_dropout || !(real_of(worker, FingerprintKind::kDropout) > 0)) return false;
   const bool on_device = worker.fingerprint_of(FingerprintKind::kRngDevice) != nullptr;
   return on_device == (generator.kind == FingerprintKind::kRngDevice);
 }
 
-// The model itself draws, other than for dropout.
+// The model itself draws, not only for dropout.
 bool draws_in_forward(const WorkerRecord& worker, std::size_t generator) {
   const std::uint64_t drew = value_of(worker, FingerprintKind::kForwardDraws);
   return generator < kTorchGenerators && ((drew >> generator) & 1) != 0 &&
          real_of(worker, FingerprintKind::kDropout) == 0;
 }
 
-// Torch's loaders draw a seed for their processes then, and nothing else may have been drawn.
+// At that point torch's loaders draw a seed for their worker processes, and nothing else may have
+// been drawn.
 bool begins_pass(const WorkerRecord& worker) {
   const std::uint64_t* batch = worker.fingerprint_of(FingerprintKind::kDataBatch);
   return batch != nullptr && *batch < worker.micro_batches &&
@@ -81,8 +82,8 @@ bool all_draw_in_forward(const StepContext& context, const Ranks& ranks, std::si
          });
 }
 
-// Equal seeds on all ranks are the normal case. They matter where a generator is in use: it moves
-// from step to step, or dropout is active.
+// Equal seeds on all ranks are common. They matter if a generator is in use: it moves from step to
+// step, or dropout is active.
 class Rng final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -148,8 +149,9 @@ constexpr FingerprintKind kSharedRngKinds[] = {
 constinit const CheckInfo kSharedRng{
     .id = "shared-rng",
     .severity = Severity::kInfo,
-    .compares = "random generators of all ranks, where they are in use",
-    .fires = "now under dropout, else after 3 records; a warning where the forward pass draws",
+    .compares = "the random generators of all ranks that are in use",
+    .fires =
+        "immediately under dropout, after 3 records without; a warning if the forward pass draws",
     .consequence =
         "Ranks draw the same noise, so dropout or augmentation is less random than it looks.",
     .cannot_see = "Generators that were not in use.",

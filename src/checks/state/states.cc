@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// **parameter-desync, buffer-desync.** A slice is hashed at each step and all are in 25, so the
-// first step is that of the hash; the evidence says when the same slice was equal before. Last
-// parameters are compared between ranks with equal counts of optimizer steps. Buffers are
-// compared before the forward pass only. Those that `local_buffers=` names are not. Ranks that join
-// within 50 steps belong to the same finding, later ones to their own.
+// **parameter-desync, buffer-desync.** One slice is hashed at each step, and all slices within 25
+// steps. `first_step` is the step of the differing hash, and the evidence says when the same slice
+// was last equal. The last parameters of a run are compared between ranks with equal counts of
+// optimizer steps. Buffers are compared only before the forward pass, except those that
+// `local_buffers=` names. Ranks that differ within 50 steps of each other belong to the same
+// finding.
 //
-// **state-desync.** The optimizer's tensors of a parameter (moments, counters, copies in more bits)
-// are hashed once in 50 steps, part by part, and compared as parameters are. Not those of ZeRO,
-// which shards them. `monitor.watch("ema", module_or_tensors)` adds what else must be equal on all
-// ranks; what not all ranks watch by that name is not compared, and told (information). Under FSDP2
-// parameters are hashed shard by shard, and compared between the replicas of one shard (HSDP);
-// where no two ranks hold the same shard, that is not possible. Parameters that the optimizer holds
-// and no watched model has, and those of an FSDP2 model that are in no group of fully_shard, are
-// hashed as well: where they differ, and were equal before, they are no-reduction's. Under local
-// SGD (no-reduction) nothing of this is said, as long as parameters are equal again at equal
-// distances.
+// **state-desync.** The optimizer's tensors for a parameter (moments, counters, higher-precision
+// copies) are hashed once in 50 steps, part by part, and compared like parameters, except those
+// that ZeRO shards. `monitor.watch("ema", module_or_tensors)` adds other values that must be equal
+// on all ranks; values that only some ranks watch under a name are not compared, and reported as
+// information.
+//
+// Under FSDP2 parameters are hashed shard by shard, and compared between the replicas of a shard
+// (HSDP). If no two ranks hold the same shard, the check is not possible. Parameters that the
+// optimizer holds but no watched model has, and those of an FSDP2 model outside every fully_shard
+// group, are hashed as well: if they differ and were equal before, no-reduction reports them. Under
+// local SGD (no-reduction) none of these differences are reported, as long as parameters are equal
+// again at equal distances.
 
 #include <fmt/format.h>
 
@@ -39,30 +42,31 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::uint64_t kRound = 50;  // steps in which every slice is hashed, twice over
+constexpr std::uint64_t kRound = 50;  // steps in which every slice is hashed twice
 constexpr std::size_t kClocks = 64;
 constexpr std::uint64_t kUnwatched = 3;  // records in a row
 constexpr std::size_t kGroups = 65536;
 constexpr std::size_t kNamesShown = 4;
 constexpr const char* kBase =
-    "Load one checkpoint of the base model on every rank, before it is wrapped: frozen parameters "
-    "are never made equal again.";
+    "Load the same checkpoint of the base model on every rank, before it is wrapped: frozen "
+    "parameters never become equal again.";
 
 constexpr const char* kWatchedRemedy =
-    "Update what is watched on every rank alike, from equal values; or broadcast it from one rank.";
+    "Update watched values identically on every rank, from equal values, or broadcast them from "
+    "one rank.";
 constexpr const char* kOutsideRemedy =
-    "Put the modules that they belong to into the model before that is wrapped or sharded, or wrap "
-    "them too; or reduce their gradients by hand before every step.";
-constexpr std::size_t kParts = 25;       // that are hashed in turn
-constexpr std::uint64_t kJoined = 2;     // times: then it is a habit
-constexpr std::uint64_t kEqualFor = 30;  // records: each part was hashed after it
+    "Put the modules that they belong to into the model before it is wrapped or sharded, or wrap "
+    "them too, or reduce their gradients by hand before every step.";
+constexpr std::size_t kParts = 25;       // hashed in turn
+constexpr std::uint64_t kJoined = 2;     // times, until it counts as a habit
+constexpr std::uint64_t kEqualFor = 30;  // records, in which each part is hashed again
 constexpr const char* kApartAtFirst =
-    "Parameters were apart at the first step: not all of them were compared since.";
+    "Parameters differed at the first step, and not all of them have been compared since.";
 constexpr const char* kOwnState =
-    "Nothing, where the optimizer keeps values of each rank's own: parameters stayed equal.";
+    "Nothing, if the optimizer keeps separate values on each rank: parameters stayed equal.";
 constexpr const char* kRejoined =
-    "Nothing, where the program averages them before the model is evaluated or saved: they were "
-    "equal again at times.";
+    "Nothing, if the program averages them before it evaluates or saves the model: they were equal "
+    "again at times.";
 constexpr const char* kOwnBuffers =
     "Nothing broadcasts buffers here: use synchronized BatchNorm, or average them before the model "
     "is evaluated or saved.";
@@ -73,7 +77,7 @@ struct StateText {
   Kind kind;
   Check check;
   const char* thing;      // that ranks hold copies of
-  const char* not_known;  // why nothing can be said; null: there need be none
+  const char* not_known;  // the reason if there is nothing to compare; null: absence is normal
 };
 
 constexpr std::array<StateText, 6> kStateTexts{{
@@ -88,10 +92,10 @@ constexpr std::array<StateText, 6> kStateTexts{{
      "No optimizer state was hashed, and nothing is watched."},
 }};
 
-// What differs between two averages of local SGD.
+// State that differs between two averages of local SGD.
 constexpr std::array kAveraged = {Kind::kParameters, Kind::kBuffers, Kind::kOptimizer,
                                   Kind::kOutside};
-constexpr const char* kApart = "Ranks take steps of their own, and average their parameters.";
+constexpr const char* kApart = "Ranks take separate steps and average their parameters.";
 
 const StateText& text_of(Kind kind) {
   return *std::ranges::find(kStateTexts, kind, &StateText::kind);
@@ -102,7 +106,7 @@ struct OtherCopies {
   std::string groups;  // the first names
   std::uint64_t groups_different = 0;
   std::uint64_t distinct_copies = 0;
-  std::string copies_alike;  // where no majority agrees, the ranks of those that do
+  std::string copies_alike;  // if no majority agrees, the groups of ranks that do
 
   std::string what() const { return text_of(kind).thing; }
   std::uint64_t key() const { return static_cast<std::uint64_t>(kind); }
@@ -200,8 +204,8 @@ class States final : public Rule {
     looked_[looks_++ % looked_.size()] = context.record.step;
   }
 
-  // Last hashes are compared between workers that took the same number of optimizer steps, if they
-  // took any, as soon as more than half of all agree or all have left.
+  // Compares last hashes between ranks that took the same number of optimizer steps, if they took
+  // any, as soon as more than half of all agree or all have left.
   void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
                 SignalLog& log) override {
     const std::uint64_t steps = last.optimizer_steps;
@@ -256,8 +260,8 @@ class States final : public Rule {
 
   static std::size_t place(Kind kind) { return static_cast<std::size_t>(kind); }
 
-  // Which part of the state a record of all workers has hashes of; none where it is all of it, or
-  // some worker is missing.
+  // The part of the state that a record of all ranks has hashes of; none if it has all of it, or if
+  // some rank is missing.
   static std::optional<std::size_t> part_of(const StepContext& context) {
     if (!context.complete() || context.record.step == 0) return std::nullopt;
     const std::string told = context.roster.fact("every");
@@ -266,7 +270,7 @@ class States final : public Rule {
     return context.record.step / std::max<std::uint64_t>(every, 1) % kParts;
   }
 
-  // What the first step moved looked apart: no optimizer had left anything yet.
+  // Parameters that the first step moved looked different: no optimizer step had finished yet.
   void forget_first(SignalLog& log) {
     Groups& apart = differ_[place(Kind::kParameters)];
     apart_at_first_ = !apart.empty();
@@ -274,8 +278,8 @@ class States final : public Rule {
     log.forget(&kParameterDesync, key_of(OtherCopies{Kind::kParameters}));
   }
 
-  // State that differs of parameters that move, and move apart on no two ranks, is each rank's own
-  // by design: what SAM keeps of the gradients that it climbed by.
+  // If state differs for parameters that move, and no two ranks' parameters move apart, it is
+  // separate by design: SAM keeps the gradients of its ascent.
   void follow_own_state(const StepRecord& record, std::size_t part, SignalLog& log) {
     const Groups& of = differ_[place(Kind::kOptimizer)];
     if (of.empty()) return;
@@ -294,7 +298,7 @@ class States final : public Rule {
     log.soften(&kStateDesync, key_of(OtherCopies{Kind::kOptimizer}), kOwnState);
   }
 
-  // Layers whose parameters are others than when the same part of them was hashed before.
+  // Layers whose parameters changed since the same part of them was last hashed.
   void follow_moves(const StepRecord& record, std::size_t part) {
     for (const StateHash& s : record.workers.front().states) {
       if (s.kind != Kind::kParameters) continue;
@@ -306,7 +310,7 @@ class States final : public Rule {
   }
 
   // Buffers that a program averages now and then, as timm does before it evaluates: the same part
-  // of them differed, and is equal again.
+  // of them differed and is equal again.
   void follow_buffers(const StepRecord& record, std::size_t part, SignalLog& log) {
     Groups& apart = buffers_apart_[part];
     const Groups differ = differing(record, Kind::kBuffers, 0);
@@ -333,7 +337,7 @@ class States final : public Rule {
     log.soften(&kBufferDesync, key_of(OtherCopies{Kind::kBuffers}), kRejoined);
   }
 
-  // Those that are never averaged are told alone.
+  // Buffers that are never averaged are reported without the others.
   void leave_rejoining(Groups& differ) const {
     Groups stay = differ;
     std::erase_if(stay, [&](std::uint64_t group) { return rejoins(group); });
@@ -344,15 +348,15 @@ class States final : public Rule {
     return rejoined_ >= kJoined && (!some_stay_ || joined_groups_.contains(group));
   }
 
-  // A program may move parameters for a forward pass, each rank its own way, and take that back
-  // before the optimizer's step: what that leaves is equal.
+  // A program may move parameters for a forward pass, differently on each rank, and undo that
+  // before the optimizer step; the parameters are then equal.
   static bool left_alike(const StepRecord& record) {
     const Split left = split(record, FingerprintKind::kAsStepped);
     return left.known == record.workers.size() && !left.differs();
   }
 
-  // What no reduction takes may be each rank's own by design (shards of an embedding, experts):
-  // where it was equal on all ranks before, it was not.
+  // State outside every reduction may be separate by design (shards of an embedding, experts),
+  // unless it was equal on all ranks before.
   void follow_copies(const StepRecord& record) {
     const Groups differ = differing(record, Kind::kOutside, 0);
     for (const StateHash& s : record.workers.front().states) {
@@ -361,7 +365,7 @@ class States final : public Rule {
     }
   }
 
-  // What some watch and others do not, or by another name, is not compared.
+  // Values that only some ranks watch under a name are not compared.
   void compare_watched(const StepContext& context, SignalLog& log) {
     const auto watched = [](const WorkerRecord& w) {
       Groups out;
@@ -398,13 +402,13 @@ class States final : public Rule {
     Signal signal = sighting(&kStateDesync, context, std::move(blame), 0.99,
                              UnlikeParameters{shortened(what, 200)});
     signal.remedy =
-        "Send the parameters to the copy again after the optimizer's step, all of them, cast once; "
-        "look at names that the copy has otherwise.";
+        "Copy all parameters again after the optimizer step, cast once; check for names that "
+        "differ in the copy.";
     log.add(std::move(signal), kRound);
   }
 
-  // A worker that leaves out a step of its optimizer stays behind; a packet that was made a
-  // moment earlier does not. One that had no input under join() rightly does: it gets the
+  // A rank that skips an optimizer step stays behind, which a packet that was made a moment earlier
+  // does not. A rank without input under join() is behind for good reason: it receives the
   // parameters in the end.
   void compare_clocks(const StepContext& context, SignalLog& log) {
     joined_ = joined_ || std::ranges::any_of(context.record.workers,
@@ -428,13 +432,13 @@ class States final : public Rule {
 
   void report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
               const Roster& roster, SignalLog& log) {
-    // After other numbers of steps an optimizer's state is another one.
+    // After different numbers of steps, optimizer states differ.
     if (!held.differs() || (kind == Kind::kOptimizer && (lagged_ || lags_))) return;
     Groups& all = differ_[place(kind)];
     const bool rejoin =
         kind == Kind::kBuffers &&
         std::ranges::all_of(differ, [&](std::uint64_t group) { return rejoins(group); });
-    if (rejoin && !all.empty()) return;  // others never do
+    if (rejoin && !all.empty()) return;  // others never rejoin
     for (const std::uint64_t group : differ) {
       if (!rejoin && all.size() < kGroups) all.insert(group);
     }
@@ -454,13 +458,13 @@ class States final : public Rule {
     }
     if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
     if (kind == Kind::kOutside) signal.remedy = kOutsideRemedy;
-    const bool own = roster.fact("wrapper") == "FSDP2";  // nothing broadcasts them there
+    const bool own = roster.fact("wrapper") == "FSDP2";  // FSDP2 does not broadcast buffers
     if (kind == Kind::kBuffers && (own || rejoin)) {
       signal.severity = Severity::kInfo;
       signal.remedy = rejoin ? kRejoined : kOwnBuffers;
     }
-    // All of it is hashed at step 0, and then within a round; of optimizers' state half of that,
-    // and what is watched from some step on.
+    // All of it is hashed at step 0, and then within a round; half of the optimizer state within a
+    // round, and watched values from some step on.
     const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;
     const bool seen_first =
         looks_ > 0 && looked_[0] == 0 && !(kind == Kind::kParameters && apart_at_first_);
@@ -473,14 +477,14 @@ class States final : public Rule {
 
   struct Farewells {
     struct Holders {                // of one shard
-      std::vector<RankValue> held;  // what differs from the reference, as one hash; 0: nothing
+      std::vector<RankValue> held;  // a hash of the differences from the reference; 0: none
       Groups differ;
     };
     std::set<std::uint32_t> ranks;
     std::unordered_map<std::uint64_t, std::uint64_t> reference;  // value by group and shard
     std::map<std::uint32_t, Holders> holders;
 
-    // From the reference, which they add to, by shard.
+    // By shard, the difference from the reference; adds missing values to it.
     std::map<std::uint32_t, std::uint64_t> differences(const std::vector<StateHash>& states) {
       std::map<std::uint32_t, std::uint64_t> out;
       for (const StateHash& s : states) {
@@ -495,7 +499,7 @@ class States final : public Rule {
     }
   };
 
-  // Ranks that hold a shard: all of the model is hashed in a round.
+  // The number of ranks that hold each shard: the whole model is hashed in a round.
   void count_holders(const StepContext& context) {
     if (looks_ >= kParts || !context.complete()) return;
     std::map<std::uint32_t, std::size_t> here;
@@ -510,28 +514,29 @@ class States final : public Rule {
 
   std::map<std::uint32_t, std::size_t> holders_;            // ranks, by shard
   std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimizer steps; at most 64
-  // Steps of the last records, in turn: so many later the same part of the model is hashed again.
+  // Steps of the last records, as a ring: the same part of the model is hashed again after that
+  // many.
   std::array<std::uint64_t, 25> looked_{};
   std::uint64_t looks_ = 0;
-  Groups copies_;                 // outside of every reduction, and seen equal on all ranks
-  std::array<Groups, 7> differ_;  // all that differed, by StateHash::Kind
-  bool averaged_ = false;         // parameters are, at equal distances
-  bool joined_ = false;           // some worker had no input at some step
+  Groups copies_;                 // outside of every reduction, and once equal on all ranks
+  std::array<Groups, 7> differ_;  // everything that differed, by StateHash::Kind
+  bool averaged_ = false;         // parameters are averaged, at equal distances
+  bool joined_ = false;           // some rank had no input at some step
   Agreement watched_{kUnwatched};
   Agreement steps_{2};   // numbers of optimizer steps
   bool lags_ = false;    // they differ now
-  bool lagged_ = false;  // or ever did, two records in a row
+  bool lagged_ = false;  // or differed before, in two records in a row
   std::array<Groups, kParts> buffers_apart_;
-  std::uint64_t rejoined_ = 0;      // times that some were equal again
-  Groups joined_groups_;            // these
+  std::uint64_t rejoined_ = 0;      // times that some buffers were equal again
+  Groups joined_groups_;            // these buffers
   bool some_stay_ = false;          // and others were not
-  bool apart_at_first_ = false;     // parameters, as the first step had moved them
-  bool parameters_differ_ = false;  // since optimizers' state does
-  std::uint64_t equal_since_ = 0;   // records since then in which they did not
+  bool apart_at_first_ = false;     // parameters differed after the first step
+  bool parameters_differ_ = false;  // since optimizer state does
+  std::uint64_t equal_since_ = 0;   // records since then in which parameters did not differ
   // Hashes by part and layer, and layers that moved since then.
   std::array<std::unordered_map<std::uint64_t, std::uint64_t>, kParts> parameters_;
   Groups moved_with_state_;
-  bool own_state_ = false;  // of optimizers, by design
+  bool own_state_ = false;  // optimizer state is separate by design
   std::uint64_t last_step_ = 0;
   std::size_t workers_ = 0;  // in the last record
 };
@@ -544,18 +549,19 @@ constexpr Check kStateDesyncExplains[] = {&kParameterDesync, &kBufferDesync,  &k
 constinit const CheckInfo kStateDesync{
     .id = "state-desync",
     .severity = Severity::kCritical,
-    .compares = "the optimizer's moments and counters, and what `monitor.watch` names",
-    .fires = "within 50 steps; what is watched within 25",
+    .compares = "the optimizer's moments and counters, and the values of `monitor.watch`",
+    .fires = "within 50 steps; watched values within 25",
     .consequence = "The next step differs between ranks although their gradients agree.",
     .cannot_see =
-        "State that is sharded (ZeRO, FSDP2) but between replicas of one shard; what only some of "
-        "the ranks watch.",
+        "Sharded state (ZeRO, FSDP2), except between replicas of one shard; values that only some "
+        "ranks watch.",
     .mistake =
         "if rank == 0: optimizer.load_state_dict(torch.load(\"optimizer.pt\"))\n"
         "monitor.watch(\"ema\", ema_model)  # must be equal everywhere",
     .fix =
-        "Load one checkpoint of the optimizer on every rank, after it holds its parameters, and "
-        "change its state on all ranks alike; broadcast what is watched from one rank.",
+        "Load the same optimizer checkpoint on every rank, after the optimizer holds its "
+        "parameters, and change its state identically on all ranks; broadcast watched values from "
+        "one rank.",
     .precedence = 240,
     .explains = kStateDesyncExplains,
     .fingerprints = kStateDesyncKinds,
@@ -566,15 +572,14 @@ constexpr Check kBufferDesyncExplains[] = {&kRankOutlier, &kLossEvent};
 constinit const CheckInfo kBufferDesync{
     .id = "buffer-desync",
     .severity = Severity::kWarning,
-    .compares = "buffers (such as BatchNorm statistics) of all ranks",
+    .compares = "the buffers (such as BatchNorm statistics) of all ranks",
     .fires = "within 25 steps",
     .consequence = "Evaluation and checkpoints depend on the rank that makes them.",
-    .cannot_see =
-        "Buffers that `local_buffers=` declares, and what happens after the forward pass.",
+    .cannot_see = "Buffers that `local_buffers=` declares, and changes after the forward pass.",
     .mistake = "ddp = DistributedDataParallel(model, broadcast_buffers=False)  # with BatchNorm",
     .fix =
         "Leave `broadcast_buffers` on, use synchronized BatchNorm, or declare the buffers with "
-        "`local_buffers=`. Otherwise evaluation and checkpoints depend on the rank.",
+        "`local_buffers=`.",
     .resembles = "mmdetection#2539",
     .precedence = 250,
     .explains = kBufferDesyncExplains,
@@ -589,21 +594,21 @@ constexpr Check kParameterDesyncExplains[] = {&kNonfiniteGradient, &kNonfiniteLo
 constinit const CheckInfo kParameterDesync{
     .id = "parameter-desync",
     .severity = Severity::kCritical,
-    .compares = "parameters and optimizer-step counts of all ranks",
+    .compares = "the parameters and optimizer-step counts of all ranks",
     .fires = "within 25 steps; counts after 2 records",
     .consequence =
-        "The ranks' gradients are of different models, and their mean is the gradient of none.",
+        "The ranks compute gradients of different models, and their mean is the gradient of none "
+        "of them.",
     .cannot_see =
-        "A difference is dated by the step of its hash, at most 25 steps late. Where all ranks "
-        "move their parameters for the forward pass and back: their values during it.",
+        "The exact step: a difference is dated by the step of its hash, at most 25 steps late. If "
+        "all ranks move their parameters for the forward pass and back: the values during it.",
     .mistake =
-        "model.apply(init_weights)       # after DDP had broadcast the parameters\n"
-        "if loss.item() < 10:            # a decision of each rank alone\n"
-        "    optimizer.step()",
+        "model.apply(init_weights)       # after DDP broadcast the parameters\nif loss.item() < "
+        "10:            # each rank decides alone\n    optimizer.step()",
     .fix =
-        "Broadcast the parameters from one rank and take every decision to step or skip on all "
-        "ranks alike. Initialize before the model is wrapped, and restart from a checkpoint of "
-        "before.",
+        "Broadcast the parameters from one rank, and make every decision to step or skip on all "
+        "ranks together. Initialize before the model is wrapped, and restart from a checkpoint "
+        "from before the difference.",
     .resembles = "pytorch/pytorch#69031",
     .precedence = 260,
     .explains = kParameterDesyncExplains,

@@ -73,7 +73,7 @@ TEST(States, ParametersThatNoReductionTakesAreNamedOnceTheyDiffer) {
                 "reduction",
        .remedy = "wrap them too"});
   EXPECT_EQ(text_of(w.first(), "groups"), "parameter 6 (4x16)");
-  expect_quiet(outside(0));  // shards of each rank's own
+  expect_quiet(outside(0));  // separate shards on each rank
 }
 
 TEST(States, ModelsThatAllDifferAreEveryonesFault) {
@@ -88,7 +88,7 @@ TEST(States, CopiesThatSomeShareAreCounted) {
   EXPECT_EQ(text_of(w.first(), "copies_alike"), "0-3; 4-7");
 }
 
-// Noise of each rank's own for the forward pass, that is taken back before the optimizer's step.
+// Each rank's own noise for the forward pass, undone before the optimizer step.
 TEST(States, ParametersThatAreAlikeWhereTheOptimizerLeftThemAreInSync) {
   const auto noisy = [](std::uint32_t apart, bool all_told, std::uint64_t last = 9) {
     return played(last, [=](StepRecord& r) {
@@ -104,7 +104,7 @@ TEST(States, ParametersThatAreAlikeWhereTheOptimizerLeftThemAreInSync) {
   };
   expect_quiet(noisy(99, true));
   EXPECT_EQ(noisy(99, true).check("parameter-desync").state, CheckRecord::State::kNotTriggered)
-      << "not all of them were compared";
+      << "not all of them have been compared";
   EXPECT_EQ(noisy(99, true, 30).check("parameter-desync").state, CheckRecord::State::kPassed);
   EXPECT_EQ(noisy(3, true).ids(), Ids{"parameter-desync"});
   EXPECT_EQ(noisy(99, false).ids(), Ids{"parameter-desync"});
@@ -125,7 +125,7 @@ TEST(States, BuffersThatAProgramAveragesNowAndThenAreInformation) {
   EXPECT_EQ(averaged(1000).first().severity, Severity::kWarning);
 }
 
-// Of a layer of two buffers that are hashed in turn one is equal on all ranks.
+// Of a layer with two buffers that are hashed in turn, one is equal on all ranks.
 TEST(States, PartsOfALayerThatAreEqualAreNotOthersThatAreEqualAgain) {
   Watched w;
   w.play(0, 100, [](StepRecord& r) {
@@ -165,7 +165,7 @@ TEST(States, BuffersAreAWarning) {
   expect(w, "buffer-desync", {.severity = Severity::kWarning});
 }
 
-// What workers hold besides parameters and buffers.
+// State besides parameters and buffers.
 void also(StepRecord& r, StateHash::Kind kind, std::uint32_t rank) {
   for (WorkerRecord& x : r.workers) {
     x.states.push_back({3, kind, r.step >= 5 && x.rank == rank ? 1 : scramble(r.step)});
@@ -200,7 +200,7 @@ TEST(States, OfTheOptimizerAndOfWhatIsWatchedMustMatch) {
   }
 }
 
-// What SAM keeps of the gradients that it climbed by.
+// The gradients of SAM's ascent.
 TEST(States, AnOptimizersOwnStateThatMovesNoParameterApartIsInformation) {
   const auto kept = [](bool moves, bool rests = false) {
     return played(60, [=](StepRecord& r) {
@@ -305,7 +305,7 @@ TEST(States, AClockThatIsBehindForOneRecordOrUnknownIsFine) {
 }
 
 TEST(Farewell, LastParametersOfEqualClocksMustMatch) {
-  for (const std::uint32_t odd : {6U, 0U}) {  // the first to leave may be the one that differs
+  for (const std::uint32_t odd : {6U, 0U}) {  // the first rank to leave may be the one that differs
     Watched w = played(9);
     for (std::uint32_t r = 0; r < 8; ++r) {
       w.diagnoser.farewell(who(r, r),
@@ -335,7 +335,7 @@ TEST(Farewell, ShardsAreComparedWithTheirReplicas) {
   EXPECT_EQ(titles(false), std::vector<std::string>{"All 4 ranks held different parameters"});
 }
 
-// A layer that every rank holds beside shards, and a rank that never leaves.
+// A layer that every rank holds beside its shards, and a rank that never leaves.
 TEST(Farewell, AWholeLayerBesideShardsIsComparedAmongAllRanks) {
   Watched w({.workers = 4});
   w.play(0, 9);

@@ -54,7 +54,7 @@ void StillParameters::follow(const StateHash& state, std::uint64_t step) {
   }
 }
 
-// Whether what the worker did since the record before should have changed its parameters.
+// Counts the steps since the previous record that should have changed the rank's parameters.
 void StillParameters::take_steps(const WorkerRecord& worker) {
   const double rate = learning_rate(worker);
   const std::uint64_t before = std::exchange(steps_, worker.optimizer_step);

@@ -17,28 +17,28 @@ namespace presum::checks {
 namespace {
 
 constexpr const char* kUntimed = "The times of a step were not known on all ranks so far.";
-constexpr std::size_t kUsual = 64;      // steps that tell what is usual
-constexpr std::size_t kLeastUsual = 8;  // before which nothing is said
+constexpr std::size_t kUsual = 64;      // steps that define the usual time
+constexpr std::size_t kLeastUsual = 8;  // with fewer, nothing is reported
 constexpr double kTimesUsual = 2;
 constexpr double kLeastLonger = 0.1;  // seconds
 constexpr std::size_t kStallsKept = 8;
 constexpr std::size_t kStalls = 6;         // at equal distances
 constexpr std::uint64_t kLeastPeriod = 5;  // recorded steps
-constexpr std::uint64_t kInARow = 4;       // steps that are no exception any more
+constexpr std::uint64_t kInARow = 4;       // steps; then this is the new normal
 constexpr double kTolerance = 0.1;         // of the period
-constexpr double kMostOfIt = 0.5;          // a share that names the cause
+constexpr double kMostOfIt = 0.5;          // a larger share names the cause
 constexpr const char* kProcessor = "processor";
 
 constexpr std::size_t kBlock = 50;  // steps
 constexpr std::size_t kBlocks = 8;
-constexpr std::size_t kRises = 6;  // of the seven between them
+constexpr std::size_t kRises = 6;  // of the seven between blocks
 constexpr double kSlower = 1.3;
 constexpr double kLeastSlower = 1e-3;  // seconds
 
 double own_of(const WorkerRecord& w) { return w.times.own(); }
 double queued_of(const WorkerRecord& w) { return std::isnan(w.times.queued) ? 0 : w.times.queued; }
 
-// Of what computes: data and whatever lies between may well grow.
+// Computing time: data loading and everything in between may well grow.
 double unqueued(const WorkerRecord& w) {
   const double computes =
       w.times.of(Phase::kForward) + w.times.of(Phase::kBackward) + w.times.of(Phase::kOptimizer);
@@ -48,8 +48,8 @@ double unqueued(const WorkerRecord& w) {
 struct StallsAgain {
   std::uint64_t period_steps = 0;
   double longer_s = 0;
-  std::string phase;       // in which most of it passes, or "processor": what it waits for
-  double phase_share = 0;  // of what is longer
+  std::string phase;  // the phase with the largest share, or "processor": the rank waits for one
+  double phase_share = 0;  // of the extra time
   double job_share = 0;
 
   static constexpr std::tuple kFields{
@@ -60,7 +60,7 @@ struct StallsAgain {
 
 struct SlowsDown {
   double times_as_long = 1;
-  double own_ms = 0;  // of the fastest: its passes and its optimizer's step
+  double own_ms = 0;  // of the fastest rank: its passes and its optimizer step
   double own_then_ms = 0;
   std::uint64_t then_step = 0;
 
@@ -99,7 +99,7 @@ class PeriodicStalls {
     const double usual = last.size() < kLeastUsual ? kNaN : detect::median(last);
     ++records_;
     const bool stalls = seconds > kTimesUsual * usual && seconds > usual + kLeastLonger;
-    if (longer_.see(stalls, record.step) >= kInARow) {  // that is how long steps take now
+    if (longer_.see(stalls, record.step) >= kInARow) {  // this is how long steps take now
       longest_.clear();
       stalls_.clear();
       longer_.end();
@@ -108,7 +108,7 @@ class PeriodicStalls {
     if (stalls) {
       note(record, *longest, usual);
       if (const auto found = period()) report(record, *found, log);
-      return;  // it does not change what is usual
+      return;  // it does not change the usual time
     }
     longest_.push_back(seconds);
     if (longest_.size() > kUsual) longest_.pop_front();
@@ -119,11 +119,11 @@ class PeriodicStalls {
  private:
   struct Stall {
     std::uint64_t step = 0;
-    std::uint64_t record = 0;                  // which of those that were seen
+    std::uint64_t record = 0;                  // its place among the records seen
     double longer = 0;                         // seconds
-    Ranks ranks;                               // those whose own time it was
-    std::array<double, kPhaseCount> phases{};  // each longer than it usually is
-    double queued = 0;                         // likewise
+    Ranks ranks;                               // ranks with a long own time
+    std::array<double, kPhaseCount> phases{};  // extra time of each
+    double queued = 0;                         // extra time
   };
 
   void note(const StepRecord& record, const WorkerRecord& longest, double usual) {
@@ -141,7 +141,7 @@ class PeriodicStalls {
     if (stalls_.size() > kStallsKept) stalls_.pop_front();
   }
 
-  // Of the last ones, where they are equally far apart.
+  // The period of the last stalls, if they are equally far apart.
   std::optional<std::uint64_t> period() const {
     if (stalls_.size() < kStalls) return std::nullopt;
     std::vector<double> gaps;
@@ -184,22 +184,22 @@ class PeriodicStalls {
     signal.first_step = stalls_.front().step;
     if (queues) {
       signal.remedy =
-          "Look at what else runs on these processors at such times, or which quota holds the "
-          "ranks back.";
+          "Check what else runs on these processors at such times, or which quota throttles the "
+          "ranks.";
     }
     log.add(std::move(signal), period * kStallsKept);
   }
 
-  std::deque<double> longest_;  // own time of a step, the last of them
+  std::deque<double> longest_;  // own times of the last steps
   std::array<RunningMean, kPhaseCount> phases_;
   RunningMean queued_;
   RunningMean total_;
   std::uint64_t records_ = 0;
-  Streak longer_;  // than usual
+  Streak longer_;  // steps that are longer than usual
   std::deque<Stall> stalls_;
 };
 
-// The whole job becomes slower and slower.
+// The whole job slows down continuously.
 class GradualSlowing {
  public:
   // REQUIRES: all_timed(record).
@@ -232,8 +232,8 @@ class GradualSlowing {
  private:
   struct Block {
     std::uint64_t first_step = 0;
-    double seconds = 0;  // the median over steps of the fastest worker's passes and update
-    double tokens = 0;   // likewise of the mean count; 0 where not known
+    double seconds = 0;  // the median over steps of the fastest rank's passes and update
+    double tokens = 0;   // the median over steps of all ranks' tokens; 0 if unknown
   };
 
   void end_block() {
@@ -243,7 +243,7 @@ class GradualSlowing {
     tokens_.clear();
   }
 
-  // And not because batches become longer.
+  // Longer batches do not count.
   bool slows() const {
     if (blocks_.size() < kBlocks) return false;
     std::size_t rises = 0;
@@ -259,7 +259,7 @@ class GradualSlowing {
            !longer;
   }
 
-  std::vector<double> seconds_;  // of the block under way
+  std::vector<double> seconds_;  // of the current block
   std::vector<double> tokens_;
   std::uint64_t first_step_ = 0;
   std::deque<Block> blocks_;
@@ -273,7 +273,7 @@ class Pace final : public Rule {
       return log.cannot(&kGradualSlowing, kUntimed);
     }
     ++timed_;
-    log.waits(&kGradualSlowing, "Fewer than 400 steps whose times are known so far.");
+    log.waits(&kGradualSlowing, "Fewer than 400 steps with known times so far.");
     log.checked(&kPeriodicStall);
     if (timed_ >= kBlock * kBlocks) log.checked(&kGradualSlowing);
     stalls_.update(context.record, log);
@@ -292,14 +292,15 @@ constinit const CheckInfo kPeriodicStall{
     .id = "periodic-stall",
     .severity = Severity::kInfo,
     .compares = "steps that take far longer than usual, at equal distances",
-    .fires = "at the sixth",
-    .consequence = "What is done now and then costs as if every step were a little slower.",
-    .cannot_see = "Stalls below twice the usual time of a step, and those at no regular distance.",
+    .fires = "at the sixth stall",
+    .consequence =
+        "Work that is done now and then costs as much as if every step were a little slower.",
+    .cannot_see = "Stalls below twice the usual time of a step, and stalls at irregular distances.",
     .mistake = "if step % 50 == 0:\n    torch.save(model.state_dict(), path)",
     .fix =
-        "Nothing, where that is a checkpoint or an evaluation that is worth it. Else save "
-        "asynchronously, evaluate less often, or call the garbage collector at times of your own "
-        "on all ranks together.",
+        "Nothing, if this is a checkpoint or an evaluation that is worth the time. If not, save "
+        "asynchronously, evaluate less often, or call the garbage collector at fixed steps on all "
+        "ranks together.",
     .precedence = 410,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
@@ -310,14 +311,14 @@ constinit const CheckInfo kPeriodicStall{
 constinit const CheckInfo kGradualSlowing{
     .id = "gradual-slowing",
     .severity = Severity::kInfo,
-    .compares = "for how long the fastest rank computes, over hundreds of steps",
-    .fires = "after 400 steps whose times are known",
-    .consequence = "The rest of the run takes longer than it was planned to.",
+    .compares = "the computing time of the fastest rank over hundreds of steps",
+    .fires = "after 400 steps with known times",
+    .consequence = "The rest of the run takes longer than planned.",
     .cannot_see = "Growth by less than 1.3 times, or over fewer than 400 recorded steps.",
-    .mistake = "losses.append(loss)  # with its graph, for ever",
+    .mistake = "losses.append(loss)  # keeps every graph",
     .fix =
-        "Look for what grows: a list of losses with their graphs, a cache, a log that is written "
-        "anew, memory that is swapped, a device that becomes hot.",
+        "Look for what grows: a list of losses with their graphs, a cache, a log that is "
+        "rewritten, memory that is swapped, a device that overheats.",
     .precedence = 420,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,

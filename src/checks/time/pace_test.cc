@@ -13,7 +13,7 @@ namespace {
 
 using Spoil = std::function<void(std::uint64_t step, WorkerRecord&)>;
 
-// What is said of so many steps of four workers.
+// The findings after this many steps of four ranks.
 std::vector<Signal> paced(std::uint64_t steps, const Spoil& spoil) {
   SignalLog log;
   const auto rule = kPeriodicStall.make();

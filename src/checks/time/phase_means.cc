@@ -38,7 +38,7 @@ void add(BesideOthers& to, const BesideOthers& from, double weight) {
   }
 }
 
-// Over those of which it is known.
+// Over the ranks for which it is known.
 template <class Samples>
 base::ThreadTimes mean_of(const Samples& samples, base::ThreadTimes BesideOthers::*of) {
   base::ThreadTimes sum;

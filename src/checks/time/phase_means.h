@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where workers' time goes, and what is each worker's beside the others.
+// Where ranks spend their time, and how each rank differs from the others.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace presum::checks {
 
-// Over about the last ten steps; of fewer, over all. 0 before the first.
+// Mean over about the last ten steps; with fewer steps, over all. 0 before the first.
 class RunningMean {
  public:
   void add(double x) {
@@ -29,21 +29,21 @@ class RunningMean {
   std::uint64_t count_ = 0;
 };
 
-// Of one worker in one step, or their means, in seconds; each less the median of the others'.
+// Times of one rank in one step, or their means, in seconds; each minus the median of the others'.
 struct BesideOthers {
   std::array<double, kPhaseCount> phases{};
   double own = 0;
-  double waits = 0;         // of it less the others' mean: negative where it is waited for
-  double others_own = 0;    // the median itself
-  double on_processor = 0;  // not beside the others: the share of its own time
-  double step = 0;          // likewise: the whole step, the mean over workers
-  // Likewise of the thread that trains, over the whole step, and the median of the others'. NaN
-  // where not known of all workers.
+  double waits = 0;         // minus the others' mean: negative if they wait for this rank
+  double others_own = 0;    // the median that was subtracted
+  double on_processor = 0;  // a plain share of its own time, not a difference
+  double step = 0;          // a plain time: the whole step, the mean over ranks
+  // Plain times of the training thread over the whole step, and the median of the others'. NaN if
+  // unknown on some rank.
   base::ThreadTimes thread{kNaN, kNaN};
   base::ThreadTimes others_thread{kNaN, kNaN};
 };
 
-// Whether the times of all workers of a step are known, of two at least.
+// Whether the times of all ranks of a step are known, for at least two ranks.
 bool all_timed(const StepRecord& record);
 
 class PhaseMeans {
@@ -51,10 +51,10 @@ class PhaseMeans {
   // REQUIRES: all_timed(record).
   void see(const StepRecord& record);
 
-  // The worker's means since a step, over the last 64 at most. REQUIRES: it was seen.
+  // The rank's means since a step, over the last 64 steps at most. REQUIRES: it was seen.
   BesideOthers since(std::uint32_t replica, std::uint64_t step) const;
-  // Likewise of BesideOthers::own: its median, and how far it scatters around that (a median
-  // absolute deviation, as a standard deviation). A few steps far out change neither.
+  // The median of BesideOthers::own, and the scatter around it (a median absolute deviation, scaled
+  // to a standard deviation). A few steps far out change neither.
   struct Typical {
     double own = 0;
     double scatter = 0;
@@ -62,10 +62,10 @@ class PhaseMeans {
   Typical typical(std::uint32_t replica, std::uint64_t step) const;
   bool knows(std::uint32_t replica) const { return workers_.find(replica) != nullptr; }
   double step_seconds() const { return total_.value(); }
-  // What is waited for because workers are not equally fast: the mean over workers, beyond what
-  // the one waits that waits least.
+  // Waiting time because ranks are not equally fast: the mean over ranks, minus that of the rank
+  // that waits least.
   double waiting() const { return waiting_.value(); }
-  double data() const { return data_.value(); }  // of the worker that needs least
+  double data() const { return data_.value(); }  // of the rank that needs least
   std::uint64_t steps() const { return total_.count(); }
 
  private:

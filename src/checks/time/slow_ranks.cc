@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // **stall, slow-node, uneven-batches, data-starved, slow-rank, periodic-stall, gradual-slowing.**
-// See [time.md](time.md) for what they look at, from where on a difference counts, and what they
-// cannot see.
+// [time.md](time.md) describes what they look at, from which difference on they report, and what
+// they cannot see.
 
 #include <fmt/format.h>
 
@@ -22,9 +22,9 @@ namespace {
 
 using detect::Alarm;
 
-constexpr double kLeastSeconds = 2e-3;     // a step that a worker takes longer
-constexpr double kLeastOfScatter = 1;      // of these over steps
-constexpr double kLeastWaited = 0.3;       // of these, that the others are seen to wait
+constexpr double kLeastSeconds = 2e-3;     // extra time of a rank per step
+constexpr double kLeastOfScatter = 1;      // times the scatter over steps
+constexpr double kLeastWaited = 0.3;       // share of the extra time that the others visibly wait
 constexpr std::uint64_t kLongEnough = 20;  // steps
 constexpr double kStarvedShare = 0.3;
 constexpr double kStarvedSeconds = 2e-2;
@@ -37,7 +37,7 @@ constexpr double kConfidence = 0.8;
 
 constexpr std::array kChecksHere = {&kSlowRank, &kSlowNode, &kDataStarved, &kUnevenBatches};
 constexpr const char* kNotTimed =
-    "The times of a step were not known on two ranks so far: the first step's never are, nor "
+    "Step times were not known on two ranks so far. They are never known for the first step, nor "
     "where FSDP trains on a device.";
 
 struct SlowHost {
@@ -93,7 +93,7 @@ std::string sentence(const LongestBatch& seen, const Who& who) {
       who.words(), seen.waiting_ms, seen.step_ms, 100 * seen.job_share);
 }
 
-// Of how the job as a whole spends its time, seen over that many steps.
+// A finding about how the job as a whole spent its time over that many steps.
 Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps, Evidence seen) {
   Signal signal = sighting(check, record.step, of_all(record), kConfidence, std::move(seen));
   signal.first_step -= std::min(signal.first_step, steps);
@@ -101,7 +101,7 @@ Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps, E
   return signal;
 }
 
-// Who makes the others wait, in what, and what it costs: docs/time.md.
+// Which rank makes the others wait, in which phase, and what it costs: docs/time.md.
 class SlowRanks final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
@@ -120,7 +120,7 @@ class SlowRanks final : public Rule {
       if (tokens_.knows()) {
         log.checked(&kUnevenBatches);
       } else {
-        log.cannot(&kUnevenBatches, "Token counts are not known.");
+        log.cannot(&kUnevenBatches, "Token counts are unknown.");
       }
     }
     for (const Alarm& alarm : context.times.raised) report(context, alarm, log);
@@ -145,13 +145,13 @@ class SlowRanks final : public Rule {
     const double longer = times.own;
     const double waited = -times.waits;
     const auto [typical, scatter] = means_.typical(replica, alarm.first_step);
-    // On a machine that is busy with other things workers differ for a while, within their noise.
+    // On a machine that is busy with other work, ranks differ for a while, within their noise.
     if (typical < kLeastSeconds || typical < kLeastOfScatter * scatter) return;
-    // Where nobody is seen to wait for it, what makes its own time long may be a wait of its own.
+    // If no rank visibly waits for it, its long own time may itself be a wait.
     if (longer < kLeastSeconds || waited < kLeastWaited * longer) return;
     const Causes causes = causes_of(times);
     const bool queued = causes.only_queued();
-    // A queue that is no more than the machine's noise is said by the alarm that looks at queues.
+    // A queue that is only the machine's noise is left to the alarm that watches queues.
     if (queued && alarm.statistic == detect::Statistic::kOwnTime) return;
     if (queued && longer < kLeastQueued) return;
     const bool tokens = tokens_.explained(replica) >= kMostOfIt * longer;
@@ -170,7 +170,7 @@ class SlowRanks final : public Rule {
     signal.workers = context.record.workers_expected;
     signal.certain_step = alarm.step;
     if (check == &kSlowRank) signal.remedy = remedy_of(causes);
-    // A queue is not the program's.
+    // The program does not cause a queue.
     if (queued || tokens) signal.severity = Severity::kInfo;
     said_[rank] = check;
     log.add(signal);
@@ -211,7 +211,7 @@ class SlowRanks final : public Rule {
       return;
     const bool one =
         std::ranges::any_of(said_, [](const auto& s) { return s.second == &kDataStarved; });
-    if (one) return;  // the others wait for it, not for data
+    if (one) return;  // the others wait for that rank, not for data
     log.add(of_everyone(
         &kDataStarved, context.record, kLongEnough,
         AllStarved{.data_ms = 1e3 * data, .step_ms = 1e3 * step, .job_share = data / step}));
@@ -240,16 +240,16 @@ class SlowRanks final : public Rule {
 constinit const CheckInfo kSlowRank{
     .id = "slow-rank",
     .severity = Severity::kWarning,
-    .compares = "each rank's own time against the others'",
-    .fires = "with the alarm; that a rank waited for a processor is information",
+    .compares = "each rank's own time with the others'",
+    .fires = "with the alarm; waiting for a processor is information",
     .consequence = "All ranks are as slow as this one.",
     .cannot_see =
-        "A job in which all are equally slow; waits in collectives that no hook shows; FSDP on a "
-        "device.",
+        "A job in which all ranks are equally slow; waits in collectives that no hook shows; FSDP "
+        "on a device.",
     .mistake = "if rank == 0:\n    writer.add_histogram(\"grad\", grad, step)  # in every step",
     .fix =
-        "Look at what the named phase does on this rank alone: work behind `if rank == 0`, "
-        "logging, another device or clock, a processor that is shared.",
+        "Check what the named phase does on this rank alone: work behind `if rank == 0`, logging, "
+        "another device or clock, a shared processor.",
     .precedence = 400,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
@@ -261,14 +261,15 @@ constexpr Check kSlowNodeExplains[] = {&kSlowRank, &kDataStarved};
 constinit const CheckInfo kSlowNode{
     .id = "slow-node",
     .severity = Severity::kWarning,
-    .compares = "own time of all ranks of a host against that of other hosts",
-    .fires = "with its last rank's alarm",
-    .consequence = "All other hosts wait in every step for this one.",
-    .cannot_see = "A job on one host, or with one rank to a host: its ranks are slow ranks then.",
-    .mistake = "nvidia-smi -q -d PERFORMANCE  # clocks that are held down on one host",
+    .compares = "the own time of all ranks of a host with that of other hosts",
+    .fires = "with the alarm of the last of its ranks",
+    .consequence = "All other hosts wait for this one in every step.",
+    .cannot_see =
+        "A job on one host, or with one rank per host: these ranks are reported as slow ranks.",
+    .mistake = "nvidia-smi -q -d PERFORMANCE  # clocks are throttled on one host",
     .fix =
-        "Look at the host: clocks and power limits of its accelerators, other jobs, its disk and "
-        "network. Exchange it if nothing of the program's tells it apart.",
+        "Check the host: clocks and power limits of its accelerators, other jobs, its disk and "
+        "network. Replace it if nothing in the program explains the difference.",
     .precedence = 370,
     .explains = kSlowNodeExplains,
     .rests_on = CheckInfo::RestsOn::kTimes,
@@ -280,15 +281,16 @@ constinit const CheckInfo kSlowNode{
 constinit const CheckInfo kDataStarved{
     .id = "data-starved",
     .severity = Severity::kWarning,
-    .compares = "time between the end of a step and its first forward pass",
-    .fires = "with the alarm; time of all ranks after 20 steps, which is information",
+    .compares = "the time between the end of a step and its first forward pass",
+    .fires = "with the alarm; if all ranks are affected, after 20 steps as information",
     .consequence = "Accelerators wait for data instead of computing.",
     .cannot_see =
-        "What a program does between two steps besides loading looks the same, but for evaluation.",
+        "Other work that a program does between two steps, except evaluation: it looks the same as "
+        "loading.",
     .mistake = "DataLoader(data, num_workers=0)  # tokenizes in the training process",
     .fix =
         "Load ahead (`num_workers`, `prefetch_factor`, `pin_memory`), move work out of the loader, "
-        "and see what the named rank reads from another disk than the others.",
+        "and check whether the named rank reads from a different disk than the others.",
     .precedence = 390,
     .rests_on = CheckInfo::RestsOn::kTimes,
     .compares_ranks = true,
@@ -301,13 +303,13 @@ constinit const CheckInfo kUnevenBatches{
     .id = "uneven-batches",
     .severity = Severity::kInfo,
     .compares = "whether own times follow the token counts of batches",
-    .fires = "after 30 steps; a rank's with its alarm",
-    .consequence = "In every step all ranks wait for whoever has the longest batch.",
-    .cannot_see = "Work that does not follow target tokens; token counts that are not known.",
+    .fires = "after 30 steps; for a single rank, with its alarm",
+    .consequence = "In every step, all ranks wait for the one with the longest batch.",
+    .cannot_see = "Work that does not follow target tokens; unknown token counts.",
     .mistake =
-        "loader = DataLoader(data, batch_size=8, shuffle=True)  # of 20 to 2,000 tokens each",
+        "loader = DataLoader(data, batch_size=8, shuffle=True)  # samples of 20 to 2,000 tokens",
     .fix =
-        "Deal batches by their tokens rather than by their number of samples: sort by length into "
+        "Form batches by their tokens rather than by their number of samples: sort by length into "
         "global batches, or pack.",
     .precedence = 380,
     .explains = kUnevenBatchesExplains,

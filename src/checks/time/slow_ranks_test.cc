@@ -11,7 +11,7 @@
 namespace presum::checks {
 namespace {
 
-// Steps as workers have them that wait for the slowest in the reduction.
+// Steps of ranks that wait for the slowest one in the reduction.
 class TimedRun {
  public:
   explicit TimedRun(std::uint32_t workers, std::uint32_t per_host = 64)
@@ -25,7 +25,7 @@ class TimedRun {
   }
 
   using Spoil = std::function<void(WorkerRecord&)>;
-  // `waits`: whether who is faster waits in the reduction, as hooks see it.
+  // `waits`: whether faster ranks wait in the reduction, as hooks see it.
   void run(int steps, const Spoil& spoil, bool waits = true) {
     for (int s = 0; s < steps; ++s) step(spoil, waits);
   }
@@ -72,7 +72,7 @@ class TimedRun {
 
 void longer(WorkerRecord& w, Phase phase, double seconds) { w.times.of(phase) += seconds; }
 
-// Computes for as long as its tokens take.
+// Computes in proportion to its tokens.
 void of_tokens(WorkerRecord& w, std::uint64_t tokens) {
   w.tokens = tokens;
   for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
@@ -80,7 +80,7 @@ void of_tokens(WorkerRecord& w, std::uint64_t tokens) {
   }
 }
 
-// The one finding of a run in which each worker is spoiled.
+// The single finding of a run in which each rank is changed.
 Finding found(std::uint32_t workers, int steps, const TimedRun::Spoil& spoil) {
   TimedRun run(workers);
   run.run(steps, spoil);
@@ -120,7 +120,7 @@ TEST(SlowWorkers, OfTwoWorkersTheSlowOneIsNamed) {
   EXPECT_EQ(f.ranks, (RankList{1}));
 }
 
-// What is waited for in a collective that no hook shows looks like own time of the one that waits.
+// Waiting in a collective that no hook shows looks like own time of the waiting rank.
 TEST(SlowWorkers, ATimeThatNobodyWaitsForIsNotNamed) {
   TimedRun run(2);
   run.run(200,
@@ -141,7 +141,7 @@ TEST(SlowWorkers, LessThanAMillisecondIsNotNamed) {
   EXPECT_TRUE(run.findings().empty());
 }
 
-// Ranks that share processors: who computes twice as long is queued twice as long, and more.
+// Ranks that share processors: a rank that computes twice as long is queued at least twice as long.
 TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
   const Finding f = found(3, 60, [](WorkerRecord& w) {
     const bool slow = w.rank == 1;
@@ -161,7 +161,7 @@ TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
   EXPECT_EQ(f.remedy.find("shared"), std::string::npos) << f.remedy;
 }
 
-// Both by half of the time or more: each is said.
+// Both take half of the time or more, and both are reported.
 TEST(SlowWorkers, WhoComputesLongerAndIsQueuedBesidesDoesBoth) {
   const Finding f = found(3, 60, [](WorkerRecord& w) {
     if (w.rank != 1) return;
@@ -190,7 +190,7 @@ TEST(SlowWorkers, AThreadThatDoesNeitherSleepsOrWaits) {
   EXPECT_NE(f.remedy.find("waits for in the named phase"), std::string::npos);
 }
 
-// As where waiting in a collective spins: the others' threads are always on a processor.
+// As when waiting in a collective spins: the others' threads are always on a processor.
 TEST(SlowWorkers, WhatThreadsDidIsNotSaidWhereItIsNotKnown) {
   for (const bool on_device : {false, true}) {
     const Finding f = found(4, 60, [&](WorkerRecord& w) {
@@ -203,8 +203,8 @@ TEST(SlowWorkers, WhatThreadsDidIsNotSaidWhereItIsNotKnown) {
   }
 }
 
-// Of ranks that share processors, one that only its queue makes slow: no phase is named, and the
-// remedy names none.
+// One of several ranks that share processors, slow only because of its queue: no phase is named,
+// also not in the remedy.
 TEST(SlowWorkers, AQueueNamesNoPhase) {
   const Finding f = found(3, 60, [](WorkerRecord& w) {
     w.times.processor = w.times.own();

@@ -8,7 +8,7 @@
 namespace presum::checks {
 namespace {
 
-constexpr double kNearlyAll = 0.9;  // a share that names the phase alone
+constexpr double kNearlyAll = 0.9;  // a larger share means this phase alone
 
 std::string in_phase(Phase phase) {
   switch (phase) {
@@ -85,7 +85,8 @@ Causes causes_of(const BesideOthers& times) {
   const double least = kMostOfIt * times.own;
   const double computes = processor - others_processor;
   if (!(processor > 0 && others_processor > 0)) return {};
-  // Who computes longer is queued longer: what it would save by computing as long as the others.
+  // Longer computing also means a longer queue: the time it would save by computing as long as the
+  // others.
   const double with_its_queue = computes * (1 + queued / processor);
   const double queued_beyond = queued - processor * others_queued / others_processor;
   const double idle = times.others_own + times.own - processor - queued;
@@ -127,17 +128,16 @@ Slower slower(const BesideOthers& times, const Causes& causes, double log10_evid
 
 std::string remedy_of(const Causes& causes) {
   if (causes.only_queued()) {
-    return "Look at what else runs on this rank's processors, or which quota holds it back: start "
-           "fewer threads (`OMP_NUM_THREADS`) and processes, or give each rank processors of its "
-           "own.";
+    return "Check what else runs on this rank's processors, or which quota throttles it: start "
+           "fewer threads (`OMP_NUM_THREADS`) and processes, or give each rank its own processors.";
   }
   if (causes.blocked) {
-    return "Look at what this rank alone waits for in the named phase: a disk, a network, a lock, "
+    return "Check what this rank alone waits for in the named phase: a disk, a network, a lock, "
            "another process or thread, a sleep.";
   }
   if (causes.computes) {
-    return "Look at what this rank alone computes in the named phase: work behind `if rank == 0`, "
-           "logging, another precision or build, a slower processor.";
+    return "Check what this rank alone computes in the named phase: work behind `if rank == 0`, "
+           "logging, a different precision or build, a slower processor.";
   }
   return "";
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a rank is slower than the others, as its thread's clocks tell, and how that is said.
+// Why a rank is slower than the others, by the clocks of its thread, and the sentence for it.
 #pragma once
 
 #include <array>
@@ -11,23 +11,23 @@
 
 namespace presum::checks {
 
-inline constexpr double kMostOfIt = 0.5;      // a share that names the cause
-inline constexpr double kLeastQueued = 2e-2;  // seconds longer, for a processor
+inline constexpr double kMostOfIt = 0.5;      // a larger share names the cause
+inline constexpr double kLeastQueued = 2e-2;  // extra seconds of waiting for a processor
 
 Phase slowest_phase(const BesideOthers& times);
 
-// Which kinds of time make a worker's own time longer than the others', each by half of it or more,
-// as its thread's clocks tell. None where they do not.
+// The kinds of time that make a rank's own time longer than the others', each by half of the
+// difference or more, by the clocks of its thread. None if the clocks do not show it.
 struct Causes {
   bool computes = false;
-  bool queued = false;   // for a processor, beyond what its computing costs at the others' rate
+  bool queued = false;   // for a processor, more than its computing costs at the others' rate
   bool blocked = false;  // neither
   bool only_queued() const { return queued && !computes; }
 };
 Causes causes_of(const BesideOthers& times);
 
 struct Slower {
-  // As far as its thread's clocks and its tokens tell.
+  // By the clocks of its thread and by its tokens.
   enum class By : std::uint8_t {
     kTokens,
     kQueue,  // alone
@@ -40,19 +40,19 @@ struct Slower {
   By by = By::kUnknown;
   double log10_evidence = 0;
   Phase slowest = Phase::kRest;
-  std::string phase;       // it, or "processor": what is waited for
-  double phase_share = 0;  // of what is longer
+  std::string phase;       // the slowest phase, or "processor" if it waits for one
+  double phase_share = 0;  // of the extra time
   double longer_ms = 0;
   double others_own_ms = 0;
   double times_the_others = 1;
   double others_wait_ms = 0;
   double step_ms = 0;
   double job_share = 0;
-  // Of its thread.
+  // Of its training thread.
   double on_processor_share = kNaN;
   double processor_times_the_others = kNaN;
   double queued_longer_ms = kNaN;
-  // Where it is by tokens.
+  // Only for kTokens.
   double longer_by_tokens_ms = kNaN;
   double correlation = kNaN;
 
@@ -81,7 +81,7 @@ struct Slower {
 
 std::string sentence(const Slower& seen, const Who& who);
 Slower slower(const BesideOthers& times, const Causes& causes, double log10_evidence);
-// Of slow-rank; empty: that of the catalog.
+// The remedy of slow-rank; empty for that of the catalog.
 std::string remedy_of(const Causes& causes);
 
 }  // namespace presum::checks

@@ -14,18 +14,18 @@ namespace presum::checks {
 namespace {
 
 constexpr std::size_t kStacks = 4;
-constexpr std::size_t kFrames = 30;  // of each, the innermost
+constexpr std::size_t kFrames = 30;  // innermost frames of each stack
 
 struct StoodStill {
-  using ByRank = std::vector<std::pair<std::string, std::string>>;  // "rank 3" and what
+  using ByRank = std::vector<std::pair<std::string, std::string>>;  // "rank 3" and a text
 
-  std::uint32_t number = 0;  // of the job's stalls
+  std::uint32_t number = 0;  // counts the job's stalls
   double seconds = 0;
   std::uint64_t step = 0;
   bool went_on = false;
-  std::string where;   // who is where, a sentence
-  ByRank stacks;       // of those that keep the others waiting; of all where they are not known
-  ByRank collectives;  // their last ones, likewise
+  std::string where;   // a sentence on the position of the ranks
+  ByRank stacks;       // of the ranks that keep the others waiting; of all if these are unknown
+  ByRank collectives;  // the last collectives of the same ranks
 
   std::uint64_t key() const { return number; }
   static constexpr std::tuple kFields{
@@ -77,7 +77,7 @@ class Stalls final : public Rule {
  public:
   void update(const StepContext& /*context*/, SignalLog& log) override {
     if (beats_) return log.checked(&kStall);
-    log.cannot(&kStall, "No rank told where it stands: programs in C++ do not.");
+    log.cannot(&kStall, "No rank reported its position; C++ programs do not report it.");
   }
 
   void beats() override { beats_ = true; }
@@ -117,17 +117,17 @@ constexpr Check kStallExplains[] = {&kMissingRank};
 constinit const CheckInfo kStall{
     .id = "stall",
     .severity = Severity::kCritical,
-    .compares = "whether every rank goes on, by what each says of itself now and then",
-    .fires = "after `stall_seconds`; a warning once it went on",
-    .consequence = "The job stands still, and pays for every rank, until somebody ends it.",
+    .compares = "whether every rank makes progress, by the signs of life that each sends",
+    .fires = "after `stall_seconds`; a warning once the job continues",
+    .consequence = "The job stands still, and occupies every rank until someone ends it.",
     .cannot_see =
-        "Where nothing sends signs of life: programs in C++, and ranks that have not attached yet.",
+        "Processes that send no signs of life: C++ programs, and ranks that have not attached yet.",
     .mistake =
         "if rank == 0:\n    dist.broadcast(stats, src=0)  # a collective that only one rank calls",
     .fix =
-        "Look at the lines that the evidence names. Ranks at different points of the program have "
-        "taken different branches: a condition on the rank, another number of batches, an "
-        "exception that one of them swallowed.",
+        "Look at the lines in the evidence. Ranks at different points of the program took "
+        "different branches: a condition on the rank, a different number of batches, an exception "
+        "that one of them swallowed.",
     .precedence = 360,
     .explains = kStallExplains,
     .of_time = true,

@@ -19,7 +19,7 @@ Stall stall() {
   return out;
 }
 
-// What is said of them, one after the other.
+// The findings about them, one after the other.
 Signal said(const std::vector<Stall>& stalls) {
   SignalLog log;
   for (const Stall& stall : stalls) report_stall(stall, log);

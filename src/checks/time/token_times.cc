@@ -11,7 +11,7 @@ constexpr double kForgetting = 0.99;
 constexpr double kTimesFollow = 0.7;  // correlation
 constexpr std::uint64_t kTokenTimesFrom = 10;
 
-// Without what the thread waited for a processor, which no token asks for.
+// Without the time that the thread waited for a processor: tokens do not cause it.
 double computes(const WorkerRecord& w) {
   constexpr double kMostQueued = 0.9;
   const double seconds = w.times.of(Phase::kForward) + w.times.of(Phase::kBackward);
@@ -43,7 +43,7 @@ void TokenTimes::see(const StepRecord& record) {
     xy_ += x * y;
     yy_ += y * y;
     Share& share = shares_[w.replica];
-    share.log_tokens.add(x * n / (n - 1));  // less the mean of the others
+    share.log_tokens.add(x * n / (n - 1));  // relative to the mean of the others
     share.computes.add((seconds - computes(w)) / (n - 1));
   }
   weight_ += n;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the time that workers compute for follows the tokens of their batches.
+// Whether the computing time of ranks follows the tokens of their batches.
 #pragma once
 
 #include <cstdint>
@@ -10,31 +10,31 @@
 
 namespace presum::checks {
 
-// A regression of the logarithms within each step, over about its last hundred.
+// A regression of the logarithms within each step, over about the last hundred steps.
 class TokenTimes {
  public:
-  // REQUIRES: all_timed(record). Steps whose token counts are not all known are left out.
+  // REQUIRES: all_timed(record). Skips steps in which some token counts are unknown.
   void see(const StepRecord& record);
-  // Whether the counts of a step were known.
+  // Whether the counts of some step were known.
   bool knows() const { return weight_ > 0; }
   // Steps in which the counts differed.
   std::uint64_t steps() const { return steps_; }
   double correlation() const;
-  // The standard deviation of the logarithm of the counts over workers.
+  // The standard deviation of the logarithm of the counts over ranks.
   double spread() const;
-  // How many seconds a step longer than the others' a worker computes because of its tokens; 0
-  // where times do not follow tokens.
+  // The extra seconds per step that a rank computes because of its tokens; 0 if times do not follow
+  // tokens.
   double explained(std::uint32_t replica) const;
 
  private:
   struct Share {
-    RunningMean log_tokens;  // less the mean over workers
-    RunningMean computes;    // seconds of the others' mean
+    RunningMean log_tokens;  // relative to the mean over ranks
+    RunningMean computes;    // relative to the others' mean seconds
   };
   double xx_ = 0;
   double xy_ = 0;
   double yy_ = 0;
-  double weight_ = 0;  // of the sums, in workers
+  double weight_ = 0;  // of the sums, in ranks
   std::uint64_t steps_ = 0;
   PerWorker<Share> shares_;
 };
