@@ -61,6 +61,32 @@ def test_names_in_the_glossary_are_in_the_code(row: list[str]) -> None:
         assert set(listed.split(", ")) <= columns, listed
 
 
+# What a command writes lies between two comments.
+GENERATED = re.compile(r"^<!-- .*? -->$.*?^<!-- .*? -->$", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^```.*?^```$|^ {4,}.*?$", re.DOTALL | re.MULTILINE)
+
+
+def prose(document: Path) -> str:
+    return CODE.sub("", GENERATED.sub("", document.read_text(encoding="utf-8")))
+
+
+def length(text: str) -> int:
+    return sum(any(c.isalpha() for c in word) for word in text.split())
+
+
+def test_the_documents_are_short() -> None:
+    lengths = {path.name: length(prose(path)) for path in documents()}
+    assert sum(lengths.values()) <= 25_000
+    del lengths["ARCHITECTURE.md"]
+    assert {name: words for name, words in lengths.items() if words > 2_000} == {}
+
+
+@pytest.mark.parametrize("document", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_a_page_says_who_reads_it(document: Path) -> None:
+    first = document.read_text(encoding="utf-8").split("\n", 3)[2]
+    assert re.match(r"For (everyone|users|operators|maintainers|readers)\b", first), first
+
+
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
 def test_paths_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")

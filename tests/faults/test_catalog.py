@@ -18,7 +18,8 @@ from presum.errors import UserError
 DOCS = Path(__file__).parents[2] / "docs"
 FINDINGS = (DOCS / "findings.md").read_text(encoding="utf-8")
 CHECKS = {row[0]: row for row in tables(FINDINGS)[0]}
-REPORTS = {row[0]: row for row in rows_of(FINDINGS, "## Public reports and their checks")}
+REPORTED_FAULTS = (DOCS / "faults.md").read_text(encoding="utf-8")
+REPORTS = {row[0]: row for row in rows_of(REPORTED_FAULTS, "## Public reports and their checks")}
 
 
 FIRST = [f for f in FAULTS if not f.variant]
