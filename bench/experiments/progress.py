@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress on stderr: a bar on a terminal, else one line a run."""
+"""Progress on stderr: a bar on a terminal, else one line per run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Progress:
         self._bar.update()
 
     def finish(self, note: str = "") -> None:
-        """The run has ended. ``note`` is added to its line."""
+        """The run has ended. ``note`` is appended to its line."""
         self._done += 1
         if self._lines:
             seconds = time.monotonic() - self._started
@@ -36,5 +36,5 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Ends the bar's line."""
+        """End the bar's line."""
         self._bar.close()
