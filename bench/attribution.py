@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds inside presum, by what it does there: its functions are timed where torch calls them."""
+"""Attributes the time inside presum to its parts, by timing the functions that torch calls."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from presum.steps.forwards import ForwardPasses
 from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.hooks import Hook, OptimizerHook, OutputHook
 
-CYCLE = 50  # recorded steps after which everything that is sampled has been done
-# The first until it has found the other ranks.
+CYCLE = 50  # recorded steps after which everything that is sampled has run once
+# The first name applies until the thread has found the other ranks.
 BACKGROUND_THREADS = ("presum", "presum-aggregator", "presum-sender")
 GRADIENTS = "gradients"
 LOSSES = "losses"
@@ -33,7 +33,7 @@ class _Stack(threading.local):
 
 
 class Attribution:
-    """While it is entered, adds up the seconds in each part, what it calls not counted twice."""
+    """While entered, adds up the seconds in each part, without the time of parts called from it."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -57,7 +57,7 @@ class Attribution:
         self._patches.close()
 
     def take(self) -> dict[str, float]:
-        """The parts since the last call."""
+        """The seconds by part since the last call."""
         found, self.seconds = self.seconds, {}
         return found
 
@@ -113,7 +113,7 @@ class BackgroundClock:
 
 
 class Attributed:
-    """What steps cost, by their parts."""
+    """The cost of steps, by part."""
 
     def __init__(
         self, steps: list[float], parts: list[dict[str, float]], background: float, cycle: int
@@ -130,7 +130,7 @@ class Attributed:
 
 
 def attribute(step: Callable[[], float], steps: int, cycle: int = CYCLE) -> Attributed:
-    """Of so many steps: one cycle or several."""
+    """Attribute the time of ``steps`` steps: one cycle or several."""
     background = BackgroundClock()
     began = background.seconds()
     took: list[float] = []
@@ -143,13 +143,14 @@ def attribute(step: Callable[[], float], steps: int, cycle: int = CYCLE) -> Attr
 
 
 def over_cycles(values: list[float], cycle: int) -> float:
-    """Mean over the steps of a cycle, each the median of its cycles: what is done in one step of 25
-    counts, another program's time slice does not."""
+    """The mean over the steps of a cycle, each the median over cycles. It includes work done in one
+    step of 25, and excludes time slices of other programs."""
     whole = values[: len(values) // cycle * cycle]
     return float(np.median(np.reshape(whole, (-1, cycle)), axis=0).mean())
 
 
 def trimmed_mean(values: list[float]) -> float:
-    """Without a fifth at either end: another program's time slice is no cost of ours."""
+    """The mean without the lowest and highest fifth, which excludes time slices of other
+    programs."""
     cut = len(values) // 5
     return float(np.mean(sorted(values)[cut : len(values) - cut]))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where presum's time goes: of each parameter, by what its hook does, and of each step, by part.
+"""Measures presum's cost per parameter, by parts of its hook, and per step, by part.
 
-One process, a group of one. Per parameter: hooks of the extension are called for as many parameters
-as are asked for, which do more from row to row; a row's figure is its difference to the one before,
-the median of rounds [their quartiles]; address and dtype have a pass over no elements with them.
-Gradients have 64 elements and stay in the cache, code and sketch too: after a backward pass they
-do not, and cost two to three times as much (the second table). Per step: a language model of 1.6
-million parameters and models of as many small parameters, attributed as overhead_bench.py does.
-`--quick`: tiny, to show that it works.
+It uses one process and a group of one rank. Per parameter: hooks of the extension are called for
+the given number of parameters and do more from row to row. A row shows the difference to the
+previous row: the median over rounds [quartiles]. "address and dtype" includes a pass over no
+elements. Gradients have 64 elements and stay in the cache, as do code and sketch; after a backward
+pass they do not, and cost two to three times as much (the second table). Per step: a language model
+of 1.6 million parameters, and models with the given numbers of small parameters, attributed as in
+overhead_bench.py. `--quick`: tiny sizes, to show that it works.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def parameters(count: int, elements: int) -> list[torch.nn.Parameter]:
 
 
 def calls(hooks: Sequence[Callable[[torch.Tensor], object]], of: Sequence[torch.Tensor]) -> float:
-    """Seconds a parameter."""
+    """Seconds per parameter."""
     began = time.perf_counter()
     for hook, parameter in zip(hooks, of, strict=True):
         hook(parameter)
@@ -59,7 +59,7 @@ def calls(hooks: Sequence[Callable[[torch.Tensor], object]], of: Sequence[torch.
 
 
 def per_parameter(count: int, rounds: int) -> list[tuple[str, np.ndarray]]:
-    """Microseconds of each part, one a round."""
+    """Microseconds per part, one value per round."""
     listens, reads = PassFlags(), PassFlags()
     listens.in_backward = reads.in_backward = reads.reads_sums = True
     plain, sketched = observer(count, 0), observer(count, SKETCH)
@@ -86,7 +86,7 @@ def per_parameter(count: int, rounds: int) -> list[tuple[str, np.ndarray]]:
 
 
 def print_per_parameter(counts: Sequence[int], rounds: int) -> None:
-    print(f"\nMicroseconds a parameter, of {ELEMENTS} elements, {SKETCH} buckets\n")
+    print(f"\nMicroseconds per parameter of {ELEMENTS} elements, {SKETCH} buckets\n")
     columns = [per_parameter(count, rounds) for count in counts]
     print(f"{'part':20}" + "".join(f"{f'{count:,} parameters':>24}" for count in counts))
     for row, (name, _) in enumerate(columns[0]):
@@ -95,7 +95,7 @@ def print_per_parameter(counts: Sequence[int], rounds: int) -> None:
 
 
 def step_cost(folder: Path, count: int, steps: int) -> Attributed:
-    """Of a model of so many small parameters; 0: the language model."""
+    """The cost per step of a model with this many small parameters; 0: the language model."""
     training = WatchedTraining(folder / str(count), parameters=count)
     for _ in range(5):
         training.step()
@@ -105,7 +105,7 @@ def step_cost(folder: Path, count: int, steps: int) -> Attributed:
 
 
 def print_per_step(counts: Sequence[int], steps: int) -> None:
-    print(f"\nMicroseconds a step, of {steps} steps; background: of the recording thread\n")
+    print(f"\nMicroseconds per step over {steps} steps; background: the recording thread\n")
     with tempfile.TemporaryDirectory() as folder:
         found = [step_cost(Path(folder), count, steps) for count in counts]
     titles = ["language model" if count == 0 else f"{count:,} parameters" for count in counts]
@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="tiny")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes")
     quick = parser.parse_args().quick
     join_group(0, 1, free_port())
     print(processor())

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What default monitoring costs a training step: a ratio measured side by side, with its interval.
+"""Measures the overhead of default monitoring on a training step: a ratio measured side by side,
+with its interval.
 
-Separate processes cannot resolve 1 % on a noisy machine. So two workers train one model, and from
-step to step presum's hooks are registered (on) or removed (off, and off' as a control), in an order
-that a seed common to both workers shuffles and each block mirrors. In the same blocks, under DDP,
-what people write today: each parameter's norm by `.item()` and an all-gather (norms), and a
-communication hook that squares each bucket (squares). Beside the time of a step, of the slower
-worker, the processor time that it takes all threads of a worker, which others on the machine
-disturb less. Estimator: 20 %-trimmed mean over blocks of
-the log ratio of step times, with a bootstrap interval over blocks. Blocks go on until the intervals
-of on and of the control are within 0.5 % of their middle, or the minutes are over.
-Pass: the upper bound is at most the way's limit, both intervals are narrow enough and the control's
-holds 0. Fail: the lower bound is above it. Else inconclusive: the machine cannot resolve it.
-What is done in one step of 25 or 50 is trimmed away there. It is in what is attributed: the time
-inside presum's hooks over whole cycles of 50 recorded steps, by what is done there; so of
-`--every` only that is told. Exit status: 0 where all of it passes, 1 where something fails, 2 where
-nothing fails and something is inconclusive, 3 where it broke.
+Separate processes cannot resolve 1 % on a noisy machine. Therefore two ranks train one model, and
+from step to step presum's hooks are registered (on) or removed (off, and off' as a control), in an
+order that is shuffled with a seed common to both ranks and mirrored in each block. The same blocks,
+under DDP, measure what people write today: each parameter's norm by `.item()` and an all-gather
+(norms), and a communication hook that squares each bucket (squares). Besides the time of a step, on
+the slower rank, the benchmark measures the processor time of all threads of a rank, which other
+programs on the machine disturb less. Estimator: the 20 %-trimmed mean over blocks of the log ratio
+of step times, with a bootstrap interval over blocks. Blocks are added until the intervals of on and
+of the control are within 0.5 % of their middle, or the minutes are over.
+
+Pass: the upper bound is at most the way's limit, both intervals are narrow enough, and the
+control's interval includes 0. Fail: the lower bound is above the limit. Otherwise inconclusive: the
+machine cannot resolve it.
+
+The trimming removes work that is done in one step of 25 or 50. The attributed time includes it: the
+time inside presum's hooks over whole cycles of 50 recorded steps, by part; with `--every` above 1
+only this time is reported. Exit status: 0 if everything passes, 1 if something fails, 2 if nothing
+fails and something is inconclusive, 3 if the benchmark broke.
 """
 
 from __future__ import annotations
@@ -54,18 +58,18 @@ WORKERS = 2
 HALF_WIDTH = 0.005
 WARM_UP = 10
 CYCLES = 5
-LOOKED_AT = 10  # blocks between looks at the intervals
+LOOKED_AT = 10  # blocks between checks of the intervals
 BACKGROUND_LIMIT = 0.005
 BROKEN = 3
 
 
 RATIO_LIMIT, ATTRIBUTED_LIMIT = 0.01, 0.005  # of a step
-Took = tuple[float, float]  # seconds, and of the processor
-Times = dict[str, float]  # seconds of a step, by mode
+Took = tuple[float, float]  # seconds, and seconds of the processor
+Times = dict[str, float]  # seconds per step, by mode
 
 
 class Block(NamedTuple):
-    """Of a few steps in each mode."""
+    """The times of a few steps in each mode."""
 
     wall: Times
     processor: Times
@@ -75,7 +79,7 @@ Estimate = tuple[float, float, float]
 
 
 class Modes:
-    """What can be switched on for a step, by name, one after the other."""
+    """The modes of a step, by name, run one at a time."""
 
     def __init__(self, run: Path, arguments: argparse.Namespace) -> None:
         how = arguments.dtype, arguments.way, arguments.parameters
@@ -115,7 +119,7 @@ def block(modes: Modes, rng: random.Random) -> Block:
     own = torch.tensor([np.mean(times[mode], axis=0).tolist() for mode in modes.names])
     everyone = [torch.empty_like(own) for _ in range(WORKERS)]
     dist.all_gather(everyone, own)
-    wall, _ = torch.stack(everyone).amax(0).T.tolist()  # a step ends when the slower one is done
+    wall, _ = torch.stack(everyone).amax(0).T.tolist()  # a step ends when the slower rank is done
     _, processor = torch.stack(everyone).mean(0).T.tolist()
     return Block(
         dict(zip(modes.names, wall, strict=True)), dict(zip(modes.names, processor, strict=True))
@@ -123,8 +127,8 @@ def block(modes: Modes, rng: random.Random) -> Block:
 
 
 def measure(modes: Modes, blocks_max: int, seconds: float) -> list[Block]:
-    """Blocks, until their intervals are narrow enough; all workers stop together, since all have
-    the same times, but for the clock, which is that of rank 0."""
+    """Measure blocks until their intervals are narrow enough. All ranks stop together, because they
+    have the same times and use rank 0's clock."""
     rng = random.Random(1)
     for mode in modes.names * 2 + ["on"] * WARM_UP:
         modes.step(mode)
@@ -168,7 +172,7 @@ def measured(arguments: argparse.Namespace, folder: str) -> tuple[list[Block], A
 
 
 def ratios(blocks: list[Times]) -> dict[str, Estimate]:
-    """Of each mode to off and off' together; of off' to off."""
+    """The ratio of each mode to the mean of off and off', and of off' to off."""
     off = np.array([(times["off"] + times["off'"]) / 2 for times in blocks])
     found = {
         mode: interval(np.log(np.array([times[mode] for times in blocks]) / off))
@@ -180,7 +184,7 @@ def ratios(blocks: list[Times]) -> dict[str, Estimate]:
 
 
 def interval(log_ratios: np.ndarray) -> Estimate:
-    """20 %-trimmed mean and its 95 % bootstrap interval."""
+    """The 20 %-trimmed mean and its 95 % bootstrap interval."""
     rng = np.random.default_rng(0)
 
     def trimmed(sample: np.ndarray) -> np.ndarray:
@@ -215,8 +219,8 @@ def print_ratios(title: str, estimates: dict[str, Estimate]) -> None:
 
 def print_judged(blocks: list[Block], limit: float) -> str:
     estimates = ratios([one.wall for one in blocks])
-    print_ratios("time of a step", estimates)
-    print_ratios("processor time of a step", ratios([one.processor for one in blocks]))
+    print_ratios("time per step", estimates)
+    print_ratios("processor time per step", ratios([one.processor for one in blocks]))
     found = verdict(estimates["on"], estimates["off'"], limit)
     print(f"  on / off at most {100 * limit:.1f} %: {found}")
     return found
@@ -236,7 +240,7 @@ def print_attributed(rank: int, found: Attributed) -> None:
 def report(
     answers: list[tuple[int, list[Block], Attributed]], arguments: argparse.Namespace
 ) -> int:
-    """Prints everything; returns the exit status."""
+    """Print everything. Returns the exit status."""
     blocks = answers[0][1]
     founds = [attributed for _, _, attributed in sorted(answers, key=lambda answer: answer[0])]
     work = f"{TOKENS[0] * TOKENS[1]} tokens"
@@ -244,8 +248,8 @@ def report(
         work = f"{arguments.parameters:,} parameters of 64 elements"
     walls = [one.wall["off"] for one in blocks] or [max(found.step for found in founds)]
     print(
-        f"{1e3 * float(np.median(walls)):.0f} ms a step, {processor()}, {arguments.way}, "
-        f"{arguments.dtype}, {work} a step, every={arguments.every}, {WORKERS} workers, "
+        f"{1e3 * float(np.median(walls)):.0f} ms per step, {processor()}, {arguments.way}, "
+        f"{arguments.dtype}, {work} per step, every={arguments.every}, {WORKERS} ranks, "
         f"{len(blocks)} blocks"
     )
     verdicts = [print_judged(blocks, RATIO_LIMIT)] if blocks else []
@@ -265,17 +269,17 @@ def parsed() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16", help="autocast dtype")
-    parser.add_argument("--way", choices=WAYS, default="ddp", help="of training")
+    parser.add_argument("--way", choices=WAYS, default="ddp", help="way of training")
     parser.add_argument(
-        "--parameters", type=int, default=0, help="as many small ones under ddp, no language model"
+        "--parameters", type=int, default=0, help="this many small ones with ddp, no language model"
     )
     parser.add_argument("--every", type=int, default=1, help="record every n-th step")
-    parser.add_argument("--minutes", type=float, default=10, help="of blocks, at most")
-    parser.add_argument("--blocks", type=int, default=100_000, help="at most")
-    parser.add_argument("--cycles", type=int, default=CYCLES, help="of 50 steps, attributed")
+    parser.add_argument("--minutes", type=float, default=10, help="maximum time for blocks")
+    parser.add_argument("--blocks", type=int, default=100_000, help="maximum number of blocks")
+    parser.add_argument("--cycles", type=int, default=CYCLES, help="attributed cycles of 50 steps")
     arguments = parser.parse_args()
     if arguments.parameters and arguments.way != "ddp":
-        parser.error("--parameters goes with --way ddp")
+        parser.error("--parameters requires --way ddp")
     return arguments
 
 
@@ -292,7 +296,7 @@ def main() -> int:
         for process in workers:
             process.start()
         found = [answers.get(timeout=3600)]
-        if not isinstance(found[0], str):  # the others of a failed one wait for it
+        if not isinstance(found[0], str):  # the other ranks wait for a failed one
             found.append(answers.get(timeout=3600))
         failed = [answer for answer in found if isinstance(answer, str)]
         for process in workers:

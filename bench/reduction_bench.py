@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reproducible all-reduce costs end to end: ratios to Gloo's own, measured side by side.
+"""The end-to-end cost of a reproducible all-reduce, as ratios to Gloo's own, measured side by side.
 
-Workers are processes of this machine over Gloo's TCP. In each round every way reduces the same
-buffer once, in an order that a common seed shuffles; a way's time is that of its slowest worker.
-Estimator: median over rounds of the ratio to ``all_reduce`` of the same fp32 buffer, with a
-bootstrap interval of 95 %.
+The ranks are processes of this machine over Gloo's TCP. In each round every way reduces the same
+buffer once, in an order shuffled with a common seed; the time of a way is that of its slowest rank.
+Estimator: the median over rounds of the ratio to ``all_reduce`` of the same fp32 buffer, with a 95
+% bootstrap interval.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def worker(rank: int, world: int, port: int, elements: int, rounds: int) -> None
 def report(times: dict[str, list[float]], world: int, elements: int) -> None:
     own = np.array(times.pop(OWN))
     size = elements * 4 / 1e6
-    print(f"{world} workers, Gloo, {size:.0f} MB: all_reduce takes {np.median(own) * 1e3:.0f} ms")
+    print(f"{world} ranks, Gloo, {size:.0f} MB: all_reduce takes {np.median(own) * 1e3:.0f} ms")
     chance = np.random.default_rng(0)
     for name, taken in times.items():
         ratios = np.array(taken) / own
@@ -93,7 +93,7 @@ def report(times: dict[str, list[float]], world: int, elements: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--megabytes", type=float, default=25, help="of the bucket")
+    parser.add_argument("--megabytes", type=float, default=25, help="size of the bucket")
     parser.add_argument("--rounds", type=int, default=30)
     args = parser.parse_args()
     port = free_port()

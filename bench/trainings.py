@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainings that benchmarks time, watched and not, and what people write today instead."""
+"""The trainings that benchmarks time, with and without presum, and what people write today
+instead."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import presum
 from presum._core import simd_target
 from presum.transport.session import open_sessions
 
-TOKENS = (4, 256)  # micro-batch and length: 1,024 tokens a step
+TOKENS = (4, 256)  # micro-batch size and length: 1,024 tokens per step
 VOCABULARY = 2048
 WAYS = ("ddp", "fsdp2", "by-hand")
 
@@ -41,7 +42,8 @@ class Model(nn.Module):
 
 
 class Scales(nn.Module):
-    """Many parameters of 64 elements, next to no arithmetic: what each costs by itself."""
+    """Many parameters of 64 elements with almost no arithmetic, to measure the cost per
+    parameter."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -65,7 +67,7 @@ def wrapped(way: str, parameters: int) -> nn.Module:
 
 
 class Training:
-    """One worker's model and one step of it."""
+    """One rank's model and its training step."""
 
     def __init__(self, dtype: str = "bf16", way: str = "ddp", parameters: int = 0) -> None:
         torch.manual_seed(0)
@@ -74,10 +76,11 @@ class Training:
         self.processor = 0.0
         self.model = wrapped(way, parameters)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
-        torch.manual_seed(1 + dist.get_rank())  # each worker's own tokens
+        torch.manual_seed(1 + dist.get_rank())  # different tokens on each rank
 
     def step(self) -> float:
-        """Seconds that it took, once all workers were there; ``processor``: of all its threads."""
+        """The seconds of a step after a barrier. ``processor`` gets the processor time of all
+        threads."""
         tokens = torch.randint(0, VOCABULARY, TOKENS)
         dist.barrier()
         began, processor = time.perf_counter(), time.process_time()
@@ -103,14 +106,14 @@ class Training:
         self.after_reduction(named)
 
     def before_reduction(self, named: list[tuple[str, torch.Tensor]]) -> None:
-        """Called with this worker's own gradients."""
+        """Called with this rank's own gradients."""
 
     def after_reduction(self, named: list[tuple[str, torch.Tensor]]) -> None:
-        """And with the reduced ones."""
+        """Called with the reduced gradients."""
 
 
 class WatchedTraining(Training):
-    """And presum's monitor, as it is by default but for `every`."""
+    """A training with presum's monitor, with default settings except `every`."""
 
     def __init__(
         self,
@@ -133,7 +136,7 @@ class WatchedTraining(Training):
         self.watched = True
 
     def watch(self, on: bool) -> None:
-        """Registers presum's hooks, or takes them off."""
+        """Register or remove presum's hooks."""
         self.recorder.unhook()
         self.watched = on
         if on:
@@ -149,8 +152,8 @@ class WatchedTraining(Training):
 
 
 class Norms:
-    """What people write: each parameter's norm before the sum, as a number, and everyone's by one
-    all-gather a step."""
+    """What people write: each parameter's norm before the reduction, as a Python number, and one
+    all-gather of all ranks' norms per step."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -179,8 +182,8 @@ class Norms:
 
 
 class SquaresTraining(Training):
-    """What people write: a communication hook that takes the square of each bucket before it is
-    reduced. Such a hook cannot be taken off again, so it is on a model of its own."""
+    """What people write: a communication hook that squares each bucket before the reduction. Such a
+    hook cannot be removed, so it uses a separate model."""
 
     def __init__(self, dtype: str, parameters: int = 0) -> None:
         super().__init__(dtype, "ddp", parameters)
@@ -189,7 +192,7 @@ class SquaresTraining(Training):
 
 
 class Squares:
-    """Its state."""
+    """The state of the communication hook."""
 
     def __init__(self) -> None:
         self.of_buckets: list[float] = []
@@ -208,11 +211,11 @@ def squares_hook(state: Any, bucket: GradBucket) -> Any:
     return state.reduce(bucket)
 
 
-squares_hook.__annotations__.clear()  # DDP compares them with types, and these are texts
+squares_hook.__annotations__.clear()  # DDP compares them with types, but these are strings
 
 
 def join_group(rank: int, world: int, port: int) -> None:
-    """One core and the default group for a worker."""
+    """Pin this rank to one core and join the default group."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.set_num_threads(1)
@@ -223,7 +226,7 @@ def join_group(rank: int, world: int, port: int) -> None:
 
 
 def processor() -> str:
-    """Its name, and the instructions that presum's kernels use on it."""
+    """The processor's name, and the instruction set that presum's kernels use."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     found = {key.strip(): value.strip() for key, value in fields.items()}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine with a GPU can show of presum in a few minutes, and one without in part.
+"""Checks presum on a machine with a GPU in a few minutes, or part of it on a machine without one.
 
-python3 -m gpu_check [--dry]: from the repository's root; needs a wheel in dist/ and a torch, no
-network. docs/devices.md says what is done.
+python3 -m gpu_check [--dry]: run it from the repository's root. It needs a wheel in dist/ and
+torch, and no network. docs/devices.md describes the checks.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the sections, each in a process of its own with a time limit; each writes its JSON when it
-is done."""
+"""Runs the sections, each in a separate process with a time limit. Each section writes its results
+as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {  # of sections on a GPU, in seconds, in the order in which they run: 8 minutes in all
+LIMITS = {  # of sections on a GPU, in seconds, in the order of execution: 8 minutes in total
     "kernels": 60,
     "faults": 40,
     "training": 90,
@@ -35,19 +35,19 @@ TOOLS = ("memcheck", "racecheck")
 
 
 def main() -> int:
-    """0 where all that was tried is right, 1 where something is not, 2 for bad use."""
+    """Returns 0 if all checks passed, 1 if one failed, 2 for invalid use."""
     parser = argparse.ArgumentParser(
         prog="python3 -m gpu_check",
-        description="Shows on a GPU that the kernels find what the host finds, that training is "
-        "not disturbed, and what it costs; at most 8 minutes, no network. --dry: what can be "
-        "shown without a GPU.",
+        description="Checks on a GPU that the kernels find what the host finds and that training "
+        "is not disturbed, and measures the cost; at most 8 minutes, no network. --dry: the checks "
+        "that need no GPU.",
     )
-    parser.add_argument("--dry", action="store_true", help="on the host, as far as that goes")
-    parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="where presum's lie")
+    parser.add_argument("--dry", action="store_true", help="run on the host, as far as possible")
+    parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="folder of the wheels")
     parser.add_argument(
-        "--out", type=Path, help="folder of the results (default: build/gpu-check, or -dry)"
+        "--out", type=Path, help="folder of the results (default: build/gpu-check or -dry)"
     )
-    parser.add_argument("--only", nargs="+", choices=LIMITS, help="some of the sections")
+    parser.add_argument("--only", nargs="+", choices=LIMITS, help="run only these sections")
     parser.add_argument("--section", choices=LIMITS, help=argparse.SUPPRESS)
     found = parser.parse_args()
     if found.section:
@@ -69,16 +69,16 @@ def main() -> int:
 
 
 def _wrong_place(wheels: Path, *, dry: bool) -> str | None:
-    """Why this machine will not do."""
+    """Why the checks cannot run on this machine, or None."""
     if importlib.util.find_spec("torch") is None:
         return "this Python has no torch"
     if dry:
         installed = importlib.util.find_spec("presum") is not None
-        return None if installed else "--dry needs a Python in which presum is installed"
+        return None if installed else "--dry needs a Python with presum installed"
     import torch
 
     if not torch.cuda.is_available():
-        return "torch sees no CUDA device; --dry does what goes without"
+        return "torch sees no CUDA device; --dry runs the checks that need none"
     return None if wheels.is_dir() else f"there is no folder {wheels}"
 
 
@@ -93,7 +93,7 @@ def _unusable(out: Path) -> str | None:
 
 
 def _install(wheels: Path, out: Path) -> str | None:
-    """Puts presum beside the results; says what stands against it."""
+    """Install presum next to the results. Returns the reason if that fails."""
     site = out / "site"
     shutil.rmtree(site, ignore_errors=True)
     if importlib.util.find_spec("pip") is None:
@@ -103,7 +103,7 @@ def _install(wheels: Path, out: Path) -> str | None:
     places = ["--only-binary=:all:", "--find-links", str(wheels), "--target", str(site)]
     if subprocess.run([*pip, *places, *wanted], check=False).returncode == 0:
         return None
-    return f"{wheels} lacks a wheel of {' or '.join(wanted)} for this Python"
+    return f"{wheels} has no wheel of {' or '.join(wanted)} for this Python"
 
 
 def _environment(out: Path, *, dry: bool) -> dict[str, str]:
@@ -127,7 +127,7 @@ def _all(names: list[str], out: Path, *, dry: bool) -> int:
 
 
 def _run(command: list[str], environment: dict[str, str], limit: float | None) -> None:
-    """With all that it starts in a group of its own, of which nothing is left after the limit."""
+    """Run a command in a new process group, and kill the whole group at the limit."""
     started = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
         started.wait(limit)
@@ -140,7 +140,7 @@ def _run(command: list[str], environment: dict[str, str], limit: float | None) -
 
 
 def _section(name: str, out: Path, *, dry: bool) -> int:
-    """Writes what it found so far with each row; it is all right once it is done."""
+    """Run a section. It writes its results with each row; it can only be ok once it is done."""
     from gpu_check.place import Findings, Place
 
     began, machine, done = time.monotonic(), _machine(), False
@@ -161,7 +161,7 @@ def _section(name: str, out: Path, *, dry: bool) -> int:
 
 
 def _write(path: Path, section: str, *, done: bool, rows: list[Any], **more: Any) -> None:
-    """At once, or not at all."""
+    """Replace the file atomically."""
     ok = done and all(row["ok"] for row in rows)
     told = {"section": section, "ok": ok, "done": done, **more, "rows": rows}
     new = path.with_suffix(".new")
@@ -201,7 +201,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _sanitizer(place: Any, findings: Any) -> None:
-    """The kernels under compute-sanitizer, where there is one."""
+    """Run the kernels under compute-sanitizer, if it is installed."""
     tool = shutil.which("compute-sanitizer")
     if place.dry or tool is None:
         findings.say("compute-sanitizer", "not tried: " + ("no GPU" if place.dry else "not found"))

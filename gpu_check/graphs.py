@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pass that is captured into a CUDA graph while presum watches: the capture holds, replays give
-the same bits, and the record says that it ends. Layers that are graphs before presum comes are
-watched as others are. On the host only what is said can be tried."""
+"""A pass that is captured into a CUDA graph while presum is attached: the capture works, replays
+give the same bits, and the record says that it ends. Layers that were made graphs before attach are
+recorded like others. On the host only the messages can be checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WARM_UP, REPLAYS = 11, 20
 
 
 def check(place: Place, findings: Findings) -> None:
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # as torch asks for with graphs
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # torch requests this for graphs
     alone(place)
     with tempfile.TemporaryDirectory() as folder, place.kernels():
         watched = _trained(place, Path(folder))
@@ -63,7 +63,7 @@ def _norms(place: Place, run: Path, *, graphed: bool) -> list[float]:
 def _trained(place: Place, run: Path | None) -> list[torch.Tensor]:
     torch.manual_seed(0)
     side = None if place.dry else torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(side):  # as torch's notes on DDP and graphs want
+    with torch.cuda.stream(side):  # as torch's notes on DDP and graphs require
         layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1)).to(place.device)
         model = DistributedDataParallel(layers)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

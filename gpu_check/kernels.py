@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels against the same threads on the host, bit for bit: gradients of every dtype and many
-lengths, fingerprints, rows of batches, sums."""
+"""Compares the kernels with the same threads on the host, bit for bit: gradients of every dtype and
+many lengths, fingerprints, rows of batches, sums."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _values(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _strange(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Bits of any kind: infinities, NaNs, denormals."""
+    """Arbitrary bits: infinities, NaNs, denormals."""
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     bits = torch.iinfo(integer)
     generator = torch.Generator().manual_seed(9)
@@ -72,14 +72,14 @@ def _found(device: torch.device, tensors: Sequence[torch.Tensor], size: int) -> 
 
 
 def _on(device: torch.device, one: torch.Tensor) -> torch.Tensor:
-    """A copy that begins as far from a multiple of two elements."""
+    """A copy with the same misalignment, in elements."""
     room = torch.empty(one.numel() + 1, dtype=one.dtype, device=device)
     copy = room[one.storage_offset() :][: one.numel()]
     return copy.copy_(one)
 
 
 def _same_pass(place: Place, tensors: Sequence[torch.Tensor], size: int) -> bool:
-    """On a GPU as on the host's grid; dry, as the torch operations find."""
+    """Compares the GPU with the host's grid; dry, the host's grid with torch operations."""
     with kernels_on_host():
         wanted = _found(HOST, tensors, size)
     if not place.dry:
@@ -92,7 +92,7 @@ def _same_pass(place: Place, tensors: Sequence[torch.Tensor], size: int) -> bool
 
 
 def _same_or_nan(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Which NaN a sum of several is, is the processor's."""
+    """The processor determines which NaN a sum of several NaNs gives."""
     if a.dtype == torch.int64:
         doubles = [one[:, :2].contiguous().view(torch.float64) for one in (a, b)]
         return _same_or_nan(*doubles) and torch.equal(a[:, 2:], b[:, 2:])

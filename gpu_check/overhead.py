@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What watching costs: transformers of 0.1 and 1 billion parameters in bf16, one rank, steps with
-presum's hooks and without in turn; and the time inside hooks and kernels."""
+"""Measures presum's overhead: transformers of 0.1 and 1 billion parameters in bf16, one rank,
+alternating steps with and without presum's hooks; and the time inside hooks and kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from presum.transport.session import open_sessions
 
 SIZES = {"0.1B": (768, 12, 12), "1B": (2048, 16, 16)}  # width, layers, heads
 DRY = {"tiny": (64, 2, 2)}
-VOCABULARY, LENGTH, BATCH = 32_000, 1024, 16  # 16,384 tokens a step
+VOCABULARY, LENGTH, BATCH = 32_000, 1024, 16  # 16,384 tokens per step
 BLOCKS, WARM_UP, SHARE = 30, 5, 0.005
 
 
@@ -51,7 +51,7 @@ class Model(nn.Module):
 
 
 class Training:
-    """One model that is watched, by turns."""
+    """One model, with presum's hooks on or off."""
 
     def __init__(self, place: Place, size: tuple[int, int, int], run: Path) -> None:
         vocabulary, self._shape = (500, (2, 32)) if place.dry else (VOCABULARY, (BATCH, LENGTH))
@@ -120,7 +120,8 @@ def _one(place: Place, findings: Findings, name: str, training: Training) -> Non
 
 
 def _block(training: Training, order: random.Random) -> float:
-    """With over without: two steps of each, in an order that is drawn and mirrored."""
+    """The ratio of the time with hooks to the time without: two steps of each, in a random,
+    mirrored order."""
     half = order.sample([True, False], 2)
     times: dict[bool, float] = {True: 0.0, False: 0.0}
     for on in half + half[::-1]:
@@ -130,7 +131,7 @@ def _block(training: Training, order: random.Random) -> float:
 
 
 def _in_hooks(training: Training) -> tuple[float, float]:
-    """Seconds of a step, and of those inside presum's hooks: medians."""
+    """The median seconds of a step, and those inside presum's hooks."""
     spent, inside = [0.0], [0]
 
     def timed(call: Any) -> Any:

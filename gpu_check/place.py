@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a section runs: on a GPU, or, dry, on the host with the kernels' grid in its memory."""
+"""The place where a section runs: a GPU, or with --dry the host, with the kernels' grid in host
+memory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ HOST = torch.device("cpu")
 
 @dataclass
 class Findings:
-    """Rows of a section, in words: all right where all are. Calls ``written`` with each."""
+    """The rows of a section, as text; the section is ok if all rows are. Calls ``written`` after
+    each row."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     written: Callable[[], None] = lambda: None
@@ -46,7 +48,7 @@ class Place:
 
     @contextlib.contextmanager
     def kernels(self) -> Iterator[None]:
-        """Tensors there are read and summed by kernels."""
+        """A context in which kernels read and sum tensors on this device."""
         if not self.dry:
             yield
             return
@@ -56,7 +58,7 @@ class Place:
 
 @contextlib.contextmanager
 def kernels_on_host() -> Iterator[None]:
-    """The host's memory is a device's."""
+    """A context in which host memory counts as a device's memory."""
     _core.cuda_on_host(True)
     try:
         with _read_as_on_a_device():
@@ -77,23 +79,23 @@ def _read_as_on_a_device() -> Iterator[None]:
 
 
 def alone(place: Place) -> None:
-    """A process group of one."""
+    """Join a process group of one rank."""
     backend = "gloo" if place.dry else "nccl"
     where = f"tcp://127.0.0.1:{free_port()}"
     dist.init_process_group(backend, init_method=where, rank=0, world_size=1)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """NaNs of the same bits are the same."""
+    """NaNs with the same bits are equal."""
     a, b = a.cpu().contiguous().view(torch.uint8), b.cpu().contiguous().view(torch.uint8)
     return torch.equal(a, b)
 
 
-HOST_CYCLES = 5_000_000  # of the GPU, while the host queues: a few milliseconds
+HOST_CYCLES = 5_000_000  # of the GPU, while the host queues work: a few milliseconds
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """On the GPU, between two events; what the host needs to queue it does not count."""
+    """The time on the GPU between two events. The host's time for queuing does not count."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda._sleep(HOST_CYCLES)  # type: ignore[no-untyped-call]
     begin.record()
@@ -104,7 +106,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 
 class Measured(NamedTuple):
-    """A median, and what holds 95 % of medians of resamples."""
+    """A median, and the interval of 95 % of the medians of resamples."""
 
     median: float
     low: float
@@ -115,7 +117,7 @@ class Measured(NamedTuple):
 
 
 def ratio_of(first: Callable[[], object], second: Callable[[], object], rounds: int) -> Measured:
-    """Of their times, measured in turn."""
+    """The ratio of their times, measured alternately."""
     first(), second()
     ratios = [milliseconds(first) / milliseconds(second) for _ in range(rounds)]
     generator = torch.Generator().manual_seed(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the kernels take, beside a copy on the device; dry: what they launch and move."""
+"""The speed of the kernels relative to a copy on the device; dry: what they launch and move."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _sums(place: Place, findings: Findings) -> None:
 
 
 def _traffic(findings: Findings) -> None:
-    """What the memory controller saw of one pass, by Nsight Compute."""
+    """The memory traffic of one pass, measured with Nsight Compute."""
     tool = shutil.which("ncu")
     if tool is None:
         findings.say("traffic", "not measured: no ncu")
@@ -90,7 +90,8 @@ def _traffic(findings: Findings) -> None:
 
 
 def _counted(findings: Findings) -> None:
-    """Of a model of a billion parameters in 16 bits, scaled to what the host reads in seconds."""
+    """For a model of a billion parameters in 16 bits, scaled down to what the host reads in
+    seconds."""
     with kernels_on_host():
         kernels = KernelPass(HOST, SKETCH)
         bucket = torch.ones(12_500_000, dtype=torch.bfloat16)

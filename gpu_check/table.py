@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 -m gpu_check.table [OUT]: what sections wrote, as a table in docs/devices.md."""
+"""python3 -m gpu_check.table [OUT]: writes the sections' results as a table into
+docs/devices.md."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ BEGIN, END = "<!-- gpu_check -->\n", "<!-- gpu_check ends -->\n"
 
 
 def main() -> int:
-    """0; 2 where nothing was written there by sections that ran on a GPU."""
+    """Returns 0, or 2 if no section in the folder ran on a GPU."""
     parser = argparse.ArgumentParser(
-        prog="python3 -m gpu_check.table", description="Results as a table in docs/devices.md."
+        prog="python3 -m gpu_check.table", description="Writes results into docs/devices.md."
     )
     default = ROOT / "build" / "gpu-check"
     parser.add_argument("out", nargs="?", type=Path, default=default, help=f"default: {default}")
@@ -31,13 +32,13 @@ def main() -> int:
         return 2
     text = DOCUMENT.read_text(encoding="utf-8")
     DOCUMENT.write_text(with_table(text, sections), encoding="utf-8")
-    print(f"{DOCUMENT}: {sum(len(one['rows']) for one in sections)} rows; now say in README.md,")
-    print("docs/reduction.md and docs/integrations.md, too, what has run on a GPU")
+    print(f"{DOCUMENT}: {sum(len(one['rows']) for one in sections)} rows; now update README.md,")
+    print("docs/reduction.md and docs/integrations.md with what has run on a GPU")
     return 0
 
 
 def with_table(text: str, sections: list[dict[str, Any]]) -> str:
-    """The document with their table in place of the one before."""
+    """The document with its table replaced."""
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
     lines = ["| on | section | what | outcome | |", "|---|---|---|---|---|"]

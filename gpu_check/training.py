@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real ranks: the same bits with and without presum, the same number of waits, a fault that is
-named and a healthy twin that is not."""
+found, and a healthy twin without findings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from experiments.launch import free_port
 from gpu_check.place import Findings, Place
 from gpu_check.worker import EQUAL_DATA
 
-SECONDS = 35  # of one launch on a GPU
-# Two ranks share the one GPU, which NCCL refuses.
+SECONDS = 35  # per launch on a GPU
+# Two ranks share the GPU, which NCCL refuses.
 WITH_NCCL = ("ddp", "ddp-views", "ddp-norm", "fsdp2")
 WITH_GLOO = ("ddp", "ddp-norm", "fsdp2")
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
@@ -77,7 +77,7 @@ def _ranks(
     cases: Sequence[str],
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Told:
-    """What each case told; without those that were not done."""
+    """The results of the cases that were completed."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "gpu_check.worker", backend, folder]
         command += [*(["--dry"] if place.dry else []), *cases]
@@ -89,7 +89,7 @@ def _ranks(
             "GLOO_SOCKET_IFNAME": "lo",
             "NCCL_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
-            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic products
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic matrix products
             **settings,
         }
         started = [
@@ -109,7 +109,7 @@ def _ranks(
 
 
 def _await(started: Sequence[subprocess.Popen[bytes]], seconds: float | None) -> None:
-    """Until all have ended, or their time is over; none is left."""
+    """Wait until all have ended or their time is over, then kill those that remain."""
     try:
         for rank in started:
             rank.wait(seconds)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of small trainings: gpu_check.worker BACKEND OUT [--dry] CASE...
 
-Rank 0 writes OUT/CASE.json for each. A launcher's environment variables say who it is.
+Rank 0 writes OUT/CASE.json for each case. A launcher's environment variables select the rank.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def model_on(device: torch.device, case: str) -> nn.Module:
     layers = nn.Sequential(
         nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
     ).to(device)
-    if case == "ddp-norm":  # its count of batches is an integer among floats
+    if case == "ddp-norm":  # its batch counter is an integer among floats
         layers[1] = nn.BatchNorm1d(256).to(device)
     if case.startswith("fsdp2"):
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -45,7 +45,7 @@ def model_on(device: torch.device, case: str) -> nn.Module:
 
 
 def train(device: torch.device, case: str, **attach: Any) -> tuple[list[torch.Tensor], int]:
-    """The parameters afterwards, and how often the host waited for the device in some steps."""
+    """The trained parameters, and how often the host waited for the device in the last steps."""
     model: Any = model_on(device, case)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     monitor = (
@@ -129,7 +129,7 @@ def main() -> None:
             Path(out, f"{case}.json").write_text(json.dumps(found))
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # at the usual end FSDP2's groups of Gloo may abort, with or without presum
+    os._exit(0)  # a normal exit can abort in FSDP2's Gloo groups, with or without presum
 
 
 if __name__ == "__main__":

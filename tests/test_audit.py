@@ -32,7 +32,7 @@ def test_what_is_no_sum_and_no_mean() -> None:
     leaves, result = summed()
     other = torch.randn(ELEMENTS)
     for given, said in (
-        (leaves[1], "the gradients of worker 1 alone: nothing was reduced"),
+        (leaves[1], "the result is the gradient of rank 1 alone: nothing was reduced"),
         (other, "no sum or mean: "),
         (torch.full_like(result, torch.nan), "50,000 of 50,000 elements are NaN or infinite"),
     ):
@@ -49,7 +49,7 @@ def test_a_wider_result_is_compared_in_its_own_format() -> None:
     total = leaves[0].float() + leaves[1].float() + leaves[2].float() + leaves[3].float()
     found = audit(leaves, total)
     assert (found["operation"], found["accumulation"], found["findings"]) == ("sum", "fp32", [])
-    with pytest.raises(ValueError, match="holds bfloat16, which does not hold sums of float32"):
+    with pytest.raises(ValueError, match="has dtype bfloat16, which cannot hold sums of float32"):
         audit(leaves.float(), total.bfloat16())
 
 
@@ -87,10 +87,10 @@ def test_orders_differ_and_the_exact_sum_does_not() -> None:
     ("given", "said"),
     [
         (([np.ones(3, np.float32)], np.ones(2, np.float32)), "the result has shape"),
-        (([np.ones(3, np.float32)], torch.ones(3)), "use one of them"),
+        (([np.ones(3, np.float32)], torch.ones(3)), "must both be arrays or tensors"),
         (([np.ones(3, np.float32)], [1.0]), "the result is list, not a NumPy array"),
-        (([np.ones(0, np.float32)],), "no elements to judge"),
-        (([np.ones(1, np.float32)] * 1025,), "1025 leaves; give from 1 to 1,024 arrays"),
+        (([np.ones(0, np.float32)],), "the arrays have no elements"),
+        (([np.ones(1, np.float32)] * 1025,), "1025 leaves given; pass 1 to 1,024 arrays"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_one_line(given: Any, said: str) -> None:
@@ -101,7 +101,7 @@ def test_what_cannot_be_audited_is_refused_in_one_line(given: Any, said: str) ->
 
 @pytest.mark.parametrize("seed", [-1, "x", 1 << 64])
 def test_the_seed_is_a_whole_number(seed: Any) -> None:
-    with pytest.raises(ValueError, match=r"seed is a whole number from 0 to 2\^64 - 1, not"):
+    with pytest.raises(ValueError, match=r"seed must be an integer from 0 to 2\^64 - 1, not"):
         audit([np.ones(3, np.float32)], seed=seed)
 
 

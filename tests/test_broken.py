@@ -36,7 +36,7 @@ def test_it_is_said_at_once_and_on_the_last_line(out: Path, case: str) -> None:
     lines = said(out, case)
     at_once = [line for line in lines[: lines.index("trained to the end")] if "presum" in line]
     assert len(at_once) == 1 and "nothing more is recorded here" in at_once[0]
-    assert lines[-1].startswith(f"presum: the record in {out / case} is not whole: ")
+    assert lines[-1].startswith(f"presum: the record in {out / case} is incomplete: ")
     assert "(after step " in lines[-1]
     assert not any("consistent after" in line for line in lines if "insufficient" not in line)
 

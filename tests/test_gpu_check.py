@@ -63,4 +63,4 @@ def test_where_no_wheel_fits_it_says_so(
         sys, "argv", ["gpu_check", "--wheels", str(tmp_path), "--out", str(tmp_path)]
     )
     assert main() == 2
-    assert "lacks a wheel of presum for this Python" in capfd.readouterr().err
+    assert "has no wheel of presum for this Python" in capfd.readouterr().err

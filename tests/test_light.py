@@ -138,4 +138,4 @@ def test_without_its_extension_module_presum_says_for_which_python_there_is_none
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r}); import presum"
     done = run_command([sys.executable, "-S", "-c", code])
     version = ".".join(map(str, sys.version_info[:2]))
-    assert f"there is no extension module for Python {version}" in done.stderr.splitlines()[-1]
+    assert f"has no extension module for Python {version}" in done.stderr.splitlines()[-1]

@@ -36,9 +36,9 @@ def test_what_cannot_be_served_is_said_at_once_and_nobody_is_called_missing(
     started: tuple[Path, str],
 ) -> None:
     out, stderr = started
-    reason = "planted: no port; nothing more of other ranks is recorded"
+    reason = "planted: no port; nothing more is recorded of other ranks"
     assert f"presum: rank 0: {reason}" in stderr
-    assert f"presum: the record in {out / 'no-server'} is not whole: {reason}" in stderr
+    assert f"presum: the record in {out / 'no-server'} is incomplete: {reason}" in stderr
     run = presum.load(out / "no-server")
     assert len(run.steps) == STEPS and (run.steps.workers == 1).all()
     assert not found_of_training(run)

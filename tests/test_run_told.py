@@ -13,7 +13,7 @@ from programs_started import PROGRAM, UNDER, start
 
 def test_ranks_that_train_apart_are_told(tmp_path: Path) -> None:
     first, second = start([*UNDER, "--run", tmp_path, PROGRAM, "--alone"])
-    assert "2 ranks were started" in first.stderr and "trains on its own" in first.stderr
+    assert "2 ranks were started" in first.stderr and "trains alone" in first.stderr
     assert not second.stderr and not list(tmp_path.iterdir())
 
 
@@ -106,7 +106,7 @@ print("trained")
 @pytest.mark.parametrize(
     ("text", "last"),
     [
-        (FSDP1_BESIDE_DDP, "presum: rank 0 also trained what is not watched: Policy (FSDP1"),
+        (FSDP1_BESIDE_DDP, "presum: rank 0 also trained what is not recorded: Policy (FSDP1"),
         (GROUP_OF_ITS_OWN, "presum: nothing was recorded: Linear (torch.distributed does not know"),
     ],
     ids=["fsdp1-beside-ddp", "group-of-its-own"],

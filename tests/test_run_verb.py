@@ -94,7 +94,7 @@ def deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_deepspeed_s_own_trainings_are_refused(deepspeed: None) -> None:
-    with pytest.raises(UserError, match="deepspeed starts trainings of its own"):
+    with pytest.raises(UserError, match="deepspeed --autotuning starts other trainings"):
         rewritten(["deepspeed", "--autotuning", "run", SCRIPT], [])
 
 
@@ -146,8 +146,8 @@ def test_a_script_that_starts_nothing_is_no_line(tmp_path: Path) -> None:
         (["run", "ls", "x"], "no torchrun, accelerate, deepspeed, fabric or python in: ls x"),
         (["run", "uv", "run", SCRIPT], f"type: presum run -- uv run python {SCRIPT}"),
         (["run", "--", "python", "-c", "1"], "run: a program after python -c"),
-        (["run", "--", "python", "-Im", "x"], "run: write -m apart from the other options of -Im"),
-        (["run", "--", "torchrun", "--bogus"], "run: the launcher does not take these arguments"),
+        (["run", "--", "python", "-Im", "x"], "run: write -m apart from the other options in -Im"),
+        (["run", "--", "torchrun", "--bogus"], "run: the launcher rejects these arguments"),
         (["run", "--evry", "2", "--", "python", "x.py"], "unrecognized arguments: --evry"),
         (["run", "--evry=2", "torchrun", "x.py"], "unrecognized arguments: --evry=2"),
     ],

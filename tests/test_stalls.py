@@ -103,4 +103,4 @@ def test_a_stuck_job_may_be_ended(how: str, tmp_path: Path) -> None:
     assert (how == "raise") == ("rank 1 was told" in said), said
     if how == "exit":  # written before any rank ends, as the launcher ends all with the first
         (why,) = presum.load(tmp_path / "run").segments.incomplete
-        assert why.startswith("it stood still: Rank 1 is in ends.py"), why
+        assert why.startswith("it was stalled: Rank 1 is in ends.py"), why

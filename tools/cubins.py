@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the CUDA kernels, with NVRTC alone: no toolkit, no GPU.
+"""Compiles the CUDA kernels with NVRTC, without a toolkit or a GPU.
 
-tools/cubins.py OUT: for every room that has kernels a file for each kind of GPU
-(observe.sm_75.cubin ...) and one that later GPUs compile when they load it
-(observe.compute_75.ptx). NVRTC is that of PyPI's nvidia-cuda-nvrtc-cu12 12.9, whose
-cubins need driver 525 or newer; the package is to be installed beside this Python.
+tools/cubins.py OUT: writes, for every room with kernels, one file per kind of GPU
+(observe.sm_75.cubin ...) and one that later GPUs compile at load time (observe.compute_75.ptx).
+NVRTC comes from PyPI's nvidia-cuda-nvrtc-cu12 12.9, whose cubins need driver 525 or newer; install
+that package for this Python.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 STANDARD = "device/rtc_std.h"
 GPUS = ("75", "80", "90", "100", "120")
-# The same bits as on the host: no product is fused into a sum.
+# The same bits as on the host: products are not fused into sums.
 FLAGS = ("--std=c++20", "--fmad=false", "--device-int128", "--device-as-default-execution-space")
 
 
 class CompileError(Exception):
-    """What NVRTC said."""
+    """The log of NVRTC."""
 
 
 def main() -> int:
-    """0, or 1 where something does not compile."""
+    """Returns 0, or 1 if something does not compile."""
     parser = argparse.ArgumentParser(description="Compiles the CUDA kernels with NVRTC.")
-    parser.add_argument("out", type=Path, help="folder for them")
+    parser.add_argument("out", type=Path, help="output folder")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     for old in (*out.glob("*.sm_*.cubin"), *out.glob("*.compute_*.ptx")):
@@ -67,7 +67,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _standard_headers(source: Path) -> list[bytes]:
-    """Every <header> that kernels name, or what they include."""
+    """Every <header> that kernels or their includes name."""
     names: set[str] = set()
     todo, seen = [source], set()
     while todo:

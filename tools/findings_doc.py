@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the part of docs/findings.md that is made from the checks: what each declares of itself,
-and the comment that its file begins with. With --check says whether it is what is there."""
+"""Writes the generated part of docs/findings.md: the declaration of each check, and the comment at
+the beginning of its file. With --check, only checks that the document is up to date."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def declared() -> list[dict[str, Any]]:
 
 
 def declaring() -> Iterator[tuple[str, str]]:
-    """Files that declare checks: the first one's id, and the source."""
+    """The id of the first check and the source of each file that declares checks."""
     for path in sorted((ROOT / "src" / "checks").glob("*/*.cc")):
         source = path.read_text(encoding="utf-8")
         if check := re.search(r'\.id = "([a-z-]+)"', source):
@@ -33,7 +33,7 @@ def declaring() -> Iterator[tuple[str, str]]:
 
 
 def notes() -> dict[str, str]:
-    """The comments that files begin with, by check."""
+    """The comments at the beginning of the files, by check."""
     comments = {c: re.match(r"// SPDX.*\n((?://.*\n)+)", source) for c, source in declaring()}
     return {
         check: re.sub(r"^// ?", "", comment[1], flags=re.MULTILINE).strip()
@@ -43,7 +43,8 @@ def notes() -> dict[str, str]:
 
 
 def evidence() -> dict[str, list[str]]:
-    """The names of the values in evidence, of files and the headers they include, by check."""
+    """The names of the values in evidence, from files and the headers that they include, by
+    check."""
     out = {}
     for check, source in declaring():
         headers = re.findall(r'#include "(checks/(?!engine/)[\w/]+\.h)"', source)
@@ -100,7 +101,7 @@ def main() -> int:
     if "--check" not in sys.argv:
         DOCUMENT.write_text(text, encoding="utf-8")
     elif text != document:
-        print("docs/findings.md is not what the checks say: run tools/findings_doc.py")
+        print("docs/findings.md is out of date with the checks: run tools/findings_doc.py")
         return 1
     return 0
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes python/presum/_core.pyi as nanobind finds it in the extension module; with --check says
-whether it is what is there. Arrays of any library are typed by what they export."""
+"""Writes python/presum/_core.pyi, as nanobind derives it from the extension module. With --check,
+only checks that it is up to date. Arrays of any library are typed by their export protocol."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def main() -> int:
     generated.put(_core)
     body = ARRAY.sub("DLPack", generated.get())
     body = re.sub(r"os\.PathLike\b(?!\[)", "os.PathLike[str]", body)
-    body = re.sub(r"^(CUDA_\w+: int) = \d+", r"\1", body, flags=re.MULTILINE)  # the build's
-    # nanobind knows no types of what Python's own slots are called by.
+    # depends on the build
+    body = re.sub(r"^(CUDA_\w+: int) = \d+", r"\1", body, flags=re.MULTILINE)
+    # nanobind does not know the types of the slots that Python itself calls.
     body = body.replace(
         "(self, /, *args, **kwargs):", "(self, /, *args: object, **kwargs: object) -> None:"
     )
@@ -51,7 +52,7 @@ def main() -> int:
     if "--check" in sys.argv:
         if text == STUB.read_text():
             return 0
-        print(f"{STUB.name} is not what nanobind finds: run tools/stub.py", file=sys.stderr)
+        print(f"{STUB.name} is out of date with the bindings: run tools/stub.py", file=sys.stderr)
         return 1
     STUB.write_text(text)
     return 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tests that touch torch on several releases of it, each in an environment of its own.
+"""Runs the tests that touch torch on several torch releases, each in a separate environment.
 
 tools/test_torch.py [TORCH...]: releases such as 2.8.0, or "newest" (default 2.8.0 2.13.0 newest),
-on the Python that this runs on. presum is built for each.
+with the Python that runs this script. presum is built for each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TESTS = (
 
 
 def main() -> int:
-    """0 where all passed, 1 where one did not."""
+    """Returns 0 if all passed, else 1."""
     outcomes = []
     for release in sys.argv[1:] or RELEASES:
         began = time.monotonic()
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def tried(release: str) -> str:
-    """What came of it, after the release that was installed."""
+    """The installed release and the result."""
     folder = ROOT / "build" / "torch" / f"{sys.version_info[0]}.{sys.version_info[1]}-{release}"
     python = folder / "bin" / "python"
     if not python.exists():
@@ -48,7 +48,7 @@ def tried(release: str) -> str:
     wanted = "torch" if release == "newest" else f"torch=={release}"
     pip: list[str | Path] = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     if subprocess.run([*pip, *index, wanted], check=False).returncode != 0:
-        return f"torch {release}: not tried, it cannot be installed here"
+        return f"torch {release}: not tried, because it cannot be installed here"
     subprocess.run([*pip, *PACKAGES], check=True)
     build = ["--config-settings", f"build-dir={folder / 'build'}"]
     subprocess.run([*pip, "--force-reinstall", "--no-deps", *build, ROOT], check=True)

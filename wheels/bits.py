@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of the installed presum give, as hashes: two builds that print the same give the
-same bits. For one SIMD target, which PRESUM_SIMD chooses. Needs NumPy and presum."""
+"""Prints hashes of the results of the installed presum's kernels: two builds that print the same
+give the same bits. Uses one SIMD target, which PRESUM_SIMD selects. Needs NumPy and presum."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def stored(row: npt.NDArray[np.float64], dtype: str) -> Values:
 
 
 def packet(leaves: list[Values], code: Dtype) -> bytes:
-    """Of a step whose gradients these are: norms, largest elements, sketch and fingerprints."""
+    """The packet of a step with these gradients: norms, largest elements, sketch and
+    fingerprints."""
     one = Observer(
         model_index=0,
         replica=0,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the source distribution, the wheels and the native command for x86-64 Linux.
 
-For ``make wheels``, in an environment that has ziglang, cmake, ninja, auditwheel and build. Needs
+For ``make wheels``, in an environment with ziglang, cmake, ninja, auditwheel and build. Needs
 apt-get with Debian's sources, make, a C compiler and tclsh, for SQLite's source.
 """
 
@@ -27,13 +27,13 @@ WORK = ROOT / "build" / "wheels"
 CUBINS = WORK / "cubins"
 OUT = ROOT / "dist"
 PLATFORM = "manylinux_2_28_x86_64"
-BUILT_FOR = ("3.10", "3.11", "3.12")  # that of 3.12 is for later ones as well
+BUILT_FOR = ("3.10", "3.11", "3.12")  # the wheel for 3.12 serves later versions too
 BUILD_PACKAGES = ("scikit-build-core", "nanobind")  # in the releases that make wheels pins
 WHEEL_BYTES_MAX = 5_000_000
 
 
 def main() -> int:
-    """0 where everything is in the folder, else 2."""
+    """Returns 0 if everything was built, else 2."""
     try:
         libraries.found_tools(("git", "apt-get", "make", "cc", "tclsh", "cmake", "ninja", "tar"))
         version = checked_version()
@@ -47,17 +47,17 @@ def main() -> int:
 
 
 def checked_version() -> str:
-    """That of the file VERSION. Raises WheelError where the tree holds anything that is not
-    committed, or where its commit is tagged with another version."""
+    """The version in the file VERSION. Raises WheelError if the tree has uncommitted changes, or if
+    its commit is tagged with another version."""
     version = (ROOT / "VERSION").read_text(encoding="utf-8").strip()
     changed = run("git", "status", "--porcelain", cwd=ROOT).splitlines()
     if changed:
         raise WheelError(
-            f"the tree is not as committed ({len(changed)} files, {changed[0].strip()})"
+            f"the tree has uncommitted changes ({len(changed)} files, {changed[0].strip()})"
         )
     tags = run("git", "tag", "--points-at", "HEAD", "--list", "v[0-9]*", cwd=ROOT).split()
     if tags and f"v{version}" not in tags:
-        raise WheelError(f"the commit is tagged {', '.join(tags)}, and VERSION says {version}")
+        raise WheelError(f"the commit is tagged {', '.join(tags)}, but VERSION says {version}")
     return version
 
 
@@ -70,11 +70,11 @@ def phase(what: str) -> Iterator[None]:
 
 
 def build_all(version: str, out: Path) -> None:
-    """Everything, into a folder."""
+    """Build everything into a folder."""
     prefix, wrappers = WORK / "libraries", WORK / "bin"
     zig = Path(importlib.util.find_spec("ziglang").origin).parent / "zig"  # type: ignore[union-attr, arg-type]
     libraries.write_wrappers(zig, wrappers)
-    with phase("sources of the libraries inside"):
+    with phase("sources of the bundled libraries"):
         libraries.fetch(WORK / "sources")
     with phase("libraries"):
         _build_libraries(zig, wrappers, prefix)
@@ -96,7 +96,7 @@ def build_all(version: str, out: Path) -> None:
         print(f"   {path.name}  {path.stat().st_size / 1e6:.2f} MB")
     absent = [python for python, interpreter in found.items() if interpreter is None]
     if absent:
-        raise WheelError(f"no wheel for {', '.join(absent)}: there is no such Python here")
+        raise WheelError(f"no wheel for {', '.join(absent)}: that Python is not installed")
 
 
 def _build_libraries(zig: Path, wrappers: Path, prefix: Path) -> None:
@@ -126,11 +126,11 @@ def _build_libraries(zig: Path, wrappers: Path, prefix: Path) -> None:
 
 
 def _sdist(version: str, out: Path) -> Path:
-    """Its folder, unpacked."""
+    """Build the source distribution. Returns its unpacked folder."""
     run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT)
     archive = out / f"presum-{version}.tar.gz"
     if not archive.is_file():
-        raise WheelError(f"the source distribution is not presum-{version}.tar.gz")
+        raise WheelError(f"the build made no source distribution presum-{version}.tar.gz")
     shutil.rmtree(WORK / "source", ignore_errors=True)
     (WORK / "source").mkdir()
     run("tar", "-xf", archive, "-C", WORK / "source")
@@ -173,18 +173,19 @@ def _build_wheel(
 
 
 def _repair(wheel: Path, version: str, out: Path) -> None:
-    """Its platform's tag, once nothing in it needs more than that promises."""
+    """Tag a wheel with its platform, after checking that it needs nothing more than that platform
+    provides."""
     run("auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "-w", out, wheel)
     (repaired,) = out.glob("-".join([*wheel.name.split("-")[:4], "*.whl"]))
     with zipfile.ZipFile(repaired) as packed:
         inside = packed.namelist()
         text = packed.read(f"presum-{version}.dist-info/METADATA").decode()
     if f"\nVersion: {version}\n" not in text:
-        raise WheelError(f"{repaired.name} is not of version {version}")
+        raise WheelError(f"{repaired.name} does not have version {version}")
     if any(".libs/" in name for name in inside):
-        raise WheelError(f"{repaired.name} holds a library that was linked dynamically")
+        raise WheelError(f"{repaired.name} contains a dynamically linked library")
     if repaired.stat().st_size > WHEEL_BYTES_MAX:
-        raise WheelError(f"{repaired.name} has more than {WHEEL_BYTES_MAX:,} bytes")
+        raise WheelError(f"{repaired.name} is larger than {WHEEL_BYTES_MAX:,} bytes")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes of the wheels in dist where nothing else is installed.
+"""Tests the wheels in dist on systems where nothing else is installed.
 
-Each in a new environment of its Python; in roots of Debian that hold neither compiler nor header,
-and of the libraries that presum is built with SQLite alone, which Python needs (needs root and
-debootstrap); with torch a training of two ranks;
-and its kernels beside those of the build in .venv. What cannot be tried here is said to be "not
-tried", and is not passed. Ends with 1 where something failed.
+Each wheel is tested in a new environment of its Python; in Debian roots without compiler and
+headers, and without the libraries that presum is built with except SQLite, which Python needs
+(needs root and debootstrap); in a training of two ranks with torch; and its kernels are compared
+with those of the build in .venv. Tests that cannot run here are reported as "not tried", and do not
+count as passed. Exits with 1 if something failed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ROOT = HERE.parent
 DIST = ROOT / "dist"
 WORK = ROOT / "build" / "wheels"
 COMMAND = "presum-*-x86_64-linux.tar.gz"
-RECORDED = WORK / "recorded"  # a run, by the first wheel that is installed
-TORCH = os.environ["TORCH"]  # the Makefile's
+RECORDED = WORK / "recorded"  # a run that the first installed wheel writes
+TORCH = os.environ["TORCH"]  # set by the Makefile
 FLOOR = (2, 28)
 SYSTEM = {
     "libc.so.6",
@@ -40,8 +40,8 @@ SYSTEM = {
     "ld-linux-x86-64.so.2",
     "librt.so.1",
 }
-ROOTS = {"bookworm": "3.11", "trixie": "3.13", "bullseye": ""}  # with their Pythons
-USES = {  # and how each ends on the run of recorded.py
+ROOTS = {"bookworm": "3.11", "trixie": "3.13", "bullseye": ""}  # with their Python versions
+USES = {  # and the exit codes on the run of recorded.py
     ("--help",): 0,
     ("summary", "RUN"): 0,
     ("findings", "RUN"): 0,
@@ -57,14 +57,14 @@ assert len(run.steps["step"]) == 40 and len(run.findings) > 0, (run.steps, run.f
 
 
 class Outcomes:
-    """What was tried, one line each."""
+    """The outcomes, one line each."""
 
     def __init__(self) -> None:
         self.failed = False
 
     @contextmanager
     def of(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Prints how it ended; the body may say more, or raise WheelError."""
+        """Print the outcome of the body, which may report details or raise WheelError."""
         said: list[str] = []
         began = time.monotonic()
         try:
@@ -80,15 +80,15 @@ class Outcomes:
 
 
 class NotTriedError(Exception):
-    """Why something cannot be tried on this machine."""
+    """Why a test cannot run on this machine."""
 
 
 def main() -> int:
-    """0 where nothing failed, else 1."""
+    """Returns 0 if nothing failed, else 1."""
     outcomes = Outcomes()
     wheels = sorted(DIST.glob("*.whl"))
     if len(wheels) != 3 or not [*DIST.glob(COMMAND)]:
-        print("wheels: dist does not hold three wheels and the command", file=sys.stderr)
+        print("wheels: dist must contain three wheels and the command", file=sys.stderr)
         return 1
     for wheel in wheels:
         with outcomes.of(wheel.name) as say:
@@ -112,7 +112,7 @@ def main() -> int:
     return int(outcomes.failed)
 
 
-# ---- what a file holds
+# ---- the contents of a file
 
 
 def _look_inside(wheel: Path, say: Callable[[str], None]) -> None:
@@ -123,7 +123,7 @@ def _look_inside(wheel: Path, say: Callable[[str], None]) -> None:
         wanted = {"license", "highway", "fmtlib", "sqlite3", "xxhash", "cli11", "nlohmann-json3"}
         wanted |= {"libcxx", "libcxxabi", "libunwind", "zig", "nanobind", "robin_map", "dygraphs"}
         if not wanted <= names:
-            raise WheelError(f"no license of {sorted(wanted - names)}")
+            raise WheelError(f"licenses are missing: {sorted(wanted - names)}")
         say(f"{len(wanted)} licenses")
         (core,) = Path(folder).glob("presum/_core*.so")
         _look_at(core, say)
@@ -151,7 +151,7 @@ def _look_at(program: Path, say: Callable[[str], None]) -> None:
 
 
 def _command() -> Path:
-    """Unpacked."""
+    """The unpacked command."""
     (archive,) = DIST.glob(COMMAND)
     run("tar", "-xf", archive, "-C", WORK)
     return WORK / archive.name.removesuffix(".tar.gz") / "presum"
@@ -163,7 +163,7 @@ def _command() -> Path:
 def _in_environment(version: str, say: Callable[[str], None]) -> None:
     interpreter = pythons.find(version)
     if interpreter is None:
-        raise NotTriedError(f"there is no Python {version} here")
+        raise NotTriedError(f"Python {version} is not installed")
     folder = WORK / "environments" / version
     shutil.rmtree(folder, ignore_errors=True)
     run(interpreter, "-m", "venv", folder)
@@ -191,11 +191,11 @@ def _use(command: list[object], work: Path) -> None:
         _expect([*command, *words], code, work)
     page = work / "page.html"
     if not page.is_file() or "</html>" not in page.read_text():
-        raise WheelError("the report is no page")
+        raise WheelError("the report is not an HTML page")
 
 
 def _expect(command: list[object], code: int, work: Path) -> None:
-    """It ends with the code, and has said something."""
+    """Check that a command exits with the code and prints something."""
     script = 'ended=0; "$@" >said || ended=$?; [ $ended = $0 ] && [ -s said ]'
     run("sh", "-c", script, code, *command, cwd=work)
 
@@ -205,7 +205,7 @@ def _expect(command: list[object], code: int, work: Path) -> None:
 
 def _root(suite: str, version: str) -> Path:
     if os.geteuid() != 0:
-        raise NotTriedError("it takes root")
+        raise NotTriedError("it needs root")
     if shutil.which("debootstrap") is None:
         raise NotTriedError("debootstrap is not installed")
     root = WORK / "roots" / suite
@@ -218,18 +218,18 @@ def _root(suite: str, version: str) -> Path:
         half.rename(root)
     for unwanted in ("bin/cc", "bin/c++", "include/*.h", "lib/*/libhwy*", "lib/*/libfmt*"):
         if [*(root / "usr").glob(unwanted)]:
-            raise WheelError(f"{root} holds {unwanted}")
+            raise WheelError(f"{root} contains {unwanted}")
     return root
 
 
 def _archive() -> str:
-    """That of Debian which this machine's packages come from."""
+    """The Debian archive that this machine's packages come from."""
     texts = [p.read_text() for p in Path("/etc/apt").glob("sources.list*") if p.is_file()]
     texts += [p.read_text() for p in Path("/etc/apt/sources.list.d").glob("*")]
     pattern = r"(?:^URIs:|^deb)\s+(?:\[[^]]*\]\s+)?(\w+://[^/\s]+/debian/?)(?:\s|$)"
     found = re.findall(pattern, "\n".join(texts), re.MULTILINE)
     if not found:
-        raise NotTriedError("this machine's packages come from no archive of Debian")
+        raise NotTriedError("this machine's packages do not come from a Debian archive")
     return str(found[0])
 
 
@@ -252,7 +252,7 @@ def _in_root(suite: str, version: str) -> None:
 
 
 def _install_inside(root: Path, version: str, more: list[str]) -> str:
-    """Its Python, once presum, NumPy and more are installed there without a network."""
+    """Install presum, NumPy and ``more`` inside the root without a network. Returns its Python."""
     house = root / "wheelhouse"
     shutil.rmtree(house, ignore_errors=True)
     shutil.rmtree(root / "env", ignore_errors=True)
@@ -266,7 +266,7 @@ def _install_inside(root: Path, version: str, more: list[str]) -> str:
     only += ["--platform", "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64"]
     own = pythons.find(version)
     if more and own is None:
-        raise NotTriedError(f"there is no Python {version} here to download for")
+        raise NotTriedError(f"Python {version} is not installed, which downloading needs")
     fetch = ["-m", "pip", "download", "-q", "-d", house]
     if more:
         run(own, *fetch, "numpy", *more)
@@ -290,7 +290,7 @@ def _training_in_root(suite: str, version: str, say: Callable[[str], None]) -> N
     try:
         inside = ["chroot", root, "env", "-C", "/tried", "PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1"]
         launch = [python, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        # A bare root knows no name of its machine.
+        # A bare root cannot resolve the name of its machine.
         launch += ["--rdzv-backend", "static", "--master-addr", "127.0.0.1"]
         launch += ["--master-port", str(_free_port())]
         said = run(*inside, *launch, "first_finding.py", "/tried/trained")
@@ -308,18 +308,18 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-# ---- beside the build of GCC
+# ---- comparison with the GCC build
 
 
 def _own_python() -> Path:
     python = ROOT / ".venv" / "bin" / "python"
     if not python.exists():
-        raise NotTriedError("make build comes first: there is no .venv")
+        raise NotTriedError("there is no .venv: run make build first")
     return python
 
 
 def _installed_beside() -> Path:
-    """The Python of an environment with the wheel, of .venv's version."""
+    """The Python of the environment with the wheel for .venv's Python version."""
     version = run(_own_python(), "-c", "import sys; print(*sys.version_info[:2], sep='.')").strip()
     python = WORK / "environments" / version / "bin" / "python"
     if not python.exists():
@@ -328,12 +328,12 @@ def _installed_beside() -> Path:
 
 
 def _targets(wheels: Path, own: Path) -> list[str]:
-    """The instruction sets of both, which are possible here, the best first."""
+    """The instruction sets that both builds have and this machine supports, best first."""
     listed = "from presum._core import simd_targets; print(*simd_targets()[0])"
     theirs = run(wheels, "-c", listed).split()
     targets = [target for target in run(own, "-c", listed).split() if target in theirs]
     if not targets:
-        raise WheelError(f"no instruction set of {theirs} is one of the build's in .venv")
+        raise WheelError(f"the build in .venv has no instruction set of {theirs}")
     return targets
 
 
@@ -343,7 +343,7 @@ def _bits(say: Callable[[str], None]) -> None:
     for target in targets:
         found, expected = (run(p, HERE / "bits.py", PRESUM_SIMD=target) for p in (wheels, own))
         if found != expected:
-            raise WheelError(f"on {target}:\n{found}\nand not\n{expected}")
+            raise WheelError(f"on {target}:\n{found}\nbut expected\n{expected}")
     say(f"{len(expected.splitlines()) - 1} results on each of {', '.join(targets)}")
 
 
@@ -352,7 +352,7 @@ def _ratio(say: Callable[[str], None]) -> None:
     both = _installed_beside(), _own_python()
     cores = [run(python, "-c", where).strip() for python in both]
     for target in _targets(*both):
-        if target == "EMU128":  # vectors in plain code, for processors without
+        if target == "EMU128":  # emulated vectors, for processors without any
             continue
         found = run(_own_python(), HERE / "kernel_ratio.py", *cores, PRESUM_SIMD=target)
         say(f"\n{target}\n{found.rstrip()}")

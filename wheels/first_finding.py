@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training of two ranks that read the same data: for torchrun, with the RUN's path.
+"""A training of two ranks that read the same data. Run it with torchrun and the RUN's path.
 
-Says how long it took from the program's first line to the first finding.
+Prints the time from the program's first line to the first finding.
 """
 
 import sys
@@ -18,7 +18,7 @@ import presum  # noqa: E402
 
 def main() -> None:
     dist.init_process_group("gloo")
-    torch.manual_seed(0)  # and nobody seeds by rank
+    torch.manual_seed(0)  # no seed per rank
     model = nn.parallel.DistributedDataParallel(nn.Linear(32, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     took: list[float] = []

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of a wheel's kernels over that of another build, both in one process, in turn.
+"""Compares the speed of a wheel's kernels with that of another build, alternating both in one
+process.
 
-kernel_ratio.py WHEELS_CORE OTHERS_CORE: two extension modules. A line a kernel: the median ratio of
-processor times and its 95 % interval (bootstrap over pairs). Ends with 1 where one's lower bound is
-above 1.25: a release waits for a kernel that is slow for certain, and for no other.
+kernel_ratio.py WHEELS_CORE OTHERS_CORE: two extension modules. Prints one line per kernel: the
+median ratio of processor times and its 95 % interval (bootstrap over pairs). Exits with 1 if a
+lower bound is above 1.25, so that only a kernel that is certainly slow blocks a release.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 LIMIT = 1.25
 PAIRS = 101
-ELEMENTS = 1 << 18  # of a leaf: fits a core's own cache with what is read beside it
+ELEMENTS = 1 << 18  # per leaf; fits into a core's own cache with the other data
 LEAVES = 8
 Kernel = Callable[[Any], object]
 
@@ -61,8 +62,8 @@ def kernels() -> dict[str, Kernel]:
 
 
 def apart(count: int) -> list[npt.NDArray[np.float32]]:
-    """On a cache line's start each, no two at the same place of a page: where arrays happen to lie
-    moves a sum by a tenth."""
+    """Arrays that each start at a cache line, at different offsets within a page: the placement of
+    arrays changes the time of a sum by a tenth."""
     line = 16
     stride = ELEMENTS + 8 * line
     memory = np.zeros(count * stride + line, np.float32)
@@ -104,7 +105,7 @@ def ratios(kernel: Kernel, one: ModuleType, other: ModuleType) -> npt.NDArray[np
 
 
 def seconds(kernel: Kernel, core: ModuleType, repeats: int) -> float:
-    kernel(core)  # its data is in the caches
+    kernel(core)  # puts its data into the caches
     began = time.thread_time()
     for _ in range(repeats):
         kernel(core)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries that a wheel holds: Debian's sources, checked, built as static archives."""
+"""The libraries inside a wheel: Debian's sources, verified, built as static archives."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ CMAKE_OPTIONS = {
 
 
 class WheelError(Exception):
-    """One line on why there is no wheel."""
+    """A one-line reason why there is no wheel."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A library's release, as Debian has it."""
+    """A library's release in Debian."""
 
     package: str
     file: str
-    license: str  # a file at its top
+    license: str  # a file in its top folder
     sha256: str
 
 
 def sources() -> list[Source]:
-    """Those of sources.json."""
+    """The sources in sources.json."""
     return [Source(**one) for one in json.loads((HERE / "sources.json").read_text())]
 
 
 def run(*command: object, cwd: Path | None = None, **environment: str) -> str:
-    """What it prints. Raises WheelError with the end of that where it fails."""
+    """Run a command and return its output. If it fails, raises WheelError with the end of the
+    output."""
     words = [*map(str, command)]
     try:
         done = subprocess.run(
@@ -70,10 +71,10 @@ def run(*command: object, cwd: Path | None = None, **environment: str) -> str:
 
 
 def fetch(folder: Path) -> None:
-    """Downloads what is not there yet, from the archives that this machine's packages come from.
+    """Download missing sources, from the archives of this machine's packages.
 
     Raises:
-        WheelError: an archive has another release by now, or other bytes.
+        WheelError: an archive has another release or other bytes by now.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [one for one in sources() if not (folder / one.file).is_file()]
@@ -86,13 +87,13 @@ def fetch(folder: Path) -> None:
         path = folder / one.file
         if not path.is_file():
             found = sorted(p.name for p in folder.glob(f"{one.package}_*.orig.tar.*"))
-            raise WheelError(f"wheels/sources.json wants {one.file}, the archive has {found}")
+            raise WheelError(f"wheels/sources.json needs {one.file}, but the archive has {found}")
         if hashlib.sha256(path.read_bytes()).hexdigest() != one.sha256:
-            raise WheelError(f"{path} is not the file of wheels/sources.json: another SHA-256")
+            raise WheelError(f"{path} does not have the SHA-256 in wheels/sources.json")
 
 
 def _apt_options(state: Path) -> list[str]:
-    """Has apt look at sources of packages, without a change to the machine."""
+    """Options that make apt use source packages, without changing the machine."""
     parts = state / "parts"
     for each in (parts, state / "lists" / "partial", state / "cache" / "archives" / "partial"):
         each.mkdir(parents=True, exist_ok=True)
@@ -114,7 +115,7 @@ def _apt_options(state: Path) -> list[str]:
 
 
 def _unpack(archive: Path, folder: Path) -> Path:
-    """The folder inside."""
+    """Unpack an archive. Returns the folder in it."""
     top = run("tar", "-tf", archive).split("/", 1)[0]
     run("tar", "-xf", archive, "-C", folder)
     return folder / top
@@ -124,20 +125,20 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 
 def write_wrappers(zig: Path, folder: Path) -> Path:
-    """Programs that compile, archive and link for the wheels' target."""
+    """Write programs that compile, archive and link for the wheels' target."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, verb in (("c", "cc"), ("cxx", "c++"), ("ar", "ar"), ("ranlib", "ranlib")):
         target = f" -target {TARGET}" if verb.startswith("c") else ""
         wrapper = folder / f"zig-{name}"
         text = f'#!/bin/sh\nexec "{zig}" {verb}{target} "$@"\n'
         if not wrapper.is_file() or wrapper.read_text(encoding="utf-8") != text:
-            wrapper.write_text(text, encoding="utf-8")  # a compiler's cache looks at its date
+            wrapper.write_text(text, encoding="utf-8")  # compiler caches check its date
             wrapper.chmod(0o755)
     return folder
 
 
 def toolchain(wrappers: Path, prefix: Path) -> list[str]:
-    """Options of CMake."""
+    """Options of CMake for the toolchain."""
     return [
         f"-DCMAKE_TOOLCHAIN_FILE={HERE / 'zig.cmake'}",
         f"-DZIG_BIN={wrappers}",
@@ -149,7 +150,7 @@ def toolchain(wrappers: Path, prefix: Path) -> list[str]:
 
 
 def build(archives: Path, wrappers: Path, work: Path, prefix: Path) -> None:
-    """Installs all of them under the prefix, with their licenses in its folder ``licenses``."""
+    """Install all libraries under the prefix, with their licenses in its folder ``licenses``."""
     licenses = prefix / "licenses"
     shutil.rmtree(prefix, ignore_errors=True)
     licenses.mkdir(parents=True)
@@ -190,7 +191,7 @@ def _build_sqlite(source: Path, wrappers: Path, prefix: Path) -> None:
 
 
 def copy_licenses(folders: Iterable[tuple[str, Path]], into: Path) -> None:
-    """Of what comes with compiler and bindings. Raises WheelError for one that is not there."""
+    """Copy the licenses of compiler and bindings. Raises WheelError if one is missing."""
     for name, path in folders:
         if not path.is_file():
             raise WheelError(f"{name} has no license at {path}")
@@ -198,7 +199,7 @@ def copy_licenses(folders: Iterable[tuple[str, Path]], into: Path) -> None:
 
 
 def found_tools(names: Sequence[str]) -> None:
-    """Raises WheelError for a program that is not installed."""
+    """Raises WheelError if a program is not installed."""
     absent = [name for name in names if shutil.which(name) is None]
     if absent:
         raise WheelError(f"not installed: {', '.join(absent)}")

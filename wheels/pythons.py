@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Pythons of this machine."""
+"""Finds the Pythons of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRIED = ("3.10", "3.11", "3.12", "3.13")
 
 
 def find(version: str) -> Path | None:
-    """The interpreter of a version such as "3.12": on the PATH, or one that pyenv has."""
+    """The interpreter of a version such as "3.12", from PATH or pyenv."""
     for candidate in _candidates(version):
         code = "import sys; print(*sys.version_info[:2], sep='.')"
         done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)

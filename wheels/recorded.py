@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a run of two ranks with a finding: recorded.py RUN. Needs presum alone."""
+"""Writes a run of two ranks with a finding: recorded.py RUN. Needs only presum."""
 
 import sys
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments that show what presum finds, and how their workers start."""
+"""Experiments that show what presum finds, and the code that starts their ranks."""

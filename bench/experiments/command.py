@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command lines of the experiments share."""
+"""Shared parts of the experiments' command lines."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from experiments.launch import WorkerError
 
-WORKERS = 8  # where the user says nothing
-INTERRUPTED = 130  # as shells count: 128 and SIGINT
+WORKERS = 8  # default number of ranks
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def make_parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """The parser of a program; its texts are shown as they are."""
+    """The parser of a program; its texts are shown unwrapped."""
     return argparse.ArgumentParser(
         prog=prog,
         description=description,
@@ -25,15 +25,14 @@ def make_parser(prog: str, description: str, examples: str) -> argparse.Argument
 
 
 def whole_number(text: str) -> int:
-    """An argument's value. Raises ArgumentTypeError for what is not a whole number of 1 or more."""
+    """Convert an argument. Raises ArgumentTypeError unless it is an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"'{text}' is not an integer of at least 1")
     return int(text)
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """What ``run`` returns; 1 where a worker failed, which is said, and 130 where it was
-    interrupted."""
+    """The exit code of ``run``; 1 if a rank failed (the error is printed), 130 if interrupted."""
     try:
         return run()
     except WorkerError as failure:

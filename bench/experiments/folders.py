@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run folders: which may be replaced."""
+"""Decides which run folders may be replaced."""
 
 import shutil
 from collections.abc import Iterable
@@ -9,10 +9,11 @@ from presum.errors import UserError
 
 
 def replace_folders(folders: Iterable[Path]) -> None:
-    """Makes every folder new and empty; removes nothing unless all of them may be removed.
+    """Make every folder new and empty. Removes nothing unless all of them may be removed.
 
-    A folder may be removed when it is empty or a run's (it holds ``presum.db``). Raises UserError
-    for any other, for a file or link in its place, and where the folder cannot be written.
+    A folder may be removed if it is empty or a run folder (it contains ``presum.db``). Raises
+    UserError for any other folder, for a file or link in its place, and if the folder cannot be
+    written.
     """
     folders = list(folders)
     for folder in folders:
@@ -30,4 +31,4 @@ def _check_replaceable(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder} exists and is not a folder; choose another --out")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "presum.db").is_file():
-        raise UserError(f"{folder} holds files but no run (no presum.db); choose another --out")
+        raise UserError(f"{folder} contains files but no run (no presum.db); choose another --out")

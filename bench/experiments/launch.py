@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the workers of one machine, waits for them, and says which one failed and why."""
+"""Starts the ranks of one machine, waits for them, and reports which one failed and why."""
 
 import contextlib
 import gc
@@ -26,15 +26,15 @@ _STOP_SECONDS = 5.0
 
 
 class WorkerError(RuntimeError):
-    """A worker ended early: its rank, the reason in one line, and its traceback (may be empty)."""
+    """A rank ended early. ``trace`` is its traceback, which may be empty."""
 
     def __init__(self, *, rank: int, reason: str, trace: str) -> None:
-        super().__init__(f"worker {rank} stopped: {reason}")
+        super().__init__(f"rank {rank} stopped: {reason}")
         self.trace = trace
 
 
 class Failure(NamedTuple):
-    """What a failing worker tells its parent before it ends."""
+    """What a failing rank sends its parent before it ends."""
 
     time: float
     reason: str
@@ -49,24 +49,24 @@ class _Child(NamedTuple):
 
 
 def under_torchrun() -> bool:
-    """Whether a launcher has made this process a worker."""
+    """Whether a launcher has started this process as a rank."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def run_workers(work: Callable[[T], None], argument: T, *, workers: int) -> None:
-    """Runs ``work(argument)`` in ``workers`` processes with torchrun's environment variables.
+    """Run ``work(argument)`` in ``workers`` processes, with torchrun's environment variables.
 
-    When one fails the others are ended, and WorkerError (UserError if that is what it raised) is
-    raised here. No process outlives this call, nor the calling process.
+    If one fails, the others are ended, and WorkerError (or UserError, if that is what it raised) is
+    raised here. No process outlives this call or the calling process.
     """
     import torch
 
-    # Fork is fast; a forked process cannot use CUDA.
+    # Fork is fast, but a forked process cannot use CUDA.
     context: Any = multiprocessing.get_context("spawn" if torch.cuda.device_count() else "fork")
     port = free_port()
     children: list[_Child] = []
-    # A forked process must not collect what it inherits: a process group's end would wait for
-    # threads that only this process has.
+    # A forked process must not garbage-collect what it inherits: destroying a process group would
+    # wait for threads that exist only in this process.
     gc.collect()
     gc.freeze()
     try:
@@ -95,10 +95,10 @@ def _environment(*, rank: int, workers: int, port: int) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on.
+    """A free TCP port of 127.0.0.1.
 
-    It lies below the ports that systems hand out to connections (Linux: 32768 and up): one of
-    those would often be taken by the time that a worker listens on it.
+    It is below the range that systems assign to connections (Linux: 32768 and up): such a port
+    would often be taken before a rank listens on it.
     """
     while True:
         port = random.SystemRandom().randrange(15_000, 32_000)
@@ -150,7 +150,8 @@ def _await(children: list[_Child]) -> None:
 
 
 def _ended(children: list[_Child], *, timeout: float | None) -> list[_Child]:
-    """Those that have ended, once one has or after ``timeout`` seconds; their status is known."""
+    """Wait until a child has ended, or for ``timeout`` seconds; return those that have ended,
+    joined."""
     ready = wait([child.process.sentinel for child in children], timeout)
     ended = [child for child in children if child.process.sentinel in ready]
     for child in ended:
@@ -163,7 +164,7 @@ def _failed(child: _Child) -> bool:
 
 
 def _first_failure(failed: list[_Child]) -> Exception:
-    """The failure that made the others fail: a killed worker, else the earliest."""
+    """The failure that caused the others: a killed rank, else the earliest failure."""
     told: list[tuple[Failure, int]] = []
     for child in failed:
         try:

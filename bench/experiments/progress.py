@@ -29,7 +29,7 @@ class Progress:
         self._bar.update()
 
     def finish(self, note: str = "") -> None:
-        """The run has ended. ``note`` is added to its line."""
+        """The run has ended. ``note`` is appended to its line."""
         self._done += 1
         if self._lines:
             now = time.monotonic()
@@ -40,5 +40,5 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Ends the bar's line."""
+        """End the bar's line."""
         self._bar.close()

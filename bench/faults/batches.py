@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a framework's loop iterates over in the place of a loader."""
+"""Stands in for a loader in a framework's training loop."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 
 class Batches:
-    """Batches of one training. What its own loop does before each micro-batch is done here, unless
-    the framework asks for all micro-batches of a step before the first forward pass (``ahead``)."""
+    """The batches of one training. Work that the training's own loop does before each micro-batch
+    is done here, unless the framework requests all micro-batches of a step before the first forward
+    pass (``ahead``)."""
 
     def __init__(
         self, training: Training, attached: Callable[[], tuple[Any, Any]], *, ahead: bool = False
     ) -> None:
-        """``attached`` returns the wrapped model and its monitor once the framework has begun."""
+        """``attached`` returns the wrapped model and its monitor once the framework has started."""
         self._training = training
         self._attached = attached
         self._ahead = ahead

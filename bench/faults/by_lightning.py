@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training whose loop is the Trainer's of Lightning."""
+"""A training in the loop of Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def train(training: Training, folder: Path, how: dict[str, Any], tick: Callable[[], None]) -> None:
-    """All its steps, with presum's callback."""
+    """Run all steps, with presum's callback."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     watcher = presum.LightningCallback(run=folder, **how)
@@ -45,12 +45,12 @@ def train(training: Training, folder: Path, how: dict[str, Any], tick: Callable[
 
 
 class Module(lightning.LightningModule):
-    """It calls a training's methods where the training's own loop calls them."""
+    """Calls a training's methods at the places where the training's own loop does."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()
         self.model = training.model
-        self._trained_as = [training]  # no module
+        self._trained_as = [training]  # in a list, so that it does not register as a module
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
         training = self._trained_as[0]
@@ -72,4 +72,4 @@ class _Ticks(lightning.Callback):
             self._tick()
 
     def on_train_end(self, *_: Any) -> None:
-        dist.barrier()  # before presum's callback: some ranks may end early
+        dist.barrier()  # before presum's callback, because some ranks may end early

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training whose loop is the Trainer's of transformers."""
+"""A training in the loop of the Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def train(training: Training, folder: Path, how: dict[str, Any], tick: Callable[[], None]) -> None:
-    """All its steps, with presum's callback."""
+    """Run all steps, with presum's callback."""
     watcher = presum.TransformersCallback(run=folder, **how)
     steps, micro_batches = training.configuration.steps, training.configuration.micro_batches
     with tempfile.TemporaryDirectory() as out:
@@ -48,12 +48,12 @@ def train(training: Training, folder: Path, how: dict[str, Any], tick: Callable[
         )
         trainer.remove_callback(PrinterCallback)
         trainer.training, trainer.watcher = training, watcher
-        training.seed_generators()  # as the Trainer has made them equal on all ranks
+        training.seed_generators()  # the Trainer has made them equal on all ranks
         trainer.train()
 
 
 class StepByStep(Trainer):
-    """It calls a training's methods where the training's own loop calls them."""
+    """Calls a training's methods at the places where the training's own loop does."""
 
     training: Training
     watcher: presum.TransformersCallback
@@ -80,4 +80,4 @@ class _Ticks(TrainerCallback):
         self._tick()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        dist.barrier()  # before presum's callback: some ranks may end early
+        dist.barrier()  # before presum's callback, because some ranks may end early

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What catalog.ini tells: each fault on two models or three. Needs no torch."""
+"""Reads catalog.ini: each fault on two or three models. Needs no torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEYWORDS = ("finds", "injects", "trains", "row", "report")
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """Of ``begins 10, ranks all``."""
+    """The facts in a text such as ``begins 10, ranks all``."""
     parts = [part.partition(" ") for part in text.split(", ") if part]
     return {name: _value(value) for name, _, value in parts}
 
@@ -40,7 +40,7 @@ def _value(text: str) -> Any:
 
 
 def _entry(text: str) -> tuple[str, dict[str, str]]:
-    """A text of one line or several, and what comes after each keyword."""
+    """A text of one or more lines, and what follows each keyword."""
     first, *others = text.split("\n")
     words, lines = [first], {}
     for line in others:
@@ -58,7 +58,7 @@ def _report(lines: dict[str, str]) -> dict[str, Any]:
 
 
 def _faults(name: str, text: str) -> list[Fault]:
-    """The fault on each of the models; the second one's name says its model."""
+    """The fault on each of the models. The names of all but the first include the model."""
     what, lines = _entry(text)
     expects, _, facts = lines["finds"].partition(", ")
     injector, _, settings = lines.get("injects", _class_of(name)).partition(", ")
@@ -108,9 +108,9 @@ ABSENT: tuple[Absent, ...] = tuple(_absent(*one) for one in _TOLD["not injected"
 
 
 def choose(names: Sequence[str]) -> tuple[Fault, ...]:
-    """Faults by name or row, in the catalog's order; all where ``names`` is empty.
+    """The faults with these names or rows, in the catalog's order; all if ``names`` is empty.
 
-    Raises UserError for what is not there, and for a row that is not injected.
+    Raises UserError for unknown names and for rows that are not injected.
     """
     chosen = {fault for name in names for fault in _find(name)}
     return tuple(fault for fault in FAULTS if not names or fault in chosen)

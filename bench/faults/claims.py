@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a sentence claim more than the evidence beside it?"""
+"""Checks whether a sentence claims more than its evidence."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-# Not those of names such as bf16, layers.3 or KEY_2.
+# Excludes numbers in names such as bf16, layers.3 or KEY_2.
 NUMBER = re.compile(r"(?<![\w.])(over )?(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 ROUNDED = 0.006  # three digits
 
 
 def numbers(value: Any) -> Iterator[float]:
-    """Every number in a value, also in its texts and names."""
+    """Every number in a value, including those in texts and names."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from numbers(name)
@@ -28,14 +28,14 @@ def numbers(value: Any) -> Iterator[float]:
 
 
 def shares(value: Any) -> Iterator[float]:
-    """Those that a sentence may give in percent."""
+    """The numbers that a sentence may give in percent."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from numbers(item) if name.endswith("share") else shares(item)
 
 
 def holds(seen: dict[str, Any], over: str, claimed: float) -> bool:
-    """Whether ranks or values hold a number: as it is, rounded, in percent, or a larger one."""
+    """Whether ranks or values include a number: exactly, rounded, in percent, or a larger one."""
     known = [len(seen["ranks"]), *numbers(seen["ranks"]), *numbers(seen["values"])]
     if over:
         return any(value > claimed for value in known)
@@ -44,7 +44,7 @@ def holds(seen: dict[str, Any], over: str, claimed: float) -> bool:
 
 
 def unsupported(finding: dict[str, Any]) -> list[str]:
-    """The sentences of a finding with a number that neither its ranks nor its values hold."""
+    """The sentences of a finding with a number that is neither in its ranks nor in its values."""
     return [
         seen["sentence"]
         for seen in finding["evidence"]

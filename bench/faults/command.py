@@ -25,12 +25,11 @@ from faults.ways import WAYS
 from presum.errors import UserError
 
 _DESCRIPTION = """\
-Trains small models with data-parallel workers, breaks one thing at a time, and shows whether presum
-found it: under which check, on which ranks, after how many steps, and whether the same training
+Trains small models on data-parallel ranks, breaks one thing at a time, and shows whether presum
+found it: with which check, on which ranks, after how many steps, and whether the same training
 without the fault (its clean twin) stayed quiet.
-
 The faults are public reports of trainings that went wrong while the averaged loss looked normal,
-and further ones that a statistic must show. Every run leaves its folder in OUT."""
+and more faults that a statistic must show. Every run leaves its folder in OUT."""
 
 _EXAMPLES = """\
 examples:
@@ -39,29 +38,29 @@ examples:
   make faults QUICK=1
       each fault once, with 4 workers: 10 minutes on two cores
   make faults
-      all of it, each fault on two models, with 2, 4 and 8 workers: about an hour. What is there
-      already is not run again
+      everything, each fault on two models, with 2, 4 and 8 workers: about an hour. Existing runs
+      are not repeated
   make faults FAULTS="--faults 12,22,doubled-gradient --out broken"
-      some of it, by row or name; then look:  presum report broken/8-workers/doubled-gradient
+      some faults, by row or name; then look:  presum report broken/8-workers/doubled-gradient
   make faults FAULTS="--null 20"
       no fault: 20 runs of 500 steps, and how many raise an alarm
   make faults FAULTS="--ways all --document docs/ways.md"
-      each fault in each way of training; what is there already is not run again
-
-exit codes: 0 all found, rightly named, and no false alarm; 1 otherwise; 2 bad use"""
+      each fault in each way of training; existing runs are not repeated
+Workers are ranks of the process group.
+exit codes: 0 all found, named correctly, and no false alarm; 1 otherwise; 2 invalid use"""
 
 
 def main(argv: list[str]) -> int:
-    """Runs the benchmark and prints its table. Returns 0 if all went as it should, else 1.
+    """Run the benchmark and print its table. Returns 0 if everything passed, else 1.
 
-    Raises UserError for inputs that cannot be used, SystemExit for a wrong command line.
+    Raises UserError for unusable inputs, SystemExit for an invalid command line.
     """
     parser = _parser()
     options = parser.parse_args(argv)
     if options.null and options.faults:
         parser.error("argument --faults: not allowed with argument --null")
     if min(options.workers) < MIN_WORKERS:
-        raise UserError(f"--workers {min(options.workers)}: at least {MIN_WORKERS}")
+        raise UserError(f"--workers {min(options.workers)}: must be at least {MIN_WORKERS}")
     if options.list:
         as_list = table.list_as_json if options.format == "json" else table.render_list
         _print(as_list(options.workers[0]))
@@ -88,9 +87,9 @@ def _parser() -> argparse.ArgumentParser:
         type=_names,
         metavar="LIST",
         help="instead: each fault on its first model in each of these ways of training, and what "
-        f"each check saw there: {', '.join(WAYS)}, or all",
+        f"each check saw: {', '.join(WAYS)}, or all",
     )
-    what.add_argument("--list", action="store_true", help="show what would be injected, and stop")
+    what.add_argument("--list", action="store_true", help="show what would be injected, and exit")
     _add_training(parser)
     return parser
 
@@ -101,8 +100,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         type=_whole_numbers,
         default=[WORKERS],
         metavar="LIST",
-        help="worker processes, such as 8 or 2,4,8: one after the other; below "
-        f"{MINORITY_WORKERS} some faults are left out (default {WORKERS})",
+        help="numbers of ranks, such as 8 or 2,4,8, used one after another; below "
+        f"{MINORITY_WORKERS} some faults are skipped (default {WORKERS})",
     )
     parser.add_argument(
         "--steps", type=whole_number, metavar="N", help="steps of each run (default: by fault)"
@@ -118,18 +117,18 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("build/faults"),
         metavar="DIR",
-        help="folder that the run folders and the table go into (default build/faults)",
+        help="folder for the run folders and the table (default build/faults)",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help=f"each fault on its first model alone, with {MINORITY_WORKERS} workers",
+        help=f"each fault only on its first model, with {MINORITY_WORKERS} ranks",
     )
     parser.add_argument(
         "--document",
         type=Path,
         metavar="FILE",
-        help="also write what became of public reports into this Markdown file, between its marks",
+        help="also write the outcomes of public reports into this Markdown file, between its marks",
     )
     parser.add_argument("--seed", type=int, default=42, metavar="N", help="(default 42)")
     parser.add_argument("--format", choices=["text", "json"], default="text", help="(default text)")
@@ -171,7 +170,7 @@ def _ways(options: argparse.Namespace) -> int:
     chosen = list(WAYS) if options.ways == ["all"] else options.ways
     unknown = [way for way in chosen if way not in WAYS]
     if unknown:
-        raise UserError(f"--ways {unknown[0]}: there are {', '.join(WAYS)}")
+        raise UserError(f"--ways {unknown[0]}: unknown way (known: {', '.join(WAYS)})")
     tried = []
     for way in chosen:
         faults = [ways.in_way(f, way) for f in choose(options.faults) if not f.variant]
@@ -200,8 +199,8 @@ def _ways(options: argparse.Namespace) -> int:
 
 
 def _train_what_goes(cases: Sequence[Case], options: argparse.Namespace) -> tuple[Path, set[Case]]:
-    """As `_train`, and without those that cannot be trained so: where one breaks, the others go on
-    without it."""
+    """Train as `_train` does, but skip cases that cannot be trained this way: if one breaks, the
+    others continue without it."""
     broken: set[Case] = set()
     while True:
         left = [case for case in cases if case not in broken]
@@ -219,11 +218,11 @@ def _refuse_what_cannot_run(faults: Sequence[Fault], counts: Sequence[int]) -> N
         if not fault.runs_with(workers):
             needs = f"at least {fault.least_workers}"
             needs = needs if workers < fault.least_workers else "an even number"
-            raise UserError(f"--workers {workers}: {fault.name} takes {needs}")
+            raise UserError(f"--workers {workers}: {fault.name} needs {needs}")
 
 
 def with_steps(fault: Fault, steps: int | None) -> Fault:
-    """The fault in a run of so many steps. Raises UserError where it would begin after its end."""
+    """The fault in a run of this many steps. Raises UserError if it would begin after the end."""
     if steps is None:
         return fault
     if steps <= fault.begins:
@@ -243,7 +242,7 @@ def _null(options: argparse.Namespace) -> int:
 
 
 def _train(cases: Sequence[Case], options: argparse.Namespace, workers: int) -> Path:
-    """All cases that are not there already, in one launch of processes. Returns their folder."""
+    """Run all cases that have no result yet, in one launch of processes. Returns their folder."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["OMP_NUM_THREADS"] = "1"
     from experiments.folders import replace_folders
@@ -260,7 +259,7 @@ def _train(cases: Sequence[Case], options: argparse.Namespace, workers: int) -> 
     )
     missing = [c for c in cases if not is_done(plan.out / c.folder, plan.signature(c))]
     if len(missing) < len(cases):
-        print(f"{len(cases) - len(missing)} of {len(cases)} runs are there", file=sys.stderr)
+        print(f"{len(cases) - len(missing)} of {len(cases)} runs exist already", file=sys.stderr)
     replace_folders(plan.out / case.folder for case in missing)
     if missing:
         run_workers(run_all, replace(plan, cases=tuple(missing)), workers=workers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers train on: text in blocks, instructions with padding, labeled points."""
+"""The ranks' training data: text in blocks, instructions with padding, labeled points."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ BLOCK = 32
 MAX_LENGTH = 128
 POINTS = 4096
 FILES = 16
-Item = Any  # what a data set holds, and its collate function understands
+Item = Any  # an item of a data set, as its collate function takes it
 
 
 class Corpus(NamedTuple):
-    """One text, encoded twice."""
+    """One text in two encodings."""
 
     vocabulary: int
     pad_id: int
-    blocks: list[list[int]]  # BLOCK tokens each, one after the other
-    examples: list[Example]  # instruction and response, with only the response as label
+    blocks: list[list[int]]  # BLOCK tokens each, consecutive
+    examples: list[Example]  # instruction and response, with labels only for the response
 
 
 def make_corpus(data: str) -> Corpus:
-    """The file ``data`` (alpaca format), or the generated records for ``builtin``.
+    """The corpus of the file ``data`` (alpaca format), or of generated records for ``builtin``.
 
-    Raises UserError for a file that cannot be used.
+    Raises UserError for an unusable file.
     """
     records = read_data(data)
     texts = [prompt(r) + r.output for r in records]
@@ -48,7 +48,7 @@ def make_corpus(data: str) -> Corpus:
 
 
 class Files:
-    """Records that lie in files, read in the order of ``files``."""
+    """Records in files, read in the order of ``files``."""
 
     def __init__(self, records: Sequence[Item], *, reverse: bool = False) -> None:
         size = -(-len(records) // FILES)
@@ -64,8 +64,8 @@ class Files:
 
 
 class Stream(IterableDataset[Item]):
-    """Every ``step``-th record from ``first`` on, again and again, each time in another order that
-    all workers share: stripes of an ordered text would make the workers' data differ in kind."""
+    """Every ``step``-th record starting at ``first``, repeatedly, each time in a new order that all
+    ranks share: stripes of an ordered text would make the ranks' data differ in kind."""
 
     def __init__(self, records: Sequence[Item], *, first: int, step: int, seed: int = 0) -> None:
         self._records = records
@@ -80,7 +80,8 @@ class Stream(IterableDataset[Item]):
 
 
 def labeled_points(seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Normal points, labeled by the largest of CLASSES random directions plus noise."""
+    """Normally distributed points, labeled by the largest of CLASSES random directions plus
+    noise."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(POINTS, FEATURES, generator=generator)
     directions = torch.randn(FEATURES, CLASSES, generator=generator)
@@ -90,12 +91,12 @@ def labeled_points(seed: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def collate_blocks(blocks: Sequence[list[int]]) -> dict[str, Tensor]:
-    """Every token is a target."""
+    """A batch in which every token is a target."""
     ids = torch.tensor(blocks)
     return {"input_ids": ids, "labels": ids.clone()}
 
 
 def collate_points(points: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """One batch of :func:`labeled_points`."""
+    """A batch of :func:`labeled_points`."""
     inputs, labels = zip(*points, strict=True)
     return {"inputs": torch.stack(inputs), "labels": torch.stack(labels)}

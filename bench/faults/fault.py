@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fault, and what presum must say of it. Needs no torch."""
+"""A fault, and what presum must report about it. Needs no torch."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from faults.plan import MIN_WORKERS, Case, Configuration
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault and the finding that it must lead to."""
+    """One fault, and the finding that it must produce."""
 
     name: str
-    row: int | None = None  # of the catalog of public reports; None: not among them
+    row: int | None = None  # in the catalog of public reports; None: not in it
     thread: str = ""
     what: str
     injector: str  # a class of injectors/
     settings: dict[str, Any] = field(default_factory=dict, hash=False)  # of the injector
-    expects: str  # the check id
-    or_expects: str = ""  # of another consequence: which comes first depends on hashes, or model
+    expects: str  # the check's id
+    or_expects: str = ""  # of another consequence; hashes or the model decide which comes first
     severity: str
     ranks: str = "culprit"  # Roles.named
-    begins: int = 0  # the first step that is wrong
-    within: int | None = None  # steps from there to the finding, at most; None: none is set
-    tells_which: bool = False  # of two workers, where its check often cannot
-    least_workers: int = MIN_WORKERS  # with which it is this fault, and can be told
+    begins: int = 0  # the first wrong step
+    within: int | None = None  # the maximum number of steps to the finding; None: no limit
+    tells_which: bool = False  # with two ranks, although its check often cannot
+    least_workers: int = MIN_WORKERS  # needed for this fault to exist and be recognizable
     variant: bool = False  # on another model than the fault's first
     configuration: Configuration
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """Those of which one must be on top."""
+        """The checks of which one must be on top."""
         return (self.expects, self.or_expects) if self.or_expects else (self.expects,)
 
     def runs_with(self, workers: int) -> bool:
-        """Whether it can be injected into so many; of HSDP there are two equal replicas."""
+        """Whether it can be injected with this many ranks; HSDP needs two equal replicas."""
         halves = self.configuration.way != "hsdp" or workers % 2 == 0
         return workers >= self.least_workers and halves
 
@@ -53,13 +53,13 @@ class Fault:
 
     @property
     def twin(self) -> Case:
-        """The run without it."""
+        """The run without the fault."""
         return Case(folder=f"clean-{self.configuration.name}", configuration=self.configuration)
 
 
 @dataclass(frozen=True)
 class Absent:
-    """A fault that is not injected, and why."""
+    """A fault that is not injected, with the reason."""
 
     row: int | None
     thread: str

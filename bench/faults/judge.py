@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Was a fault found, under the right name, on the right ranks, how soon; and its clean twin?"""
+"""Judges whether a fault was found, by the right check, on the right ranks, how soon, and whether
+its clean twin is quiet."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from faults.plan import Roles
 from faults.sightings import Result, Sighting
 
 ALARMING = ("warning", "critical")
-# Checks that see two workers differ: of two alone, not which of them is wrong.
+# Checks that see two ranks differ: with only two, they cannot tell which one is wrong.
 NAMES_BOTH = frozenset(
     f"{what}-mismatch"
     for what in (
@@ -25,7 +26,7 @@ NAMES_BOTH = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one fault."""
+    """The outcome of one fault."""
 
     fault: Fault
     workers: int
@@ -35,9 +36,10 @@ class Outcome:
     severity: str = ""
     delay: int | None = None  # steps from the fault's first step to the finding
     also: tuple[str, ...] = ()  # checks that this finding absorbed
-    other_findings: tuple[str, ...] = ()  # further warnings and critical findings
+    other_findings: tuple[str, ...] = ()  # other warnings and critical findings
     false_alarms: tuple[str, ...] = ()  # of the clean twin
-    unsupported: tuple[str, ...] = ()  # sentences with a number that their evidence does not hold
+    # sentences with a number that their evidence does not contain
+    unsupported: tuple[str, ...] = ()
 
     @property
     def found(self) -> bool:
@@ -46,31 +48,33 @@ class Outcome:
 
     @property
     def right_check(self) -> bool:
-        """It has the expected name and severity."""
+        """The finding has the expected check and severity."""
         return self.check in self.fault.checks and self.severity == self.fault.severity
 
     @property
     def right_ranks(self) -> bool:
-        """It names exactly the ranks at fault; both of two, where no more can be told."""
+        """It names exactly the ranks at fault, or both of two if the check cannot tell them
+        apart."""
         cannot_tell = self.workers == 2 and self.check in NAMES_BOTH and not self.fault.tells_which
         both = cannot_tell and self.ranks == (0, 1)
         return self.found and (self.ranks == self.expected_ranks or both)
 
     @property
     def in_time(self) -> bool:
-        """It came no later than the target, where there is one."""
+        """It came no later than the target, if there is one."""
         target = self.fault.within
         return self.delay is not None and (target is None or self.delay <= target)
 
     @property
     def passed(self) -> bool:
-        """Found, rightly named, with the evidence, and no false alarm without the fault."""
+        """Found, named correctly, with supporting evidence, and no false alarm without the
+        fault."""
         right = self.right_check and self.right_ranks
         return right and not self.false_alarms and not self.unsupported
 
 
 def judge(fault: Fault, result: Result, twin: Result, *, workers: int) -> Outcome:
-    """The outcome of ``fault`` from its run and its clean twin's."""
+    """The outcome of ``fault``, from its run and that of its clean twin."""
     ranks = Roles(workers).named(fault.ranks)
     alarms = false_alarms(fault, twin.findings)
     chosen = _choose(fault, result.findings, ranks)
@@ -105,7 +109,8 @@ def false_alarms(fault: Fault, findings: Sequence[dict[str, Any]]) -> tuple[str,
 def _choose(
     fault: Fault, findings: Sequence[dict[str, Any]], ranks: tuple[int, ...]
 ) -> dict[str, Any] | None:
-    """The finding that counts: the expected one on the right ranks, else on any, else the worst."""
+    """The finding that counts: the expected check on the right ranks, else on any ranks, else the
+    worst."""
     named = [f for f in findings if f["check"] in fault.checks]
     exact = [f for f in named if tuple(f["ranks"]) == ranks]
     alarming = [f for f in findings if f["severity"] in ALARMING]
@@ -113,7 +118,7 @@ def _choose(
 
 
 def _delay(fault: Fault, finding: dict[str, Any], sightings: Sequence[Sighting]) -> int:
-    """Steps from the first wrong one to the first with this finding; 0: at once."""
+    """Steps from the first wrong step to the first step with this finding; 0: immediately."""
     ranks = set(finding["ranks"])
     named = finding["check"], finding["severity"]
     seen = [s.step for s in sightings if (s.check, s.severity) == named and ranks & set(s.ranks)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism by FSDP2, or by hand, in the place of DDP."""
+"""Data parallelism by FSDP2 or by hand, instead of DDP."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 REPLICAS = {"fsdp2": 1, "hsdp": 2}
-TIMEOUT = timedelta(minutes=2)  # where ranks part, as FSDP2 lets some faults do
+TIMEOUT = timedelta(minutes=2)  # for ranks that diverge, as some faults cause with FSDP2
 
 
 def sharded(model: nn.Module, part: str, method: str) -> Any:
-    """The model as on rank 0, with one part that is a parameter group of its own."""
+    """The model with rank 0's values, with one part as a separate parameter group."""
     mesh = _mesh(REPLICAS[method])
     as_on_rank_0(model)
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # of a view, unchanged
@@ -29,7 +29,7 @@ def sharded(model: nn.Module, part: str, method: str) -> Any:
 
 
 def _mesh(replicas: int) -> DeviceMesh:
-    """Of all ranks. Its groups give up as the default group does."""
+    """A mesh of all ranks. Its groups time out as the default group does."""
     if replicas == 1:
         return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("shard",))
     ranks = torch.arange(dist.get_world_size()).view(replicas, -1)
@@ -42,7 +42,8 @@ def _mesh(replicas: int) -> DeviceMesh:
 
 @contextlib.contextmanager
 def unsharded(model: nn.Module) -> Iterator[None]:
-    """In it FSDP2's parameters are those that its backward passes give gradients to."""
+    """A context in which FSDP2's parameters are those that its backward passes give gradients
+    to."""
     sharded = [part for part in model.modules() if isinstance(part, FSDPModule)]
     for part in sharded:
         part.unshard()
@@ -52,14 +53,14 @@ def unsharded(model: nn.Module) -> Iterator[None]:
 
 
 def as_on_rank_0(model: nn.Module) -> nn.Module:
-    """The model, with its values, as DDP makes them."""
+    """The model with rank 0's values, as DDP sets them."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), 0)
     return model
 
 
 def reducing(wrapper: Any, reduces: bool) -> contextlib.AbstractContextManager[None]:
-    """In it backward passes reduce, or accumulate."""
+    """A context in which backward passes reduce, or accumulate."""
     if isinstance(wrapper, FSDPModule):
         wrapper.set_requires_gradient_sync(reduces)
         return contextlib.nullcontext()

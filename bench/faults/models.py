@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models small enough that eight workers take a step in tens of milliseconds on two cores."""
+"""Models so small that eight ranks take a step in tens of milliseconds on two cores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLASSES = 8
 
 
 class LanguageModel(nn.Module):
-    """One causal transformer layer. The loss is the mean over the labels that are not -100."""
+    """One causal transformer layer. The loss is the mean over the labels other than -100."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LanguageModel(nn.Module):
     def forward(
         self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Padding is on the right, where a causal model does not look; NaN in, NaN out."""
+        """Padding must be on the right, where a causal model does not attend. NaN in, NaN out."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         hidden = self.embed(input_ids) + self.position(positions)
         hidden = hidden + self.dropout(self.attention(hidden))
@@ -55,7 +55,7 @@ class LanguageModel(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention with a normalization in front."""
+    """Causal self-attention with pre-normalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Attention(nn.Module):
 
 
 class Adapter(nn.Module):
-    """A low-rank change of the hidden state, zero at first."""
+    """A low-rank update of the hidden state, initially zero."""
 
     def __init__(self, rank: int = 4) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Adapter(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A body of layers and a linear head; the loss is the mean cross-entropy."""
+    """A body of layers and a linear head. The loss is the mean cross-entropy."""
 
     def __init__(self, body: nn.Module, width: int) -> None:
         super().__init__()
@@ -96,15 +96,15 @@ class Classifier(nn.Module):
         self.smoothing = 0.0  # of labels
 
     def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """``inputs`` is (batch, FEATURES); NaN in, NaN out."""
+        """``inputs`` is (batch, FEATURES). NaN in, NaN out."""
         logits = self.head(self.body(inputs))
         loss = functional.cross_entropy(logits, labels, label_smoothing=self.smoothing)
         return {"loss": loss}
 
 
 class Policy(nn.Module):
-    """A policy over CLASSES actions, and the world that rewards them: one loss of REINFORCE, with
-    the batch's mean reward as its baseline."""
+    """A policy over CLASSES actions, and the world that rewards them. The loss is that of
+    REINFORCE, with the batch's mean reward as the baseline."""
 
     world: Tensor
 
@@ -127,18 +127,18 @@ class Policy(nn.Module):
 
 
 def add_noise(_module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-    """A forward pre-hook; draws from torch's generator."""
+    """A forward pre-hook. Draws from torch's generator."""
     return (inputs[0] + 0.01 * torch.randn_like(inputs[0]),)
 
 
 def perceptron(*, dropout: float) -> Classifier:
-    """Two hidden layers."""
+    """A classifier with two hidden layers."""
     layers = [nn.Linear(FEATURES, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 32), nn.ReLU()]
     return Classifier(nn.Sequential(*layers), 32)
 
 
 def convolution(*, dropout: float) -> Classifier:
-    """Two convolutions with batch normalization over the inputs as a square picture."""
+    """Two convolutions with batch normalization, over the inputs as a square image."""
     side = int(FEATURES**0.5)
     layers = [
         nn.Unflatten(1, (1, side, side)),

@@ -28,11 +28,11 @@ FAMILIES: tuple[Configuration, ...] = (
     replace(_LM, model="mlp", data="points", batch=8, fingerprints=False),
     replace(_LM, data="stream", micro_batches=2),
 )
-"""Kinds of run, in the order in which they take turns."""
+"""Kinds of runs, in the order in which they alternate."""
 
 
 class NullRun(NamedTuple):
-    """One clean run and what presum said of it."""
+    """One clean run and its findings."""
 
     case: Case
     workers: int
@@ -40,12 +40,12 @@ class NullRun(NamedTuple):
 
     @property
     def alarms(self) -> list[dict[str, Any]]:
-        """Warnings and critical findings: all of them are false."""
+        """Warnings and critical findings. All of them are false."""
         return [f for f in self.findings if f["severity"] in ALARMING]
 
 
 def cases(count: int, *, steps: int | None = None) -> tuple[Case, ...]:
-    """``count`` runs of ``steps`` (by default 500), each with a seed of its own."""
+    """``count`` runs of ``steps`` steps (default 500), each with a different seed."""
     return tuple(_case(number, steps or STEPS) for number in range(count))
 
 
@@ -59,7 +59,7 @@ def _case(number: int, steps: int) -> Case:
 
 
 def clopper_pearson(events: int, trials: int) -> tuple[float, float]:
-    """Exact 95 % interval of a probability, (0, 1) where nothing was tried."""
+    """Exact 95 % interval of a probability; (0, 1) without trials."""
     tail = (1 - CONFIDENCE) / 2
     low = _root(lambda p: 1 - _at_most(events - 1, trials, p), tail) if events else 0.0
     high = _root(lambda p: -_at_most(events, trials, p), -tail) if events < trials else 1.0
@@ -67,13 +67,13 @@ def clopper_pearson(events: int, trials: int) -> tuple[float, float]:
 
 
 def _at_most(events: int, trials: int, p: float) -> float:
-    """Probability of at most so many events."""
+    """The probability of at most this many events."""
     terms = (math.comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(events + 1))
     return math.fsum(terms)
 
 
 def _root(rising: Any, level: float) -> float:
-    """Where a rising function of a probability reaches a level."""
+    """The argument at which an increasing function of a probability reaches a level."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -82,7 +82,7 @@ def _root(rising: Any, level: float) -> float:
 
 
 def render(runs: Sequence[NullRun]) -> str:
-    """A line a run, and the interval."""
+    """One line per run, and the interval."""
     lines = [(run.case.folder, str(run.workers), _words(run)) for run in runs]
     alarmed, low, high = _interval(runs)
     return (
@@ -92,7 +92,7 @@ def render(runs: Sequence[NullRun]) -> str:
 
 
 def as_json(runs: Sequence[NullRun], *, seed: int) -> dict[str, Any]:
-    """The same content for programs."""
+    """The same content as JSON."""
     alarmed, low, high = _interval(runs)
     return {
         "schema_version": 2,

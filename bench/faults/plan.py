@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers are told: the same object on every rank. Needs no torch."""
+"""The plan of a launch, identical on every rank. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from presum.options import FAMILIES
 if TYPE_CHECKING:
     from faults.data import Corpus
 
-MIN_WORKERS = 2  # below that nothing is reduced
-MINORITY_WORKERS = 4  # one at fault is a minority, and a pair not the half of all
+MIN_WORKERS = 2  # with fewer, nothing is reduced
+MINORITY_WORKERS = 4  # one rank at fault is a minority, and a pair is not half of all
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """What a fault and its clean twin have in common."""
+    """The settings that a fault and its clean twin share."""
 
     model: str = "lm"  # lm, batch-norm, adapter, mlp, cnn, policy
     data: str = "blocks"  # blocks, instructions, stream, points, point-stream, episodes
     steps: int = 40
     batch: int = 2
     micro_batches: int = 1
-    epoch_steps: int = 0  # steps of an epoch of one micro-batch each; 0: all data
+    epoch_steps: int = 0  # steps of an epoch with one micro-batch each; 0: all data
     dropout: float = 0.0
-    augmentation: str = ""  # numpy, python: whose random numbers mask a token; noise: in the model
+    # numpy, python: the generator that masks a token; noise: added in the model
+    augmentation: str = ""
     token_weighted: bool = False
-    way: str = "ddp"  # of training: ddp, fsdp2, hsdp (of two replicas), by-hand, and frameworks
-    continued: bool = False  # it is interrupted, and goes on from a checkpoint
+    way: str = "ddp"  # of training: ddp, fsdp2, hsdp (two replicas), by-hand, and frameworks
+    continued: bool = False  # interrupted, and continued from a checkpoint
     fingerprints: bool = True
     audit_every: int | None = None
     verify_every: int | None = None
 
     def watched(self) -> dict[str, Any]:
-        """How: arguments of ``presum.attach``."""
+        """The arguments of ``presum.attach``."""
         prints = FAMILIES if self.fingerprints else ()
         record = Record(verify_every=self.verify_every, fingerprints=prints, quiet=True)
         mode = "manual" if self.way == "by-hand" else "passive"
@@ -48,7 +49,7 @@ class Configuration:
 
     @property
     def frameworks_loop(self) -> bool:
-        """Whether it is a framework that goes from batch to batch."""
+        """Whether a framework runs the training loop."""
         return self.way in ("trainer", "lightning")
 
     @property
@@ -69,13 +70,13 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Roles:
-    """Which ranks a fault is on."""
+    """The ranks that a fault affects."""
 
     workers: int
 
     @property
     def culprit(self) -> int:
-        """The one rank at fault."""
+        """The single rank at fault."""
         return self.workers * 5 // 8
 
     @property
@@ -85,18 +86,18 @@ class Roles:
 
     @property
     def replicas(self) -> tuple[int, int]:
-        """The rank at fault and the one that holds the same shard, of two replicas: which of two
-        differs is not to be told."""
+        """The rank at fault, and the rank that holds the same shard in the other replica: it is
+        impossible to tell which of the two is wrong."""
         other = (self.culprit + self.workers // 2) % self.workers
         return min(self.culprit, other), max(self.culprit, other)
 
     @property
     def upper_half(self) -> tuple[int, ...]:
-        """The later half of the ranks."""
+        """The second half of the ranks."""
         return tuple(range(self.workers // 2, self.workers))
 
     def named(self, who: str) -> tuple[int, ...]:
-        """Ranks of "all", "culprit", "pair", "replicas", "upper half" or "rank 0"."""
+        """The ranks of "all", "culprit", "pair", "replicas", "upper half" or "rank 0"."""
         ranks = {"all": tuple(range(self.workers)), "culprit": (self.culprit,), "rank 0": (0,)}
         others = {"pair": self.pair, "replicas": self.replicas, "upper half": self.upper_half}
         return (ranks | others)[who]
@@ -110,13 +111,13 @@ class Case:
     configuration: Configuration
     injector: str = ""  # a class of injectors/; empty: no fault
     settings: dict[str, Any] = field(default_factory=dict, hash=False)  # of the injector
-    begins: int = 0  # the step at which the fault begins
+    begins: int = 0  # the first step with the fault
     seed_offset: int = 0
 
 
 @cache
 def _built() -> str:
-    """A hash of presum itself, the compiled part and the rest: what found something."""
+    """A hash of presum's compiled and Python code, which determines the findings."""
     code = [Path(_core.__file__), *sorted(Path(__file__).parents[2].rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()[:16]
 
@@ -127,17 +128,17 @@ class Plan:
 
     cases: tuple[Case, ...]
     corpus: Corpus
-    data: str  # where that came from
+    data: str  # the source of the corpus
     out: Path
     seed: int
     workers: int
 
     def signature(self, case: Case) -> str:
-        """What decides a run."""
+        """Everything that determines a run."""
         what = f"{case} seed {self.seed} workers {self.workers} data {self.data}"
         return f"{__version__} {_built()} {what} {self.corpus_hash}"
 
     @cached_property
     def corpus_hash(self) -> str:
-        """Of the records, by content: a file may be another one under the same name."""
+        """A hash of the records' contents, since a file can change under the same name."""
         return hashlib.sha256(repr(self.corpus).encode()).hexdigest()[:16]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of the benchmark leaves behind: its findings, and when each was first there."""
+"""The results of a benchmark run: its findings, and when each first appeared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DONE = "done.txt"
 
 
 class Sighting(NamedTuple):
-    """A finding of this severity and these ranks was there after this step, and not before."""
+    """A finding with this severity and these ranks first appeared after this step."""
 
     check: str
     severity: str
@@ -25,14 +25,14 @@ class Sighting(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One run: its findings, worst first, and when each was there."""
+    """One run: its findings, worst first, and when each appeared."""
 
     findings: list[dict[str, Any]]
     sightings: list[Sighting]
 
 
 def read_result(run: Path) -> Result:
-    """The result of a finished run. Raises UserError where it cannot be read."""
+    """The result of a finished run. Raises UserError if it cannot be read."""
     try:
         findings = sorted(
             RunLog(str(run)).findings(), key=lambda f: -SEVERITIES.index(f["severity"])
@@ -45,12 +45,12 @@ def read_result(run: Path) -> Result:
 
 
 def mark_done(run: Path, signature: str) -> None:
-    """Notes that a run has ended, and what it was."""
+    """Record that a run has ended, with its signature."""
     (run / DONE).write_text(signature, encoding="utf-8")
 
 
 def is_done(run: Path, signature: str) -> bool:
-    """Whether this very run has ended here before."""
+    """Whether a run with this signature has ended here before."""
     try:
         return (run / DONE).read_text(encoding="utf-8") == signature
     except OSError:

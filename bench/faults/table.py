@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results for people, and the same as JSON."""
+"""The results as text for people, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 def aligned(rows: Sequence[Row]) -> str:
-    """Rows of cells as columns."""
+    """Rows of cells as aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) for r in rows]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
-    """The table, what is not injected unless faults were left out, and a sentence."""
+    """The table, the faults that are not injected (unless faults were left out), and a summary."""
     head = (
         "fault",
         "workers",
@@ -56,12 +56,12 @@ def render(outcomes: Sequence[Outcome]) -> str:
 
 
 def left_out(outcomes: Sequence[Outcome]) -> int:
-    """How many faults of the catalog, with their models, are not among the outcomes."""
+    """The number of faults in the catalog, with their models, that have no outcome."""
     return len(FAULTS) - len({o.fault.name for o in outcomes})
 
 
 def render_list(workers: int) -> str:
-    """What would be injected."""
+    """The list of faults that would be injected."""
     head = "row", "fault", "begins", "expected", "severity", "ranks", "within", "what"
     keys = *head[:3], "expected_check", "expected_severity", "expected_ranks", "target", "what"
     faults = list_as_json(workers)["faults"]
@@ -76,13 +76,13 @@ def _cell(value: Any) -> str:
 
 
 def render_absent() -> str:
-    """What is not injected, and why."""
+    """The faults that are not injected, with reasons."""
     lines = [(_cell(a.row), a.thread, a.what, a.why) for a in ABSENT]
     return f"not injected:\n{aligned(lines)}"
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """How many were found, in words."""
+    """A summary of how many faults were found."""
     failed = [_name(o) for o in outcomes if not o.passed]
     twins = {(o.fault.twin.folder, o.workers): o.false_alarms for o in outcomes}
     alarmed = sum(bool(alarms) for alarms in twins.values())
@@ -106,7 +106,7 @@ def _scope(outcomes: Sequence[Outcome]) -> str:
 
 
 def as_json(outcomes: Sequence[Outcome], *, seed: int) -> dict[str, Any]:
-    """The same content for programs."""
+    """The same content as JSON."""
     left = left_out(outcomes)
     return {
         "schema_version": 2,
@@ -122,19 +122,18 @@ BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 
 
 def write_into(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Puts what became of public reports between the two marks of a file. Raises UserError without
-    the marks, or where a report's fault is not among the outcomes.
-    """
+    """Write the outcomes of public reports between the two marks of a file. Raises UserError if the
+    marks are missing, or if a report's fault has no outcome."""
     _around(path)
     known = {outcome.fault.name for outcome in outcomes}
     absent = [fault.name for fault in REPORTED if fault.name not in known]
     if absent:
-        raise UserError(f"--document is of all faults, and {absent[0]} was left out")
+        raise UserError(f"--document needs all faults, but {absent[0]} was left out")
     put_between(path, reports(outcomes))
 
 
 def put_between(path: Path, table: str) -> None:
-    """A text between the two marks of a file. Raises UserError without the marks."""
+    """Write a text between the two marks of a file. Raises UserError if the marks are missing."""
     before, after = _around(path)
     path.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
 
@@ -144,7 +143,7 @@ def _around(path: Path) -> tuple[str, str]:
     before, begins, rest = text.partition(BEGIN)
     _, ends, after = rest.partition(END)
     if not begins or not ends:
-        raise UserError(f"{path} has no lines {BEGIN} and {END} to put the table between")
+        raise UserError(f"{path} needs the lines {BEGIN} and {END}, to put the table between")
     return before, after
 
 
@@ -152,12 +151,12 @@ REPORTED = [fault for fault in FAULTS if fault.thread and not fault.variant]
 
 
 def reports(outcomes: Sequence[Outcome]) -> str:
-    """One row a public report, of its first model."""
+    """One row per public report, for its first model."""
     return _markdown_table([_head(outcomes), *(_row(fault, outcomes) for fault in REPORTED)])
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """One row a fault and model."""
+    """One row per fault and model."""
     rows = [["fault", "model", *_head(outcomes), "severity", "ranks", "target"]]
     for fault in {o.fault.name: o.fault for o in outcomes}.values():
         row = [f"`{fault.name}`", fault.configuration.model, *_row(fault, outcomes)]
@@ -171,7 +170,7 @@ def _head(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _row(fault: Fault, outcomes: Sequence[Outcome]) -> list[str]:
-    """What each number of workers gave stands in one cell."""
+    """One row, with the results for all world sizes in one cell."""
     found = {o.workers: o for o in outcomes if o.fault.name == fault.name}
     delays = "/".join(_markdown_delay(found.get(workers)) for workers in _worlds(outcomes))
     return [fault.thread, fault.what, f"`{fault.expects}`", delays]
@@ -201,7 +200,7 @@ def _name(outcome: Outcome) -> str:
 
 
 def list_as_json(workers: int) -> dict[str, Any]:
-    """:func:`render_list` for programs."""
+    """:func:`render_list` as JSON."""
     possible = [fault for fault in FAULTS if fault.runs_with(workers)]
     faults = [_described(fault, Roles(workers).named(fault.ranks)) for fault in possible]
     return {
@@ -240,14 +239,14 @@ def _delay(outcome: Outcome) -> str:
 
 
 def _notes(outcome: Outcome) -> list[str]:
-    """What does not fit into the table's cells."""
+    """Notes that do not fit into the table's cells."""
     name = _name(outcome)
     notes = []
     if outcome.other_findings:
         notes.append(f"{name}: also reported as {', '.join(outcome.other_findings)}")
     if outcome.false_alarms:
         notes.append(f"{name}: its clean twin reports {', '.join(outcome.false_alarms)}")
-    notes += [f"{name}: the evidence does not hold: {text}" for text in outcome.unsupported]
+    notes += [f"{name}: the evidence does not support: {text}" for text in outcome.unsupported]
     return notes
 
 

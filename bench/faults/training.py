@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run without a fault, cut into the small methods that an injector overrides."""
+"""A run without a fault, divided into small methods that injectors override."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Batch = dict[str, Tensor]
 class Training:
     """One clean run on this rank. REQUIRES: an initialized process group.
 
-    The sampler's seed is common; every generator of random numbers is seeded by rank.
+    All ranks share the sampler's seed; every random number generator is seeded by rank.
     """
 
     def __init__(self, case: Case, corpus: data.Corpus, *, seed: int) -> None:
@@ -50,7 +50,7 @@ class Training:
         self.loss: Any = None
 
     def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
-        """Train all steps under observation; ``tick`` is called after each."""
+        """Train all steps with presum attached; ``tick`` is called after each."""
         self.seed_generators()
         self.model = self.build()
         self.ddp = self.wrap(self.model)
@@ -68,7 +68,8 @@ class Training:
             self.begin()
         with self.monitor:
             self._train(tick)
-            dist.barrier()  # without a reduction some ranks end early, and others would be missing
+            # without a reduction some ranks end early, and the others would be missing
+            dist.barrier()
 
     def _train(self, tick: Callable[[], None]) -> None:
         batches = self.batches()
@@ -100,23 +101,23 @@ class Training:
 
     @property
     def begun(self) -> bool:
-        """Whether the fault is there by now."""
+        """Whether the fault has begun."""
         return self.step >= self.case.begins
 
     @property
     def is_culprit(self) -> bool:
-        """Whether this is the one rank at fault, where it is one."""
+        """Whether this is the single rank at fault."""
         return self.rank == self.roles.culprit
 
     @property
     def at_fault(self) -> bool:
-        """Whether it is, and the fault is there by now."""
+        """Whether this is the rank at fault and the fault has begun."""
         return self.begun and self.is_culprit
 
-    # ---- what an injector may break
+    # ---- methods that injectors override
 
     def generator_seed(self, generator: str) -> int:
-        """Seed of "torch", "numpy" or "python" on this rank."""
+        """The seed of "torch", "numpy" or "python" on this rank."""
         return self.seed + 1 + self.rank
 
     def build(self) -> nn.Module:
@@ -139,15 +140,15 @@ class Training:
 
     @property
     def part(self) -> str:
-        """A module of the model with parameters of its own, by its name."""
+        """The name of a module of the model that has parameters."""
         return "head" if self.configuration.model in ("mlp", "cnn", "policy") else "mlp"
 
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """What takes the steps."""
+        """The optimizer."""
         return torch.optim.AdamW(trained, lr=LEARNING_RATE)
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
-        """The model that is trained, of FSDP2 with other methods than these."""
+        """The model to train; with FSDP2 it has other methods than DDP's."""
         if self.configuration.augmentation == "noise":
             model.get_submodule(self.part).register_forward_pre_hook(models.add_noise)
         way = self.configuration.way
@@ -163,16 +164,16 @@ class Training:
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """Of one process group, as those of all runs."""
+        """In one process group, as for all runs."""
         from accelerate import Accelerator
 
         return Accelerator(cpu=True)
 
     def begin(self) -> None:
-        """Before the first step, under observation."""
+        """Called before the first step, with presum attached."""
 
     def records(self) -> list[data.Item]:
-        """The whole data set, or its first part where an epoch is short."""
+        """The whole data set, or its first part if epochs are short."""
         kind, share = self.configuration.data, self.configuration.epoch_steps
         if kind in ("points", "point-stream"):
             everything: list[data.Item] = data.labeled_points(self.seed)
@@ -181,34 +182,34 @@ class Training:
         return everything[: share * self.configuration.batch * self.workers or None]
 
     def dataset(self) -> Any:
-        """What the loader reads."""
+        """The loader's data set."""
         if self.streams:
             return data.Stream(self.records(), first=self.rank, step=self.workers)
         return data.Files(self.records())
 
     @property
     def streams(self) -> bool:
-        """Whether the data come one after the other, without a sampler."""
+        """Whether the data are a stream, without a sampler."""
         return self.configuration.data.endswith("stream")
 
     def sampler_settings(self) -> dict[str, Any]:
-        """How a DistributedSampler deals the data."""
+        """The arguments of DistributedSampler."""
         return {"num_replicas": self.workers, "rank": self.rank, "seed": self.seed}
 
     def episode_seed(self) -> int:
-        """Seed of the environment."""
+        """The seed of the environment."""
         return self.seed + 1 + self.rank
 
     def begin_epoch(self, sampler: Any, epoch: int) -> None:
-        """Before each pass over the data."""
+        """Called before each pass over the data."""
         if sampler is not None:
             sampler.set_epoch(epoch)
 
     def before_step(self) -> None:
-        """Before each step's first forward."""
+        """Called before each step's first forward."""
 
     def prepare(self, batch: Batch, micro: int) -> Batch:
-        """A micro-batch as it goes into the model, perhaps with a token masked at random."""
+        """A micro-batch for the model, possibly with a randomly masked token."""
         if self.configuration.augmentation in ("numpy", "python"):
             name, nothing = (
                 ("inputs", 0) if "inputs" in batch else ("input_ids", self.corpus.pad_id)
@@ -222,11 +223,11 @@ class Training:
 
     def forward(self, batch: Batch) -> Tensor:
         """The loss."""
-        wrapped = self.configuration.way != "lightning"  # which has called the wrapper itself
+        wrapped = self.configuration.way != "lightning"  # Lightning has called the wrapper itself
         return (self.ddp if wrapped else self.model)(**batch)["loss"]  # type: ignore[no-any-return]
 
     def weigh(self, loss: Tensor, batch: Batch) -> Tensor:
-        """The loss whose mean over the workers is minimized."""
+        """The loss whose mean over the ranks is minimized."""
         if not self.configuration.token_weighted:
             return loss
         tokens = (batch["labels"][:, 1:] != models.IGNORED).sum()
@@ -236,27 +237,27 @@ class Training:
         return loss * tokens * self.workers / total
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of one micro-batch."""
+        """Accumulate the gradient of one micro-batch."""
         if self.configuration.way == "accelerate":
             self.accelerator.backward(loss)
         elif self.configuration.frameworks_loop:
-            self.loss = loss  # the framework goes on
+            self.loss = loss  # the framework continues
         else:
             loss.backward()  # type: ignore[no-untyped-call]
 
     def mean_of(self, gradients: Tensor) -> Tensor:
-        """Over the workers, where the program itself reduces."""
+        """The mean over the ranks, if the program itself reduces."""
         dist.all_reduce(gradients)
         return gradients / self.workers
 
     def update(self) -> None:
-        """Use the reduced gradient."""
+        """Apply the reduced gradient."""
         self.optimizer.step()
 
     # ---- the rest
 
     def batches(self) -> Iterator[Batch]:
-        """This worker's batches, epoch after epoch, without end."""
+        """This rank's batches, epoch after epoch, without end."""
         if self.configuration.data == "episodes":
             yield from self._episodes()
         dataset = self.dataset()
@@ -267,12 +268,12 @@ class Training:
             yield from loader
 
     def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
-        """What hands out the batches."""
+        """The loader."""
         size = self.configuration.batch
         return DataLoader(dataset, size, sampler=sampler, collate_fn=self.collate, drop_last=True)
 
     def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
-        """What deals a data set's samples."""
+        """The sampler of a data set."""
         return DistributedSampler(dataset, **self.sampler_settings())
 
     def _episodes(self) -> Iterator[Batch]:
@@ -283,7 +284,7 @@ class Training:
 
     @property
     def collate(self) -> Callable[[Any], Batch]:
-        """What makes a batch of samples."""
+        """The collate function."""
         if self.configuration.data in ("points", "point-stream"):
             return data.collate_points
         if self.configuration.data == "instructions":
@@ -296,7 +297,7 @@ class Training:
         return random.randrange(length)
 
     def seed_generators(self) -> None:
-        """As of this rank."""
+        """Seed all generators for this rank."""
         torch.manual_seed(self.generator_seed("torch"))
         np.random.seed(self.generator_seed("numpy"))
         random.seed(self.generator_seed("python"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each check in each way of training: a fault that it found there, or why it could not see."""
+"""Each check in each way of training: a fault that it found, or why it could not see it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAYS = {
     "trainer": "Trainer",
     "lightning": "Lightning",
 }
-OF_OUR_LOOP = ("update", "wrap", "synchronizes")  # methods that a framework has its own of
+OF_OUR_LOOP = ("update", "wrap", "synchronizes")  # methods that a framework replaces
 NOT_POSSIBLE = "not-possible"
 
 
@@ -29,20 +29,21 @@ class Tried(NamedTuple):
 
     way: str
     fault: Fault
-    outcome: Outcome | None  # none: it cannot be injected there
-    reason: str  # why its check was not possible, in another run where it has none; empty: it was
+    outcome: Outcome | None  # None: it cannot be injected there
+    # why its check was not possible (in another run if this one has none); empty: it was possible
+    reason: str
 
 
 class Cell(NamedTuple):
     """A check in one way of training."""
 
     found: tuple[str, ...]  # faults
-    missed: tuple[str, ...]  # though the check did not say that it could not see
-    reasons: tuple[str, ...]  # why it could not
+    missed: tuple[str, ...]  # although the check did not say that it could not see them
+    reasons: tuple[str, ...]  # why it could not see them
 
     @property
     def text(self) -> str:
-        """Of a table."""
+        """The text of the table's cell."""
         if self.found:
             return "found"
         if self.missed:
@@ -51,27 +52,27 @@ class Cell(NamedTuple):
 
 
 def in_way(fault: Fault, way: str) -> Fault:
-    """The fault where the model is trained so."""
+    """The fault with the model trained in this way."""
     configuration = replace(fault.configuration, way=way)
     return replace(fault, name=f"{fault.name}-{way}", configuration=configuration)
 
 
 def can_be_injected(fault: Fault) -> bool:
-    """Whether all that it changes is there, and none of it is the framework's own."""
+    """Whether everything that the fault changes exists, and none of it is the framework's own."""
     from faults.injectors import injector
     from faults.injectors.reductions import Hooked
     from faults.training import Training
 
     kind = injector(fault.injector)
     if fault.configuration.shards and issubclass(kind, Hooked):
-        return False  # communication hooks are DDP's
+        return False  # communication hooks are specific to DDP
     if not fault.configuration.frameworks_loop:
         return True
     return all(getattr(kind, name) is getattr(Training, name) for name in OF_OUR_LOOP)
 
 
 def reason_of(run: Path, check: str) -> str:
-    """Why a check was not possible in a run; empty where it was."""
+    """Why a check was not possible in a run; "" if it was."""
     from presum.loading import load
 
     if not (run / "presum.db").exists():
@@ -82,7 +83,7 @@ def reason_of(run: Path, check: str) -> str:
 
 
 def cells(tried: Iterable[Tried]) -> dict[str, dict[str, Cell]]:
-    """By check and way."""
+    """The cells by check and way."""
     out: dict[str, dict[str, Cell]] = {}
     for one in sorted(tried, key=lambda one: one.outcome is None):  # another run's reason last
         row = out.setdefault(one.fault.expects, {})
@@ -99,7 +100,7 @@ def cells(tried: Iterable[Tried]) -> dict[str, dict[str, Cell]]:
 
 
 def markdown(found: dict[str, dict[str, Cell]], ways: Sequence[str]) -> str:
-    """The table, and how many cells were found."""
+    """The table, and the number of cells with found faults."""
     head = ["check", *(WAYS[way] for way in ways)]
     rows = [
         [f"`{check}`", *(row[way].text if way in row else "-" for way in ways)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker: every run of a plan, one after the other, in one process group."""
+"""One rank: every run of a plan, one after another, in one process group."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from presum.transport import recorder
 
 
 class WatchedAggregator(Aggregator):
-    """Notes at which step each finding was there for the first time.
+    """Notes the step at which each finding first appears.
 
-    A run log says where a finding's evidence begins; a delay needs the step at which it was enough.
+    A run log stores where a finding's evidence begins; the delay needs the step at which the
+    evidence was sufficient.
     """
 
     sightings: list[Sighting]
@@ -37,7 +38,7 @@ class WatchedAggregator(Aggregator):
         self._steps = 0
 
     def ingest(self, packet: bytes) -> None:
-        """As the original, and looks after each closed step."""
+        """Ingest a packet, and check for new findings after each closed step."""
         super().ingest(packet)
         steps = self.counters["steps"]
         if steps > self._steps:
@@ -52,14 +53,14 @@ class WatchedAggregator(Aggregator):
                 self.sightings.append(Sighting(*what, step=self._steps - 1))
 
     def close(self) -> None:
-        """As the original, and writes what was noted."""
+        """Close the run, and write the sightings."""
         super().close()
         text = json.dumps([sighting._asdict() for sighting in self.sightings])
         (self._folder / SIGHTINGS).write_text(text, encoding="utf-8")
 
 
 def run_all(plan: Plan) -> None:
-    """All cases of ``plan`` as the worker that the environment names (as torchrun sets it)."""
+    """Run all cases of ``plan`` as the rank in the environment (set as by torchrun)."""
     torch.set_num_threads(1)
     setattr(recorder, "Aggregator", WatchedAggregator)  # noqa: B010
     dist.init_process_group("gloo", timeout=TIMEOUT)
@@ -74,14 +75,15 @@ def run_all(plan: Plan) -> None:
 
 
 def training_of(case: Case, corpus: Corpus, *, seed: int) -> Training:
-    """Of a case, on this rank."""
+    """The training of a case on this rank."""
     plain = Continued if case.configuration.continued else Training
     kind = injector(case.injector) if case.injector else plain
     return kind(case, corpus, seed=seed)
 
 
 def _run(plan: Plan, case: Case, progress: Progress) -> None:
-    """One case. The barrier keeps ranks from attaching to a run that others still close."""
+    """Run one case. The barrier prevents ranks from attaching to a run that others are still
+    closing."""
     progress.start(case.folder)
     training = training_of(case, plan.corpus, seed=plan.seed + case.seed_offset)
     dist.barrier()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""presum shows what data-parallel workers disagree about before the sum hides it.
+"""presum shows what the ranks of a data-parallel training disagree about before the all-reduce.
 
-``presum.attach(model, optimizer=optimizer)`` records a run, ``presum.load(RUN)`` reads one.
-``python -m presum.run train.py`` attaches without a line of code.
+``presum.attach(model, optimizer=optimizer)`` records a run, and ``presum.load(RUN)`` reads one.
+``python -m presum.run train.py`` attaches without a change of the program.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ try:
     from presum._core import __version__
 except ImportError as error:
     raise ImportError(
-        f"presum: in {__path__[0]} there is no extension module for Python "
-        f"{sys.version_info[0]}.{sys.version_info[1]}: install the wheel that is made for it, or "
-        f"build presum ({error})"
+        f"presum: {__path__[0]} has no extension module for Python "
+        f"{sys.version_info[0]}.{sys.version_info[1]}: install the wheel for this Python version, "
+        f"or build presum ({error})"
     ) from None
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # torch and pandas take seconds to import, and may not be installed.
+    # Importing torch and pandas takes seconds, and they may not be installed.
     import importlib
 
     if name not in _HOMES and name != "reduce":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console script: verbs that need Python run here, the others in the C++ library."""
+"""The ``presum`` command. Verbs that need Python run here, the others in the C++ library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from presum.errors import UserError, missing
 
 
 def main() -> int:
-    """Run ``presum ARGS...``; returns the exit code (0 fine, 1 findings, 2 no verdict, 3 bug)."""
+    """Run ``presum ARGS...``. Returns the exit code: 0 success, 1 findings, 2 no verdict, 3 a bug
+    in presum."""
     args = sys.argv[1:]
     try:
         return _dispatch(args)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""presum.attach: start watching a data-parallel model."""
+"""``presum.attach``: starts to record a data-parallel model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from presum.transport.session import (
 )
 
 STALL_SECONDS_MAX = 1e8
-LAYERS_MAX = 256  # whose class may be told
+LAYERS_MAX = 256  # above this number, layer classes are not recorded
 SKETCH_SIZES = (0, *(1 << bits for bits in range(6, 17)))
 
 
@@ -66,37 +66,45 @@ def attach(
     on_finding: Callable[[Finding], None] | None = None,
     preflight: int | None = None,
 ) -> Monitor:
-    """Watch a data-parallel model on this rank; call it on every rank, once a model.
+    """Record a data-parallel model. Call it on every rank, once per model, on the training thread.
 
-    Training gives the same bits with and without it. A failure of presum itself (a folder
-    that cannot be written, a store that is gone) is said once, and training goes on. The model is
-    held weakly: the recording ends with it, also where nobody keeps or closes the monitor.
+    Training computes the same bits with presum attached, except with ``reduction=``. If presum
+    itself fails (the RUN folder cannot be written, the store is gone), it prints one message and
+    training continues. presum holds the model weakly: the recording ends when the model is freed,
+    even if the :class:`Monitor` was not kept or closed.
 
     Args:
-        model: the DistributedDataParallel wrapper (not the module inside), the outermost module
-            that ``fully_shard`` was applied to, or, with ``mode="manual"``, any module.
-        optimizer: ends a step at its ``step()``; without it a step ends at the next forward. A
-            list where several train this model.
-        run: the RUN folder, written by global rank 0 (where it does not attach, by another rank).
+        model: the ``DistributedDataParallel`` wrapper (not the module inside it), the outermost
+            module that ``fully_shard`` was applied to, or, with ``mode="manual"``, any module.
+        optimizer: the optimizer whose ``step()`` ends a step, or a list if several optimizers train
+            the model. Without it, a step ends at the next forward pass.
+        run: the RUN folder. Global rank 0 writes it, or another rank if rank 0 does not attach.
             Default: ``runs/<script>-<UTC time>``.
-        process_group: the data-parallel group; default: the model's own, or all workers.
-        mode: "passive" watches; "manual" is for loops that reduce by hand and call
-            :meth:`Monitor.before_reduction` and :meth:`Monitor.after_reduction`.
-        reduction: "exact": sum gradients by presum instead; or :class:`presum.Reduction`.
-        audit: compare what the reduction makes with the exact sum now and then:
-            :class:`presum.Audit`, or at every which recorded step.
-        record: what is recorded, and when: :class:`presum.Record`.
-        on_finding: called with each new :class:`Finding` on the rank that records, on a background
-            thread.
-        preflight: watch that many steps, print the verdict, and end the process by SystemExit
-            after the optimizer's step, on every rank with the same code. Needs ``optimizer``.
-            A program that ends before keeps its own exit code, but under ``presum.run``.
+        process_group: the data-parallel process group. Default: the model's own group, or all
+            ranks.
+        mode: ``"passive"`` observes the reduction of DDP or FSDP2. ``"manual"`` is for loops that
+            reduce gradients themselves and call :meth:`Monitor.before_reduction` and
+            :meth:`Monitor.after_reduction`.
+        reduction: ``"exact"`` or a :class:`presum.Reduction`: presum sums the gradients instead of
+            the framework. Default: the framework does.
+        audit: an :class:`presum.Audit`, or ``n`` for one audit at every n-th recorded step:
+            compares the result of the reduction with the exact sum. Default: no audits.
+        record: a :class:`presum.Record`: what to record, and when. Default: ``presum.Record()``.
+        on_finding: called with each new :class:`presum.Finding`, on the rank that records only, on
+            a background thread (see ``Record.on_training_thread``).
+        preflight: the number of steps after which presum prints the verdict and ends the process
+            with ``SystemExit`` after the optimizer step, with the same exit code on every rank.
+            Needs ``optimizer``. If the program ends earlier, it keeps its own exit code, except
+            under ``presum.run``, where a program that ends successfully exits with the verdict's
+            code.
 
     Returns:
-        The :class:`Monitor`. With one worker the dispersions are 0 and the cosine is undefined.
+        The :class:`Monitor` of this model on this rank. With one rank, dispersions are 0 and
+        cosines are NaN.
 
     Raises:
-        ValueError: a model that cannot be watched or is attached already, or a bad argument.
+        ValueError: an argument is invalid, the model cannot be recorded, it is already attached, or
+            ``torch.distributed`` is not initialized.
     """
     unhook_ended()
     _check_kind("process_group", process_group, dist.ProcessGroup)
@@ -140,7 +148,11 @@ def check_options(
     record: Record | None = None,
     preflight: int | None = None,
 ) -> WatchOptions:
-    """Raises ValueError for arguments of ``attach`` with which no model can be watched."""
+    """Validate the arguments of ``attach`` that do not depend on a model.
+
+    Raises:
+        ValueError: an argument is invalid.
+    """
     _check_kind("record", record, Record)
     record = record or Record()
     _check_run(run)
@@ -149,7 +161,7 @@ def check_options(
     _check_flag("quiet", record.quiet)
     _check_flag("on_training_thread", record.on_training_thread)
     if record.require not in ("facts", "statistics"):
-        raise _wrong(f'require is "facts" or "statistics", not {record.require!r}')
+        raise _wrong(f'require must be "facts" or "statistics", not {record.require!r}')
     _check_stalls(record.stall_seconds, record.on_stall)
     _sketch_size(record.sketch, 1)
     _layers(record.groups)
@@ -176,13 +188,13 @@ def _reduction(given: Reduction | str | None, mode: str) -> Reduction | None:
     if given == "exact":
         given = Reduction()
     if isinstance(given, str):
-        raise _wrong(f'reduction is "exact" or a presum.Reduction, not {given!r}')
+        raise _wrong(f'reduction must be "exact" or a presum.Reduction, not {given!r}')
     _check_kind("reduction", given, Reduction)
     if given is None:
         return None
     _check_flag("microbatch_mean", given.microbatch_mean)
     if mode == "manual":
-        raise _wrong('with mode="manual" your own code reduces: use presum.reduce there')
+        raise _wrong('with mode="manual" your code does the reduction: call presum.reduce there')
     return given
 
 
@@ -206,18 +218,18 @@ def _session(
 
 
 class _Numbers(NamedTuple):
-    """What of a step is measured, and when."""
+    """What is measured in a step, and how often."""
 
     every: int
     reduced_every: int
     verify_every: int | None
     sketch_size: int
     groups: Sequence[str] | None
-    on_host: bool  # gradients lie in host memory
+    on_host: bool  # gradients are in host memory
 
 
 class _Training(NamedTuple):
-    """A model, and what else of its training is watched."""
+    """A model and the other objects of its training that presum observes."""
 
     target: Target
     optimizers: Sequence[Optimizer]
@@ -228,7 +240,7 @@ class _Training(NamedTuple):
 
 
 def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dict[str, object]:
-    """What the run log is told of the training at its beginning."""
+    """The facts that the run log stores when the recording starts."""
     target, families = training.target, training.families
     facts = _target_facts(target, training.optimizers, training.scaler) | {
         "sketch": numbers.sketch_size,
@@ -317,7 +329,8 @@ def _setup(
 
 
 def _numbered_layers(module: nn.Module, layers: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Those of torch's own classes whose names end in a number, which says nothing, and these."""
+    """Yield (layer, class name) for layers whose names end in a number, if the class is torch's
+    own: such a name alone says nothing about the layer."""
     modules = {canonical_name(name): part for name, part in module.named_modules()}
     for name in list(dict.fromkeys(layers))[:LAYERS_MAX]:
         kind = type(modules.get(name))
@@ -328,7 +341,8 @@ def _numbered_layers(module: nn.Module, layers: Iterable[str]) -> Iterator[tuple
 def _snapshots(
     observer: Observer, training: _Training, parameters: Sequence[weakref.ref[nn.Parameter]]
 ) -> Snapshots | None:
-    """Of all parameters on the first rank, of sharded ones on each."""
+    """Snapshots of all parameters on the group's first rank, and of sharded parameters on every
+    rank. None if parameters are not compared."""
     if "parameters" not in training.families:
         return None
     target = training.target
@@ -343,7 +357,7 @@ def _start(recording: Recording, training: _Training, setup: RecorderSetup) -> N
     recording.watch(target.wrapper, target.module, recorder)
     say = recording.session.channel.say
     if any(_has_stepped(optimizer) for optimizer in optimizers):
-        say("presum: the optimizer has stepped before; the recording starts here")
+        say("presum: the optimizer has already taken steps; the recording starts here")
     parameters, held = target.parameters.values(), _held_by(optimizers)
     if optimizers and parameters and not any(id(parameter) in held for parameter in parameters):
         say("presum: the optimizer given to attach holds none of the model's parameters")
@@ -351,7 +365,8 @@ def _start(recording: Recording, training: _Training, setup: RecorderSetup) -> N
 
 
 def _optimizers(given: object) -> list[Optimizer]:
-    """Those that train the model, each once. Raises ValueError for what is none."""
+    """The innermost optimizers, without duplicates. Raises ValueError for an object of another
+    type."""
     listed = given if isinstance(given, (list, tuple)) else [given]
     found = [_innermost(one) for one in listed if one is not None]
     for one in found:
@@ -360,14 +375,15 @@ def _optimizers(given: object) -> list[Optimizer]:
 
 
 def _innermost(optimizer: Any) -> Any:
-    """The optimizer inside Accelerate's and Lightning's wrappers."""
+    """The optimizer inside the wrappers of Accelerate and Lightning."""
     while isinstance(inside := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inside
     return optimizer
 
 
 def _has_stepped(optimizer: Optimizer) -> bool:
-    """LBFGS counts from within its first step on; Adagrad has state before it."""
+    """Whether the optimizer has taken a step. LBFGS counts its first step while it runs; Adagrad
+    has state before its first step."""
     return steps_of([optimizer]) != 0 and any(
         not isinstance(state, dict) or state.get("n_iter") != 0
         for state in optimizer.state.values()
@@ -403,19 +419,19 @@ def _buffers(
 
 def _patterns(name: str, given: Sequence[str]) -> Sequence[str]:
     if not isinstance(given, Collection):
-        raise _wrong(f"{name} must be regular expressions, not {type(given).__name__}")
+        raise _wrong(f"{name} must be a list of regular expressions, not {type(given).__name__}")
     patterns = [given] if isinstance(given, str) else list(given)
     for pattern in patterns:
         try:
             re.compile(pattern)
         except (re.error, TypeError) as error:
-            raise _wrong(f"{name}: {pattern!r}: {error}") from None
+            raise _wrong(f"{name}: invalid regular expression {pattern!r}: {error}") from None
     return patterns
 
 
 def _check_positive(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _wrong(f"{name} must be a whole number of at least 1, not {value}")
+        raise _wrong(f"{name} must be an integer of at least 1, not {value}")
 
 
 def _check_cadence(options: WatchOptions, record: Record, preflight: int | None) -> None:
@@ -431,7 +447,7 @@ def _check_cadence(options: WatchOptions, record: Record, preflight: int | None)
         if value is not None:
             _check_positive(name, value)
     if preflight is not None and preflight < record.every:
-        raise _wrong(f"{preflight} preflight steps with every={record.every} would record one step")
+        raise _wrong(f"preflight={preflight} with every={record.every} records only one step")
 
 
 def _check_optimizers(
@@ -440,9 +456,9 @@ def _check_optimizers(
     if optimizers:
         return
     if verify_every is not None:
-        raise _wrong("verify_every needs the optimizer: give optimizer=")
+        raise _wrong("verify_every needs the optimizer: pass optimizer=")
     if preflight is not None:
-        raise _wrong("preflight ends after an optimizer step: give optimizer=")
+        raise _wrong("preflight needs the optimizer: pass optimizer=")
 
 
 def _check_use(on_finding: object, data: object, scaler: object) -> None:
@@ -453,7 +469,7 @@ def _check_use(on_finding: object, data: object, scaler: object) -> None:
     if scaler is not None and not hasattr(scaler, "get_scale"):
         raise _wrong(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
     if in_backward():
-        raise _wrong("not inside a backward pass")
+        raise _wrong("call it outside the backward pass")
 
 
 def _layers(groups: Sequence[str] | None) -> Sequence[str] | None:
@@ -464,7 +480,7 @@ def _check_run(run: object) -> None:
     if run is not None and not isinstance(run, (str, os.PathLike)):
         raise _wrong(f"run must be a folder's path, not {type(run).__name__}")
     if run == "":
-        raise _wrong("run must be a folder's path, not an empty text")
+        raise _wrong("run must be a folder's path, not an empty string")
 
 
 def _check_flag(name: str, value: object) -> None:
@@ -475,14 +491,14 @@ def _check_flag(name: str, value: object) -> None:
 def _check_stalls(seconds: Any, on_stall: object) -> None:
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not 1 <= seconds <= STALL_SECONDS_MAX:
-        raise _wrong(f"stall_seconds is a number from 1 to 1e8, not {seconds!r}")
+        raise _wrong(f"stall_seconds must be a number from 1 to 1e8, not {seconds!r}")
     if on_stall not in ("report", "raise", "exit"):
-        raise _wrong(f'on_stall is "report", "raise" or "exit", not {on_stall!r}')
+        raise _wrong(f'on_stall must be "report", "raise" or "exit", not {on_stall!r}')
 
 
 def _check_allowed(allow: object) -> None:
     if not isinstance(allow, Mapping) or not all(isinstance(x, str) for x in allow.values()):
-        raise _wrong(f"allow takes a mapping, {{check: reason}}, not {allow!r}")
+        raise _wrong(f"allow must be a mapping {{check: reason}}, not {allow!r}")
     for check, reason in allow.items():
         if unknown := unknown_check(check):
             raise _wrong(f"allow: {unknown}")
@@ -493,7 +509,7 @@ def _check_allowed(allow: object) -> None:
 def _check_data(data: object) -> None:
     parts = data if isinstance(data, (list, tuple)) else [data]
     if not parts:
-        raise _wrong("data is an empty list; leave it out to have it found")
+        raise _wrong("data is an empty list; omit it, and presum finds the data loaders")
     for part in parts:
         if part is not None and not hasattr(type(part), "__iter__"):
             raise _wrong(
@@ -510,7 +526,7 @@ def _sketch_size(sketch: int | None, replicas: int) -> int:
 
 
 def _group_of(name: str, groups: Sequence[str] | None) -> str:
-    """The group's name; "" lets the library choose the layer."""
+    """The group's name; "" lets the library derive the layer from the parameter's name."""
     if groups is None:
         return ""
     if not groups:
@@ -551,5 +567,6 @@ def _target_facts(
 
 
 def _plain_name(kind: type) -> str:
-    """fully_shard makes a class of its own out of a module's."""
+    """The class name. ``fully_shard`` replaces a module's class with a subclass whose name starts
+    with "FSDP"."""
     return kind.__name__.removeprefix("FSDP") if FSDPModule in kind.__mro__ else kind.__name__

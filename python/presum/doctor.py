@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``presum doctor``: what works on this machine, and why not the rest."""
+"""``presum doctor``: what presum can use on this machine, and the reason for what it cannot."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     import torch
 
 SHARE, TOKENS = 0.01, 4096
-TORCH = (2, 8)  # the oldest
+TORCH = (2, 8)  # the oldest supported release
 
 
 class Capability(NamedTuple):
-    """One thing that may be there."""
+    """A feature that may be available."""
 
     part: str
     name: str
     available: bool
-    detail: str  # the version, or why not
+    detail: str  # the version, or the reason it is unavailable
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 0 where a model can be watched, else 2."""
+    """Returns 0 if presum can record a model here, else 2."""
     parser = argparse.ArgumentParser(
         prog="presum doctor",
         description="What is installed, and which models, devices and transports presum can use "
-        "here; for the others, why not.",
+        "here; for the rest, the reason.",
     )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     found = parser.parse_args(argv)
@@ -81,7 +81,7 @@ def capabilities() -> Iterator[Capability]:
         yield _installed(name)
     try:
         importlib.import_module("torch")
-    except Exception as error:  # a broken one raises what it likes
+    except Exception as error:  # a broken installation can raise anything
         yield Capability("collection", "anything", False, _why_no_torch(error))
         return
     yield from (_row("collection", *check) for check in _COLLECTION)
@@ -91,7 +91,7 @@ def capabilities() -> Iterator[Capability]:
 
 
 def _which_python() -> str:
-    """The one that was looked at, and that which a command would start, if it is not the same."""
+    """This interpreter, and the one that ``python`` starts if it is a different one."""
     found = f"{platform.python_version()}, {sys.executable}"
     first = shutil.which("python") or shutil.which("python3")
     if first is None or Path(first).parent.resolve() == Path(sys.executable).parent.resolve():
@@ -102,7 +102,7 @@ def _which_python() -> str:
 def _simd() -> Iterator[Capability]:
     try:
         chosen = simd_target()
-    except ValueError as error:  # what PRESUM_SIMD asks for
+    except ValueError as error:  # PRESUM_SIMD has an invalid value
         yield Capability("simd", "PRESUM_SIMD", False, str(error))
         return
     possible, impossible = simd_targets()
@@ -120,7 +120,7 @@ def _why_no_torch(error: Exception) -> str:
 
 
 def _row(part: str, name: str, check: Callable[[], str]) -> Capability:
-    """A check returns a detail, or raises what is missing."""
+    """``check`` returns a detail, or raises an error that says what is missing."""
     try:
         return Capability(part, name, True, check())
     except Exception as error:
@@ -168,14 +168,14 @@ def _fsdp2() -> str:
     fsdp = importlib.import_module("presum.parallel.fsdp")
     _need(
         hasattr(_fsdp_param_group, "foreach_reduce"),
-        "this torch reduces gradients in a place that presum does not know",
+        "presum does not know where this torch release reduces gradients",
     )
     sums = "" if fsdp.CAN_STAND_IN else "; reduction= and audit= need torch 2.9"
     return f"fully_shard, HSDP, replicate{sums}"
 
 
 def _fsdp1() -> str:
-    raise RuntimeError("FullyShardedDataParallel reduces flat shards; use fully_shard")
+    raise RuntimeError("FullyShardedDataParallel reduces flat shards; use fully_shard instead")
 
 
 def _by_hand() -> str:
@@ -194,7 +194,7 @@ def _lightning() -> str:
 
 
 def _cpu() -> str:
-    return "gradients are read where they are"
+    return "gradients are read in place"
 
 
 def _cuda() -> str:
@@ -240,11 +240,11 @@ def _store() -> str:
     from torch._C._distributed_c10d import TCPStore
 
     _need(hasattr(TCPStore, "queue_push"), "torch is older than 2.8: its store has no queues")
-    return "packets go to rank 0 through a TCPStore of its own"
+    return "packets go to rank 0 through presum's own TCPStore"
 
 
 def _mpi() -> str:
-    raise RuntimeError("in C++ only: presum/mpi.h, where the library was built with MPI")
+    raise RuntimeError("C++ only: presum/mpi.h, if the library was built with MPI")
 
 
 _COLLECTION: tuple[tuple[str, Callable[[], str]], ...] = (

@@ -3,15 +3,16 @@
 
 
 class UserError(ValueError):
-    """Bad input: the message is one line that says what, where and what to do."""
+    """Invalid input. The message is one line: what is wrong, where, and what to do."""
 
 
 class StallError(BaseException):
-    """The job stands still, and ``Record(on_stall="raise")`` asked to end it then. No Exception, so
-    that what catches those, to try again, does not catch it."""
+    """Raised in the training thread when the job stalls and ``Record(on_stall="raise")`` is set. It
+    derives from BaseException, so that code that catches Exception and retries does not catch
+    it."""
 
-    delivered = False  # to the training thread
-    why = ""  # the sentence that says who is where
+    delivered = False  # whether it has been raised in the training thread
+    why = ""  # the sentence that says where every rank is
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(args or (StallError.why,)))
@@ -22,7 +23,7 @@ _EXTRAS = {"torch": "torch", "transformers": "transformers", "lightning": "light
 
 
 def missing(what: str, error: ModuleNotFoundError) -> ImportError:
-    """What to say where ``what`` needs a package that is not installed."""
+    """The error to raise if ``what`` needs a package that is not installed."""
     package = (error.name or "").partition(".")[0]
     if package == "presum":
         return error

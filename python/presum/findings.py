@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What presum found, as plain values and as text for a terminal."""
+"""Findings as plain values, and as text for a terminal."""
 
 from __future__ import annotations
 
@@ -17,15 +17,32 @@ SHOWN_AT_THE_END = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause of disagreement between workers (docs/findings.md).
+    """One cause of disagreement between ranks (docs/findings.md).
 
-    ``ranks`` are global: the minority that differs, or all where there is none. ``evidence`` is
-    what was seen, its own first, then that of the checks in ``also``, which have the same cause:
-    each with ``check``, ``ranks``, ``sentence`` and ``values`` by name. ``confidence`` is from 0 to
-    1. ``sentence`` is the title with since when; ``evidence_text``, ``consequence`` and
-    ``suspects`` are what ``presum findings`` says, "" where there is nothing. ``equal_until`` is
-    the last step at which what differs was equal, ``certain_step`` that at which a statistic had
-    enough evidence; None where there is none.
+    Attributes:
+        check: the id of the check.
+        severity: "info", "warning" or "critical".
+        ranks: global ranks: the minority that differs, or all ranks if there is no minority.
+        first_step: the first step at which the finding was seen.
+        last_step: the last step at which the finding was seen.
+        confidence: from 0 to 1.
+        title: what differs, in a few words.
+        sentence: the title, and since when.
+        evidence: the observations, first those of this check, then those of the checks in ``also``.
+            Each is a dict with ``check``, ``ranks``, ``sentence`` and ``values`` (by name).
+        evidence_text: the evidence as ``presum findings`` prints it; "" if there is none.
+        consequence: the effect on training as ``presum findings`` prints it, or "".
+        suspects: the likely causes as ``presum findings`` prints them, or "".
+        remedy: what to do.
+        also: ids of other checks that fired for the same cause.
+        hosts: the hosts of ``ranks``.
+        resembles: a public issue about a similar problem, as "owner/repository#number", or "".
+        equal_until: the last step at which the ranks were still equal, or None if unknown.
+        certain_step: the step at which a statistic had enough evidence, or None if the finding does
+            not rest on one.
+        segment: the segment of the run, from 1.
+        model_index: the model, from 0.
+        dp_group: the data-parallel group, by its lowest global rank.
     """
 
     check: str
@@ -52,7 +69,7 @@ class Finding:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What was seen of its own check, by name."""
+        """The values of this check's own evidence, by name. Empty if there is no evidence."""
         return self.evidence[0]["values"] if self.evidence else {}
 
     def __str__(self) -> str:
@@ -60,7 +77,7 @@ class Finding:
 
 
 def announcement(finding: Finding, run: Path) -> str:
-    """What the rank that records says the moment a critical finding appears."""
+    """What the rank that records prints as soon as a critical finding appears."""
     return f"presum: {finding}\n        {finding.remedy}\n        presum findings {run}"
 
 
@@ -72,8 +89,12 @@ def summary(
     incomplete: str = "",
     too_short: str = "",
 ) -> str:
-    """A few lines for the end of a run, worst findings first. ``incomplete``: what its record
-    lacks; then the last line says so. ``too_short``: what it was too short for."""
+    """The summary at the end of a run, worst findings first.
+
+    Args:
+        incomplete: what the record lacks, for the last line; "" if it is complete.
+        too_short: what the run was too short to decide, or "".
+    """
     worst = sorted(findings, key=lambda f: -SEVERITIES.index(f.severity))
     shown = [f for f in worst if f.severity != "info"][:SHOWN_AT_THE_END]
     counts = Counter(f.severity for f in worst)
@@ -87,7 +108,7 @@ def summary(
     hidden = len(worst) - len(shown)
     more = f" ({hidden} more)" if hidden and shown else ""
     if incomplete:
-        return "\n".join([*lines, f"presum: the record in {run} is not whole: {incomplete}"])
+        return "\n".join([*lines, f"presum: the record in {run} is incomplete: {incomplete}"])
     return "\n".join([*lines, f"  presum report {shlex.quote(str(run))}{more}"])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""presum.load: a run log as pandas frames, or as NumPy columns where there is no pandas."""
+"""``presum.load``: reads a run log into pandas frames, or into NumPy columns without pandas."""
 
 from __future__ import annotations
 
@@ -22,13 +22,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE_NAME = "presum.db"
-MATRIX_WORKERS = 256  # up to which every step keeps its matrix
+MATRIX_WORKERS = 256  # with more ranks, only every 50th step keeps its matrix
 Columns = list[tuple[str, npt.NDArray[Any], list[str] | None]]
 T = TypeVar("T")
 
 
 def load(run: str | os.PathLike[str]) -> Run:
-    """Open a RUN (its folder or its presum.db). It may still be written; nothing is locked.
+    """Open a RUN for reading. The training may still write to it; nothing is locked.
+
+    Args:
+        run: the RUN folder, or the ``presum.db`` in it.
+
+    Returns:
+        A :class:`Run`.
 
     Raises:
         UserError: there is no such run, it is damaged, or a newer presum wrote it.
@@ -37,13 +43,15 @@ def load(run: str | os.PathLike[str]) -> Run:
 
 
 class Run:
-    """A run log. Frames are read at first use and then kept; ``load`` again for newer steps.
+    """A run log. Each frame is read on first use and then cached; call :func:`presum.load` again to
+    see newer steps.
 
-    Frames hold numbers and strings only (in large frames as categories), missing values as NaN,
-    rows ascending by segment, model_index and step. ``columns`` says what each column holds.
-    Without pandas (``presum[frames]``) each is a dict of NumPy arrays by column, strings as
-    objects. Every attribute raises UserError where the file cannot be read any more. One thread at
-    a time.
+    Frames contain only numbers and strings (categoricals in large frames). Missing values are NaN.
+    Rows are sorted by segment, model_index and step. :attr:`columns` describes every column.
+
+    Without pandas (``presum[frames]``), each frame is a dict from column names to NumPy arrays,
+    with strings as objects. Every attribute raises UserError if the file can no longer be read. Not
+    thread-safe: use it from one thread at a time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,8 +61,8 @@ class Run:
 
     @cached_property
     def columns(self) -> pd.DataFrame:
-        """One row a column of the other frames: frame, column, type, unit, meaning, and what a
-        missing value says."""
+        """One row per column of the other frames: frame, column, type, unit, meaning, and what a
+        missing value means."""
         shown = {table: columns for table, _, columns in _core.shown_tables()}
         rows = [(frame, *_as_framed(c)) for frame in _FRAMES for c in shown[frame]]
         rows += [("groups", *c) for c in shown["groups"] if c[0] in _GROUP_KEYS]
@@ -65,67 +73,79 @@ class Run:
 
     @cached_property
     def segments(self) -> pd.DataFrame:
-        """One row each time that the run was begun or continued: whether it was closed, why it is
-        incomplete and after which step, and how many packets could not be used."""
+        """One row per segment, which is one start or continuation of the recording: whether it was
+        closed, why it is incomplete and after which step, and how many packets could not be
+        used."""
         return self._frame("segments")
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row a step (and model): the metrics over all workers."""
+        """One row per step and model: the metrics over all ranks."""
         return self._frame("steps", categories=True)
 
     @cached_property
     def workers(self) -> pd.DataFrame:
-        """One row a step and worker. Fingerprints are unsigned 64-bit numbers; that of a reduced
-        gradient which was not read is 0."""
+        """One row per step and rank. Fingerprints are unsigned 64-bit integers; the fingerprint of
+        a reduced gradient that was not read is 0."""
         return self._frame("workers", categories=True)
 
     @cached_property
     def groups(self) -> pd.DataFrame:
-        """One row a step, group (layer) and worker: its norm and largest |g| in that group."""
+        """One row per step, group (layer) and rank: the gradient's L2 norm and largest absolute
+        value in that group."""
         return _to_frame(self._read(_core.RunLog.group_norms), categories=True)
 
     @cached_property
     def facts(self) -> pd.DataFrame:
-        """What each rank said about itself: segment, model_index, rank, key, value."""
+        """The facts that each rank reported about itself: segment, model_index, rank, key,
+        value."""
         return self._frame("facts")
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """What presum found, worst first."""
+        """The findings, worst first."""
         return [Finding(**finding) for finding in self._read(_core.RunLog.findings)]
 
     @cached_property
     def checks(self) -> pd.DataFrame:
-        """Every check of every model: segment, model_index, dp_group, check, state, reason."""
+        """One row per check and model: segment, model_index, dp_group, check, state, reason."""
         return self._frame("checks")
 
     @cached_property
     def audits(self) -> pd.DataFrame:
-        """One row an audit of the reduction (``attach(audit=)``): how its sum was made, and
+        """One row per audit of the reduction (``attach(audit=)``): how the sum was computed, and
         its error (docs/audit.md)."""
         return self._frame("audits")
 
     @cached_property
     def stalls(self) -> pd.DataFrame:
-        """When the job stood still: one row each time (docs/time.md)."""
+        """One row per stall of the job (docs/time.md)."""
         return self._frame("stalls")
 
     @cached_property
     def stalled_ranks(self) -> pd.DataFrame:
-        """One row a stall and rank: where it was."""
+        """One row per stall and rank: where the rank was."""
         return self._frame("stalled_ranks")
 
     def cosines(
         self, step: int, segment: int = -1, model_index: int = 0, dp_group: int = 0
     ) -> npt.NDArray[np.float64]:
-        """The W x W cosines of a step, in the order of its workers' replicas, 1 on the diagonal.
+        """The cosine similarities between the gradients of all pairs of ranks in one step.
 
-        NaN where a worker has no direction (zero or non-finite gradient, no sketch). ``segment`` -1
-        is the last one. Above 256 workers the matrix is kept every 50 steps only.
+        Args:
+            step: a recorded step.
+            segment: the segment. Default -1: the last one.
+            model_index: the model.
+            dp_group: the data-parallel group.
+
+        Returns:
+            A float64 array of shape (W, W) for W ranks, in the order of their replicas, with 1 on
+            the diagonal. NaN where a rank's gradient has no direction: it is zero or non-finite, or
+            there is no sketch.
 
         Raises:
-            KeyError: the step is not recorded, or its matrix was not kept.
+            KeyError: the step is not recorded, or its matrix was not kept. With more than 256
+                ranks, only every 50th step keeps its matrix.
         """
         segments = np.asarray(self.steps["segment"])
         if segment < 0 and len(segments):
@@ -174,7 +194,7 @@ _FRAME_NAMES = {"check_id": "check"}
 
 
 def _as_framed(column: tuple[str, str, str, str, str]) -> tuple[str, str, str, str, str]:
-    """A column of a table as its frame has it: 64-bit hashes as numbers."""
+    """A column of a table as its frame shows it: 64-bit hashes become integers."""
     name, kind, unit, meaning, unknown = column
     kind = "integer" if name in ("fingerprint", "reduced_fingerprint") else kind
     return _FRAME_NAMES.get(name, name), kind, unit, meaning, unknown
@@ -186,12 +206,12 @@ def _as_user_error(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(str(error)) from None
-    except (MemoryError, ValueError) as error:  # sizes that no run has
+    except (MemoryError, ValueError) as error:  # sizes that no valid run has
         raise UserError(f"{path} is damaged ({type(error).__name__})") from None
 
 
 def _to_frame(columns: Columns, categories: bool) -> pd.DataFrame:
-    """Numbers stay in the arrays that they were read into."""
+    """Numbers are not copied."""
     categories = categories and _pandas() is not None
     names = (_FRAME_NAMES.get(name, name) for name, _, _ in columns)
     values = (_values(array, texts, categories) for _, array, texts in columns)
@@ -204,7 +224,7 @@ def _framed(columns: dict[str, Any]) -> pd.DataFrame:
 
 
 def _pandas() -> Any:
-    """None where it is not installed."""
+    """pandas, or None if it is not installed."""
     try:
         return importlib.import_module("pandas")
     except ModuleNotFoundError:
@@ -212,7 +232,8 @@ def _pandas() -> Any:
 
 
 def _values(array: npt.NDArray[Any], texts: list[str] | None, categories: bool) -> Any:
-    """``array``, or the texts that it holds the positions of; -1 is a missing one."""
+    """``array``, or, if ``texts`` is given, the texts at these positions; position -1 is a missing
+    value."""
     if texts is None:
         return array
     if categories:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What :func:`presum.attach` returns."""
+"""The object that :func:`presum.attach` returns."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ NAME_MAX = 64
 
 
 class Monitor:
-    """Watches one model on this rank. A context manager. Nobody need keep it: the recording goes
-    on without it, and ends with the model or the process.
+    """The recording of one model on one rank, as :func:`presum.attach` returns it.
 
-    Methods are for the training thread.
+    Use it as a context manager, or call :meth:`close`. The recording does not depend on a reference
+    to this object: it lasts until :meth:`close`, or until the model or the process ends. Call all
+    methods on the training thread. Once the recording has ended, they do nothing.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -35,20 +36,29 @@ class Monitor:
 
     @property
     def run(self) -> Path:
-        """The RUN folder; one rank writes it, usually global rank 0."""
+        """The path of the RUN folder. One rank writes it, usually global rank 0."""
         return self._session.channel.run
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found so far, worst first. Known on the rank that records only."""
+        """The findings so far, worst first. Empty on every rank except the one that records."""
         return list(self._session.listeners.findings)
 
     def loss(self, value: float | torch.Tensor, weight: float | None = None) -> None:
         """Report the loss of one micro-batch, before or after its ``backward()``.
 
-        Needed only where the model's output does not hold the loss; it replaces what was found
-        there. ``value`` is a number or a one-element tensor (NaN and Inf are recorded and named).
-        A worker's loss is the mean over its micro-batches, weighted by ``weight`` (1 by default).
+        Call it only if presum cannot find the loss in the model's output. The reported value
+        replaces a loss that presum found. The loss of a rank in a step is the weighted mean over
+        its micro-batches.
+
+        Args:
+            value: a number or a one-element tensor, on any device. NaN and Inf are recorded and
+                reported.
+            weight: the weight of this micro-batch in the mean, finite and at least 0. Default: 1.
+
+        Raises:
+            ValueError: ``value`` is not a single value local to this rank, or ``weight`` is
+                invalid.
         """
         recorder = self._recorder
         if recorder is None or self._closed:
@@ -63,21 +73,24 @@ class Monitor:
         kept = kept_value(value)
         if kept is None:
             raise ValueError(
-                f"presum: a loss of class {type(value).__name__} holds no value of this rank's "
-                "own: give a number, or a plain tensor"
+                f"presum: a loss of class {type(value).__name__} holds no value local to this "
+                "rank: pass a number or a plain tensor"
             )
         recorder.loss(kept, weight)
 
     def grad_norm(self, value: float | torch.Tensor) -> None:
-        """Report the norm of the reduced gradient that the program has computed itself, to clip by
-        or to log, before the optimizer's step: it is compared between ranks and with the reduced
-        gradient. What ``torch.nn.utils.clip_grad_norm_`` uses is seen without it.
+        """Report the gradient norm that the program computed itself, for clipping or logging.
 
-        ``value`` is a number or a one-element tensor: the L2 norm over all of the model's
-        parameters, after the reduction and before clipping. NaN and Inf are recorded.
+        Call it before the optimizer step. presum compares the norm between ranks and with the
+        reduced gradient. It sees the norm that ``torch.nn.utils.clip_grad_norm_`` uses without this
+        call.
+
+        Args:
+            value: a number or a one-element tensor: the L2 norm over all parameters of the model,
+                after the reduction and before clipping. NaN and Inf are recorded.
 
         Raises:
-            ValueError: what holds no number of this rank's own.
+            ValueError: ``value`` is not a single number local to this rank.
         """
         recorder = self._recorder
         if recorder is None or self._closed:
@@ -88,21 +101,26 @@ class Monitor:
         if kept is None:
             kind, shape = type(value).__name__, tuple(getattr(value, "shape", ()))
             raise ValueError(
-                f"presum: a norm must be one number of this rank's own, not {kind} of shape {shape}"
+                f"presum: a norm must be one number local to this rank, not {kind} of shape {shape}"
             )
         recorder.clip_norms.told(kept)
 
     def watch(self, name: str, watched: nn.Module | Mapping[str, torch.Tensor] | Tensors) -> None:
-        """Have something else compared between ranks that must be equal on all of them: an average
-        of the parameters, a table, a second model. Its tensors are hashed before a forward pass, a
-        part at each recorded step and all within 25; call it on every rank, with the same name.
+        """Compare more state that must be equal on all ranks: an average of the parameters, a
+        lookup table, a second model.
 
-        Of a module, which is held weakly, parameters and buffers count as they are then. Tensors
-        are held, in their order, and are to be changed in place. Ranks that watch different numbers
-        of tensors differ.
+        presum hashes the tensors before a forward pass: a part of them at each recorded step, and
+        all of them within 25 recorded steps. Call it on every rank, with the same name. Ranks that
+        watch different numbers of tensors count as different.
+
+        Args:
+            name: 1 to 64 characters; it identifies the state in findings.
+            watched: a module, a mapping of names to tensors, or an iterable of tensors. A module is
+                held weakly; its parameters and buffers are looked up at each hash. Tensors are held
+                strongly, in their order: change them in place.
 
         Raises:
-            ValueError: an empty name, or what holds no tensor.
+            ValueError: the name is empty or too long, or ``watched`` contains no tensor.
         """
         if not name or len(name) > NAME_MAX:
             raise ValueError(f"presum: watch needs a name of 1 to {NAME_MAX} characters")
@@ -113,19 +131,24 @@ class Monitor:
     def compare(
         self, name: str, named_tensors: Mapping[str, torch.Tensor] | NamedTensors
     ) -> list[str]:
-        """Hold copies of this rank's parameters against them, bit for bit: weights that were sent
-        to an engine for rollouts, or to a checkpoint. A parameter is cast to its copy's dtype
-        first.
+        """Compare copies of this rank's parameters with the parameters, bit for bit: for example
+        weights sent to a rollout engine or written to a checkpoint.
 
-        Names are those of ``named_parameters()`` of the attached module; not all need be there. It
-        waits for the device. What differs is also a finding.
+        Each parameter is cast to the dtype of its copy first. The call synchronizes with the
+        device. Differences are also reported as a finding.
+
+        Args:
+            name: identifies the copy in findings.
+            named_tensors: a mapping, or an iterable of (name, tensor) pairs, with names from
+                ``named_parameters()`` of the attached module. It may omit parameters.
 
         Returns:
-            The names that differ, in the order given; empty once the recording has ended.
+            The names of the copies that differ, in the order given. Empty if none differs or the
+            recording has ended.
 
         Raises:
-            ValueError: no tensor, a name that is no parameter's, another shape, a part of a
-                parameter.
+            ValueError: there is no tensor, a name is not a parameter's, a shape differs from the
+                parameter's, or a tensor is only a part of a parameter.
         """
         recorder = self._recorder
         if recorder is None or self._closed:
@@ -133,31 +156,40 @@ class Monitor:
         pairs = named_tensors.items() if isinstance(named_tensors, Mapping) else named_tensors
         if not isinstance(pairs, Iterable):
             what = type(named_tensors).__name__
-            raise ValueError(f"presum: compare needs names with their tensors, not {what}")
+            raise ValueError(f"presum: compare needs pairs of a name and a tensor, not {what}")
         return recorder.compare(name, list(pairs))
 
     def before_reduction(self, named_gradients: NamedGradients) -> None:
-        """With ``mode="manual"``: this worker's own gradients, before they are summed, as pairs of
-        a parameter's name (as in ``named_parameters()`` of the attached module) and its gradient;
-        None is skipped. The first call after a step's end begins the next one; in between, calls
-        with further parameters (buckets) add to it. Reads them before it returns.
+        """With ``mode="manual"``: read this rank's own gradients, before they are reduced.
+
+        The first call after the end of a step begins the next step. Further calls in the same step
+        add more parameters (buckets). The gradients are read before the call returns.
+
+        Args:
+            named_gradients: pairs of a parameter's name, as in ``named_parameters()`` of the
+                attached module, and its gradient. Pairs with None are skipped.
 
         Raises:
-            ValueError: an unknown name, or a gradient of another size than its parameter.
+            ValueError: a name is unknown, a gradient's size differs from its parameter's, or the
+                monitor was attached in another mode.
         """
         source = self._by_hand()
         if source is not None:
             source.before_reduction(named_gradients)
 
     def after_reduction(self, named_gradients: NamedGradients) -> None:
-        """With ``mode="manual"``: the same gradients as the reduction left them, divided by the
-        number of workers, before clipping. Looked at as often as ``reduced_every`` says."""
+        """With ``mode="manual"``: read the gradients after the reduction, averaged over the ranks
+        (divided by the world size) and before clipping.
+
+        They are read at the steps that ``Record.reduced_every`` selects. Arguments and errors are
+        those of :meth:`before_reduction`.
+        """
         source = self._by_hand()
         if source is not None:
             source.after_reduction(named_gradients)
 
     def _by_hand(self) -> ManualSource | None:
-        """None once the recording has ended."""
+        """The source of a manual recording; None once the recording has ended."""
         recorder = self._recorder
         if recorder is None or self._closed:
             return None
@@ -166,9 +198,12 @@ class Monitor:
         return recorder.source
 
     def close(self) -> None:
-        """End the recording: sends what is left, and on the rank that records waits for the others
-        (at most 1.5 s), completes the run log and prints a summary on the terminal. Works after
-        ``destroy_process_group``; a second call does nothing."""
+        """End the recording.
+
+        It sends the remaining packets. On the rank that records it also waits for the other ranks
+        (at most 1.5 s), completes the run log and prints a summary. It works after
+        ``destroy_process_group``. A second call does nothing.
+        """
         if not self._closed:
             self._closed = True
             self._recording.say_if_cut_short()

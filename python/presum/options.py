@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``presum.attach`` takes, as values that say what they are; and the same as one row of names
-and plain values, as ``presum.run``, PRESUM_OPTIONS and files have it."""
+"""The options of ``presum.attach`` as typed values, and as the flat names and plain values that
+``presum.run``, PRESUM_OPTIONS and option files use."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class Reduction:
-    """Gradients summed by presum, so that their mean has the same bits for any order, topology and
-    number of ranks (docs/reduction.md). Micro-batches under ``no_sync()`` (FSDP2: without
-    ``requires_gradient_sync``) are summed apart, each its own leaf: ``.grad`` holds none of them
-    until the step is reduced. It stays when the monitor is closed.
+    """Let presum sum the gradients, so that their mean has the same bits for any order, topology
+    and number of ranks (docs/reduction.md).
+
+    Each micro-batch under ``no_sync()`` (FSDP2: without ``requires_gradient_sync``) becomes a
+    separate leaf of the sum; ``.grad`` contains none of them until the step is reduced. The
+    reduction stays in place after the monitor is closed.
 
     Args:
-        microbatch_mean: divide the sum by all micro-batches of all ranks, in one rounding,
-            instead of by the ranks; for losses that are not divided.
+        microbatch_mean: divide the sum by the number of micro-batches of all ranks, in one
+            rounding, instead of by the number of ranks. Use it if the loss is not divided by the
+            number of accumulated micro-batches.
     """
 
     microbatch_mean: bool = False
@@ -49,15 +52,16 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Audit:
-    """What the reduction made of one bucket, the next one each time, against the exact sum of what
-    went in (docs/audit.md): by how much they differ, in which precision and order was added, and
-    whether the same reduction gives the same bits again. It exchanges gradients. On DDP it is made
-    in presum's communication hook, which runs one that is registered later inside its own; on FSDP2
-    each rank audits its shard of a parameter group.
+    """Compare the reduction of one bucket with the exact sum of its inputs (docs/audit.md).
+
+    Each audit takes the next bucket. It reports the error, the precision and order of the
+    summation, and whether the same reduction gives the same bits again. An audit exchanges
+    gradients between ranks. On DDP it runs in presum's communication hook, which calls a hook that
+    the program registers later; on FSDP2 each rank audits its shard of a parameter group.
 
     Args:
-        every: at every n-th recorded step.
-        elements: of that bucket, evenly spread; None for all.
+        every: audit at every n-th recorded step.
+        elements: the number of elements to compare, evenly spaced over the bucket. None: all.
     """
 
     every: int
@@ -66,46 +70,50 @@ class Audit:
 
 @dataclass(frozen=True)
 class Record:
-    """What is recorded of a training, and when.
+    """What to record, and when.
 
     Args:
-        every: record every n-th step. What presum takes of a step falls, but not to an n-th: its
-            hooks stay on (docs/performance.md; ``presum summary`` tells what it was in a run).
-        reduced_every: also read the reduced gradient (one more pass) at the first step and every
-            n-th; it gives the exact consistency and corrects the cosines.
-        verify_every: at every n-th recorded step compute one micro-batch of this rank once more,
-            and compare the gradients bit for bit: memory and arithmetic that are wrong now and then
-            show (docs/findings.md, recompute-mismatch). It costs that forward and backward pass.
-            Needs ``optimizer``; not for FSDP2.
-        sketch: floats that stand for a gradient's direction: a power of two, 0 for off, None for
-            4096 up to 64 ranks and 1024 above. A pair's cosine has a standard error of about
-            ``1.2 / sqrt(sketch)``.
-        groups: what per-group norms are of: regular expressions, of which the first that matches
-            gives the text that it matches, "other" where none does. None: layers (the parameter's
-            path up to its first number). Empty: no groups.
-        fingerprints: what ranks are compared by besides gradients, by default all of "data" (hashes
-            of the samples), "rng", "sampler", "parameters", "buffers", "optimizer", "mode",
-            "environment". Empty: nothing.
-        local_buffers: regular expressions of buffer names that may differ between ranks.
-        data: the training's DataLoader or sampler, or a list of them, where it is not found by
-            itself: loaders that are not torch's, batches that change before the forward pass.
-        scaler: the GradScaler, so that norms are those of the unscaled gradient. Default: the one
-            that scaled a loss last.
-        on_training_thread: call ``on_finding`` after the optimizer's step, where it may end this
-            rank's process by SystemExit (a launcher then ends the others). Other exceptions are
-            logged.
-        require: what a preflight's exit code 0 covers. "facts": everything that a few steps decide;
-            "statistics": exit with 2 where the steps were too few for a lasting difference in
-            losses or gradients to be established (26 with 2 ranks, 10 with 8).
-        stall_seconds: after how long without any event of its training (a pass, a gradient, an
-            optimizer's step) a rank is said to stand still, with where all ranks are; twice the
-            longest such time so far where that is longer.
-        on_stall: what a job does in which some rank waits for one that does not work: "report"
-            says so, in a line and in the RUN, as for every job that stands still; "raise" raises
-            :class:`presum.StallError` in every rank's thread, and ends processes that do not get
-            to it within 10 s; "exit" ends all ranks with exit code 1.
-        allow: checks, by id, whose findings are a practice of this program, each with the reason,
-            the same on all ranks: they are information then, and say it (docs/quiet.md).
+        every: record every n-th step. presum's overhead falls, but by less than a factor of n,
+            because its hooks stay in place (docs/performance.md; ``presum summary`` shows the
+            overhead of a run).
+        reduced_every: also read the reduced gradient, in one more pass over it, at the first step
+            and every n-th step. This gives the exact consistency and corrects the cosines.
+        verify_every: at every n-th recorded step, recompute one micro-batch of this rank and
+            compare the gradients bit for bit, to catch intermittent errors of memory and arithmetic
+            (docs/findings.md, recompute-mismatch). It costs one more forward and backward pass.
+            Needs ``optimizer``; not available for FSDP2.
+        sketch: the number of float32 values that represent a gradient's direction: a power of two
+            from 64 to 65536, 0 for no sketch, or None for 4096 with up to 64 ranks and 1024 with
+            more. The cosine of a pair of ranks has a standard error of about ``1.2 /
+            sqrt(sketch)``.
+        groups: regular expressions that group parameters for per-group norms. The text that the
+            first matching expression matches is the group's name; parameters without a match are in
+            the group "other". None: one group per layer (the parameter's path up to its first
+            number). Empty: a single group, "all".
+        fingerprints: what to compare between ranks besides gradients: any of "data" (hashes of the
+            samples), "rng", "sampler", "parameters", "buffers", "optimizer", "mode" and
+            "environment". Default: all. Empty: none.
+        local_buffers: regular expressions for names of buffers that may differ between ranks.
+        data: the training's ``DataLoader`` or sampler, or a list of them. Needed only if presum
+            does not find them: for loaders that are not torch's, and for batches that change before
+            the forward pass.
+        scaler: the ``GradScaler``, so that norms are those of the unscaled gradient. Default: the
+            scaler that scaled the latest loss.
+        on_training_thread: call ``on_finding`` on the training thread, after the optimizer step.
+            There it may raise ``SystemExit`` to end this rank's process (a launcher then ends the
+            others); other exceptions are logged.
+        require: what exit code 0 of a preflight covers. "facts": everything that a few steps can
+            decide. "statistics": exit with code 2 if there were too few steps to establish a
+            lasting difference in losses or gradients (26 steps with 2 ranks, 10 with 8).
+        stall_seconds: report a stall, with the position of every rank, when a rank has had no
+            training event (a pass, a gradient, an optimizer step) for this long, or for twice the
+            longest such gap of any rank so far if that is longer. From 1 to 1e8.
+        on_stall: what to do when ranks wait for a rank that does not work. "report": print one line
+            and record the stall in the RUN, as for every stall. "raise": also raise
+            :class:`presum.StallError` in the training thread of every rank, and end processes that
+            do not reach it within 10 s. "exit": also end all ranks with exit code 1.
+        allow: a mapping from check ids to reasons, the same on all ranks. Findings of these checks
+            become information and show the reason (docs/quiet.md).
         quiet: print nothing on the terminal.
     """
 
@@ -127,16 +135,16 @@ class Record:
 
 
 class _Process:
-    """What holds for every call of ``attach`` in this process."""
+    """State shared by all calls of ``attach`` in this process."""
 
-    run: Path | None = None  # where ``presum.run`` was told to record
-    attached = False  # some model was
+    run: Path | None = None  # the RUN folder that ``presum.run`` was given
+    attached = False  # whether any model has been attached
 
 
 PROCESS = _Process()
 
 
-# What a row may hold: all but objects of the program's.
+# The options that flags, environment and files can set: all except Python objects of the program.
 OF_RECORD = tuple(
     one.name for one in fields(Record) if one.name not in ("data", "scaler", "on_training_thread")
 )
@@ -145,7 +153,7 @@ NAMES = (*OF_ATTACH, *OF_RECORD)
 
 
 def unknown_check(name: object) -> str:
-    """What is wrong with it, where there is no check of this name; else nothing."""
+    """An error message if there is no check of this name, or ""."""
     known = check_ids()
     if name in known:
         return ""
@@ -155,16 +163,16 @@ def unknown_check(name: object) -> str:
 
 
 def check_names(row: Mapping[str, object], where: str) -> None:
-    """Raises UserError for a name that is none, with the nearest one."""
+    """Raises UserError for an unknown option name, and suggests the nearest known name."""
     for name in row:
         if name not in NAMES:
             near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(NAMES)}"
+            hint = f"; did you mean {near[0]}?" if near else f"; options: {', '.join(NAMES)}"
             raise UserError(f"{where}: there is no option {name}{hint}")
 
 
 def arguments_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``presum.attach`` that a row of options stands for."""
+    """The arguments of ``presum.attach`` for a row of options."""
     found = {name: row[name] for name in ("run", "preflight") if name in row}
     if "reduction" in row:
         found["reduction"] = row["reduction"]
@@ -181,11 +189,11 @@ def arguments_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_file(folder: Path) -> dict[str, Any]:
-    """The options of ``presum.toml`` in a folder, else of ``[tool.presum]`` in its pyproject.toml;
-    none where there is neither.
+    """The options in ``presum.toml`` of a folder, or else in ``[tool.presum]`` of its
+    pyproject.toml. Empty if there is neither.
 
     Raises:
-        UserError: it is no TOML, or has a name that is none.
+        UserError: the file is not valid TOML, or contains an unknown option.
     """
     for name, keys in (("presum.toml", ()), ("pyproject.toml", ("tool", "presum"))):
         path = folder / name
@@ -208,9 +216,9 @@ def _table(path: Path, keys: Sequence[str]) -> dict[str, Any] | None:
     try:
         found: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no TOML: {error}") from None
+        raise UserError(f"{path} is not valid TOML: {error}") from None
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
     if found is not None and not isinstance(found, dict):
-        raise UserError(f"{path}: {'.'.join(keys)} is no table")
+        raise UserError(f"{path}: {'.'.join(keys)} must be a table")
     return found

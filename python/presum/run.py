@@ -6,8 +6,9 @@
     accelerate launch -m presum.run train.py args...
     python -m presum.run train.py args...
 
-Where a launcher cannot be told so, set PRESUM=1 in its environment and ``import presum`` first in
-the program; options then come from PRESUM_OPTIONS alone, as they would stand on the command line.
+If a launcher cannot start a module, set PRESUM=1 in its environment and ``import presum`` first in
+the program. Options then come from PRESUM_OPTIONS, in the syntax of the command line, and from
+option files.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from presum.options import FAMILIES, NAMES, from_file, unknown_check
 def _parser(*, program: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m presum.run",
-        description="Run a training program under presum without changing it: every "
-        "DistributedDataParallel and FSDP2 model that it trains is watched, and a run is recorded.",
+        description="Run a training program under presum without changing it: presum records every "
+        "DistributedDataParallel and FSDP2 model that the program trains.",
         epilog="example: torchrun --nproc-per-node 8 -m presum.run --run-folder runs/a train.py "
-        "--lr 1e-4. Options may also stand in the environment variable PRESUM_OPTIONS, as they "
-        "would here, and under their names in a table [tool.presum] of pyproject.toml, or in "
-        "presum.toml, of the folder in which the program starts: reduced_every = 50. A flag comes "
-        "before the environment, and that before a file.",
+        "--lr 1e-4. Options can also be set in the environment variable PRESUM_OPTIONS, in the "
+        "same syntax, and by name (reduced_every = 50) in presum.toml or in the table "
+        "[tool.presum] of pyproject.toml, in the folder where the program starts. A flag overrides "
+        "the environment, and the environment overrides a file.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
@@ -50,8 +51,8 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
         "--run",
         dest="run",
         metavar="RUN",
-        help="folder to record into (default: runs/<script>-<time>); torchrun takes the short "
-        "form for an option of its own",
+        help="folder to record into (default: runs/<script>-<time>); use the long form under "
+        "torchrun, which reads --run as its own option",
     )
     _add_recording(add)
     _add_sums(add)
@@ -65,24 +66,29 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
 
 def _add_recording(add: Callable[..., object]) -> None:
     add("--every", type=_positive, metavar="N", help="record every N-th step (default: 1)")
-    add("--reduced-every", type=_positive, metavar="N", help="read the sum too (default: 25)")
-    add("--verify-every", type=_positive, metavar="N", help="compute a micro-batch once more")
-    add("--sketch", metavar="K", type=_whole, help="floats for a direction; 0 for none")
-    add("--groups", action="append", metavar="REGEX", help="what per-group norms are of")
+    add(
+        "--reduced-every",
+        type=_positive,
+        metavar="N",
+        help="read the reduced gradient (default: 25)",
+    )
+    add("--verify-every", type=_positive, metavar="N", help="recompute a micro-batch every N steps")
+    add("--sketch", metavar="K", type=_whole, help="size of a gradient's sketch; 0 for none")
+    add("--groups", action="append", metavar="REGEX", help="parameter groups for per-group norms")
     add("--local-buffers", action="append", metavar="REGEX", help="buffers that may differ")
     add(
         "--fingerprints",
         type=_families,
         metavar="LIST",
-        help="what is compared beside gradients and losses: all, none, or some, as data,rng",
+        help="what to compare besides gradients and losses: all, none, or a list such as data,rng",
     )
 
 
 def _add_sums(add: Callable[..., object]) -> None:
-    add("--reduction", metavar="exact", help="sum gradients exactly, so reproducibly")
-    add("--microbatch-mean", action="store_true", help="with it: divide by all micro-batches")
-    add("--audit", type=_positive, metavar="N", help="check the sum itself (DDP, FSDP2)")
-    add("--audit-elements", type=_positive, metavar="K", help="of a bucket (default: 65536)")
+    add("--reduction", metavar="exact", help="sum gradients exactly, hence reproducibly")
+    add("--microbatch-mean", action="store_true", help="with --reduction: mean of micro-batches")
+    add("--audit", type=_positive, metavar="N", help="audit a bucket every N steps (DDP, FSDP2)")
+    add("--audit-elements", type=_positive, metavar="K", help="per bucket (default: 65536)")
 
 
 def _add_telling(add: Callable[..., object]) -> None:
@@ -90,26 +96,26 @@ def _add_telling(add: Callable[..., object]) -> None:
         "--preflight",
         type=_positive,
         metavar="N",
-        help="end with a verdict after N steps, or where the program ends before",
+        help="end with a verdict after N steps, or when the program ends, if that is earlier",
     )
-    add("--require", choices=("facts", "statistics"), help="statistics: end with 2 if too short")
+    add("--require", choices=("facts", "statistics"), help="statistics: exit 2 if too few steps")
     add(
         "--stall-seconds",
         type=_seconds,
         metavar="S",
-        help="say where all ranks are once one has stood still so long (default: 60)",
+        help="report where all ranks are when one has been idle this long (default: 60)",
     )
     add(
         "--on-stall",
         choices=("report", "raise", "exit"),
-        help="what a job that stands still does besides (default: report)",
+        help="what to do besides when the job stalls (default: report)",
     )
     add(
         "--allow",
         action="append",
         type=_allowed,
         metavar="CHECK=REASON",
-        help="findings of this check are a practice of the program: information, with the reason",
+        help="findings of this check are intended: show them as information, with the reason",
     )
     add("--quiet", action="store_true", help="print nothing")
 
@@ -125,14 +131,14 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number") from None
+        raise argparse.ArgumentTypeError(f"{text} is not an integer") from None
 
 
 def _seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text} is not a number") from None
     if not 1 <= value <= 1e8:
         raise argparse.ArgumentTypeError(f"{text} is not from 1 to 1e8 s")
     return value
@@ -152,7 +158,7 @@ def _families(text: str) -> list[str]:
 
 
 def _options(found: argparse.Namespace) -> dict[str, Any]:
-    """By their names: flags and environment before a file."""
+    """The options by name. Flags and environment override a file."""
     flags = {name: value for name, value in vars(found).items() if name in NAMES}
     if "allow" in flags:
         flags["allow"] = dict(flags["allow"])
@@ -163,16 +169,16 @@ def _options(found: argparse.Namespace) -> dict[str, Any]:
 
 
 class _CommandLine(NamedTuple):
-    """Words in front of a program and the program with its arguments."""
+    """The words before a program, and the program with its arguments."""
 
     own: list[str]
-    others: list[str]  # options of somebody else's, as a launcher puts them there
+    others: list[str]  # options that are not presum's, such as those that a launcher inserts
     program: list[str]
 
 
 def _divided(words: Sequence[str], parser: argparse.ArgumentParser) -> _CommandLine:
-    """The program is the first word that is neither an option nor an option's value, or what is
-    behind ``--``. argparse would drop a ``--`` that is the program's."""
+    """Split the words. The program starts at the first word that is neither an option nor an
+    option's value, or after ``--``. argparse would drop a ``--`` that belongs to the program."""
     own: list[str] = []
     others: list[str] = []
     at = 0
@@ -189,8 +195,8 @@ def _divided(words: Sequence[str], parser: argparse.ArgumentParser) -> _CommandL
 
 
 def launcher_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Of ``presum run``: the options, as ranks are to get them, and the launcher's command.
-    SystemExit where options are wrong, or for help."""
+    """Split the words after ``presum run``. Returns presum's options in the form that ranks get,
+    and the launcher's command. Raises SystemExit for invalid options and for --help."""
     parser = _parser(program=False)
     parser.prog = "presum run"
     parser.usage = "presum run [options] [--] LAUNCHER [its options] PROGRAM [arguments]"
@@ -200,12 +206,12 @@ def launcher_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def start_from_environment() -> None:
-    """With PRESUM=1, when presum is imported."""
+    """Start presum when it is imported with PRESUM=1."""
     _start(_parser(program=False).parse_args(_words_of_environment()))
 
 
 def _start(found: argparse.Namespace, words: Sequence[str] | None = None) -> bool:
-    """Whether it is a preflight."""
+    """Returns whether this is a preflight."""
     options = _options(found)
     try:
         from presum.frameworks.auto import start
@@ -226,15 +232,15 @@ def _words_of_environment() -> list[str]:
         _refuse(f"PRESUM_OPTIONS: {error}: {text}")
     _, others = _parser(program=False).parse_known_args(words)
     if others:
-        _refuse(f"PRESUM_OPTIONS holds what is no option: {' '.join(others)}")
+        _refuse(f"PRESUM_OPTIONS: unknown option: {' '.join(others)}")
     return words
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the program in this process, as ``__main__``. What it raises passes through.
+    """Run the program in this process, as ``__main__``. Exceptions of the program propagate.
 
-    Options that presum does not have are the program's: launchers put theirs (``--local_rank=1``)
-    behind the first word of what they start.
+    Options that presum does not have go to the program: launchers insert theirs
+    (``--local_rank=1``) after the first word of the command.
     """
     parser = _parser(program=True)
     line = _divided(sys.argv[1:] if argv is None else argv, parser)
@@ -262,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _end_preflights() -> None:
-    """Of a program that ended well, before the preflight did."""
+    """For a program that ended successfully before its preflight was complete."""
     sessions = sys.modules.get("presum.transport.session")
     raise SystemExit(2 if sessions is None else sessions.end_preflights())
 
@@ -281,8 +287,8 @@ def _refuse(text: str) -> NoReturn:
 
 
 def _run_script(path: str) -> None:
-    """As ``python path`` does."""
-    if pkgutil.get_importer(path) is not None:  # a folder, or an archive of zipapp
+    """Run a script as ``python path`` does."""
+    if pkgutil.get_importer(path) is not None:  # a folder, or a zipapp archive
         sys.modules["__main__"] = types.ModuleType("__main__")
         sys.path[0] = path
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
@@ -303,14 +309,14 @@ def _run_script(path: str) -> None:
 
 
 def _run_module(name: str) -> None:
-    """As ``python -m name`` does."""
+    """Run a module as ``python -m name`` does."""
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.path[0] = str(Path.cwd())
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]
 
 
 def _show_as_its_own(error: BaseException) -> None:
-    """The traceback without our own frames; Python then ends the process as it always would."""
+    """Print the traceback without presum's frames. Python then ends the process normally."""
     trace = error.__traceback__
     while trace is not None and _is_ours(trace):
         trace = trace.tb_next

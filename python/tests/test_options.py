@@ -35,7 +35,7 @@ def test_what_needs_another_option_says_so(row: dict[str, Any]) -> None:
 def test_an_unknown_name_is_an_error_with_the_nearest_one() -> None:
     with pytest.raises(presum.UserError, match="no option reduce_every; did you mean reduced"):
         check_names({"reduce_every": 5}, "here")
-    with pytest.raises(presum.UserError, match="no option xyzzy; there are run, preflight"):
+    with pytest.raises(presum.UserError, match="no option xyzzy; options: run, preflight"):
         check_names({"xyzzy": 5}, "here")
 
 
@@ -51,12 +51,16 @@ def test_presum_toml_comes_before_pyproject(tmp_path: Path) -> None:
 @needs_toml
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("every = ", "is no TOML"), ("evry = 5", "did you mean every"), ("[tool]\npresum = 3", "")],
+    [
+        ("every = ", "is not valid TOML"),
+        ("evry = 5", "did you mean every"),
+        ("[tool]\npresum = 3", ""),
+    ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     name = "presum.toml" if message else "pyproject.toml"
     (tmp_path / name).write_text(text)
-    with pytest.raises(presum.UserError, match=message or "tool.presum is no table") as caught:
+    with pytest.raises(presum.UserError, match=message or "tool.presum must be a table") as caught:
         from_file(tmp_path)
     assert "\n" not in str(caught.value) and name in str(caught.value)
 
@@ -81,8 +85,8 @@ def test_a_flag_comes_before_the_environment_and_that_before_a_file(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--reduction sideways", 'reduction is "exact"'),
-        ("--every 5 --preflight 3", "would record one step"),
+        ("--reduction sideways", 'reduction must be "exact"'),
+        ("--every 5 --preflight 3", "records only one step"),
         ("--fingerprints sideways", "sideways"),
         ("--sketch 100", "0 or a power of two from 64 to 65536"),
     ],
@@ -102,8 +106,8 @@ def test_values_that_no_model_takes_are_refused_before_the_program_runs(
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ("other.py", "PRESUM_OPTIONS holds what is no option: other.py"),
-        ("every=2", "PRESUM_OPTIONS holds what is no option: every=2"),
+        ("other.py", "PRESUM_OPTIONS: unknown option: other.py"),
+        ("every=2", "PRESUM_OPTIONS: unknown option: every=2"),
         ("--groups 'x", "PRESUM_OPTIONS: No closing quotation"),
     ],
 )

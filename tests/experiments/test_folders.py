@@ -23,7 +23,7 @@ def test_foreign_folders_are_kept_and_nothing_else_is_removed(tmp_path: Path) ->
     for folder, name in ((run, "presum.db"), (foreign, "thesis.tex")):
         folder.mkdir()
         (folder / name).touch()
-    with pytest.raises(UserError, match="holds files but no run"):
+    with pytest.raises(UserError, match="contains files but no run"):
         replace_folders([run, foreign])
     assert (run / "presum.db").exists()
     assert (foreign / "thesis.tex").exists()

@@ -18,7 +18,7 @@ from presum.errors import UserError
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "0"], "'0' is not a whole number of 1 or more"),
+        (["--workers", "0"], "'0' is not an integer of at least 1"),
         (["--null", "2", "--faults", "1"], "not allowed with argument"),
     ],
 )
@@ -32,11 +32,11 @@ def test_wrong_command_line(
 
 
 def test_what_cannot_be_run_is_said_before_anything_is_trained(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--workers 1: at least 2"):
+    with pytest.raises(UserError, match="--workers 1: must be at least 2"):
         command.main(["--workers", "1"])
     for workers, name, takes in (
-        ("4,2", "halves-apart", "--workers 2: halves-apart takes at least 4"),
-        ("5", "norm-of-a-shard-hsdp", "--workers 5: norm-of-a-shard-hsdp takes an even number"),
+        ("4,2", "halves-apart", "--workers 2: halves-apart needs at least 4"),
+        ("5", "norm-of-a-shard-hsdp", "--workers 5: norm-of-a-shard-hsdp needs an even number"),
     ):
         faults = f"nan-gradient,{name}"
         with pytest.raises(UserError, match=takes):

@@ -76,7 +76,7 @@ def test_json_has_what_the_table_has() -> None:
 def test_reports_go_between_their_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
-    with pytest.raises(UserError, match="is of all faults, and"):
+    with pytest.raises(UserError, match="needs all faults, but"):
         table.write_into(page, outcomes())
     everyone = [judged(f.name) for f in FAULTS if f.name != "forward-through-module"]
     table.write_into(page, [*everyone, outcomes()[0]])
@@ -88,7 +88,7 @@ def test_reports_go_between_their_marks(tmp_path: Path) -> None:
     (row,) = [line for line in text.splitlines() if "minimind#853" in line]
     assert row.endswith("| `no-reduction` | 39 |")
     page.write_text("no marks")
-    with pytest.raises(UserError, match="has no lines"):
+    with pytest.raises(UserError, match="needs the lines"):
         table.write_into(page, everyone)
 
 

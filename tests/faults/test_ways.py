@@ -57,5 +57,5 @@ def test_some_are_found_in_every_way(way: str, tmp_path: Path) -> None:
 
 
 def test_a_way_that_there_is_not(tmp_path: Path) -> None:
-    with pytest.raises(command.UserError, match="--ways tpu: there are ddp"):
+    with pytest.raises(command.UserError, match=r"--ways tpu: unknown way \(known: ddp"):
         command.main(["--ways", "tpu", "--out", str(tmp_path)])

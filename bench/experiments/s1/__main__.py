@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under torchrun every process is one worker; else this one starts them."""
+"""Under torchrun every process is a rank; otherwise this process starts them."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data set that presum generates itself: instructions with answers known to be right."""
+"""The data set that presum generates: instructions with correct answers."""
 
 import itertools
 from collections.abc import Callable
@@ -56,11 +56,11 @@ TASKS: tuple[Callable[[Random], Record], ...] = (
     words.number_lines,
     numbers.primes,
 )
-"""All kinds of task, in the order in which they take turns."""
+"""All kinds of tasks, in their order of use."""
 
 
 def generate(*, count: int = COUNT) -> list[Record]:
-    """``count`` different records: the same ones on every machine and in every process."""
+    """``count`` different records, the same on every machine and in every process."""
     rng = Random(_SEED)
     records: dict[Record, None] = {}
     for task in itertools.cycle(TASKS):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model card of a saved run."""
+"""Writes the model card of a saved run."""
 
 from experiments.s1.plan import Plan
 from experiments.s1.settings import S1Run, rank_seed
@@ -12,7 +12,8 @@ _ORDERS = {
 
 
 def model_card(plan: Plan, run: S1Run, *, summary: Summary) -> str:
-    """README.md of a Hugging Face checkpoint folder: what was trained, how, what was measured."""
+    """README.md of a Hugging Face checkpoint folder: what was trained, how, and the
+    measurements."""
     seeds = [rank_seed(setting=run.setting, seed=plan.seed, rank=r) for r in range(plan.workers)]
     origin = "fine-tuned" if plan.source.path else "initialized from scratch"
     facts = {
@@ -31,9 +32,9 @@ def model_card(plan: Plan, run: S1Run, *, summary: Summary) -> str:
             _front_matter(plan, run),
             f"# {run.name}",
             "",
-            "A run of the S1 experiment of presum: full fine-tuning by data-parallel workers whose "
-            "seeds agree or differ. It shows what the workers disagree about, and is not meant "
-            "for use as an assistant.",
+            "A run of the S1 experiment of presum: full fine-tuning by data-parallel ranks whose "
+            "seeds agree or differ. It shows what the ranks disagree about. The model is not meant "
+            "as an assistant.",
             "",
             *_table("Training", "value", facts),
             *_table("Measured", "mean over the steps", measured),

@@ -17,21 +17,18 @@ if TYPE_CHECKING:
     from experiments.s1.plan import Plan
 
 _DESCRIPTION = """\
-Fine-tunes a causal language model with data-parallel workers whose seeds agree or differ, watches
-what the workers disagree about before the all-reduce, and compares it with what arXiv 2602.14462
-expects:
-
+Fine-tunes a causal language model on data-parallel ranks whose seeds agree or differ, records what
+the ranks disagree about before the all-reduce, and compares it with the expectation of
+arXiv 2602.14462:
   S1-1  one seed for all workers           strict alignment: low dispersion, high consistency
   S1-2  worker 0 has another seed          one worker deviates: moderate
   S1-3  every worker has its own seed      independent: high dispersion, low consistency
-
 in two data modes:
-
   sharded     each worker reads its share of the data (DistributedSampler with the worker's seed)
   replicated  each worker reads all of the data, in the order of its own seed
-
 Every run trains all parameters from the same initial model, with the loss on response tokens only.
-It writes one run folder, OUT/<mode>-<setting>; a run that is already there is replaced."""
+It writes one run folder, OUT/<mode>-<setting>, and replaces an earlier run there. Workers are ranks
+of the process group."""
 
 _EXAMPLES = """\
 examples:
@@ -50,15 +47,15 @@ afterwards:
   presum summary demo/*-S1-*   presum check demo/replicated-S1-1"""
 
 EMULATED = (
-    "S1: fp32, for this processor has neither AVX512-BF16 nor AMX and would emulate bf16 "
+    "S1: fp32, because this processor has neither AVX512-BF16 nor AMX and would emulate bf16 "
     "(--dtype bf16 does)"
 )
 
 
 def main(argv: list[str]) -> int:
-    """Runs the experiment and prints its table. Returns 0, or 1 if a worker failed.
+    """Run the experiment and print its table. Returns 0, or 1 if a rank failed.
 
-    Raises UserError for inputs that cannot be used, SystemExit for a wrong command line.
+    Raises UserError for unusable inputs, SystemExit for an invalid command line.
     """
     options = options_parser().parse_args(argv)
     return exit_code_of(lambda: _run(options))
@@ -78,7 +75,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "--workers",
         type=whole_number,
         metavar="N",
-        help=f"worker processes (default {WORKERS}; under torchrun its world size)",
+        help=f"number of ranks (default {WORKERS}; under torchrun its world size)",
     )
     group.add_argument(
         "--mode", choices=[*MODES, "both"], default="both", help="data mode (default both)"
@@ -129,14 +126,14 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         type=whole_number,
         default=2,
         metavar="N",
-        help="records per worker and step (default 2)",
+        help="records per rank and step (default 2)",
     )
     group.add_argument(
         "--max-length",
         type=whole_number,
         default=1024,
         metavar="N",
-        help="tokens of a record at most; the response is cut (default 1024)",
+        help="maximum tokens per record; the response is cut (default 1024)",
     )
     group.add_argument(
         "--dtype",
@@ -149,10 +146,10 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         type=_positive,
         default=1e-3,
         metavar="X",
-        help="AdamW's learning rate, constant (default 1e-3; a pretrained model wants about 2e-5)",
+        help="AdamW's constant learning rate (default 1e-3; use about 2e-5 for a pretrained model)",
     )
     group.add_argument(
-        "--seed", type=int, default=42, metavar="N", help="the common seed (default 42)"
+        "--seed", type=int, default=42, metavar="N", help="the base seed (default 42)"
     )
 
 
@@ -162,7 +159,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         type=Path,
         default=Path("build/s1"),
         metavar="DIR",
-        help="folder that the run folders go into (default build/s1)",
+        help="folder for the run folders (default build/s1)",
     )
     group.add_argument(
         "--save-models",
@@ -234,7 +231,7 @@ def _worker_count(asked: int | None) -> int:
 def _announce(plan: "Plan", *, dropped: int) -> None:
     if dropped:
         print(
-            f"{dropped} records dropped: their prompt alone takes --max-length "
+            f"{dropped} records dropped: their prompts alone reach --max-length "
             f"{plan.max_length} tokens",
             file=sys.stderr,
         )
@@ -261,5 +258,5 @@ def _conclude(plan: "Plan") -> None:
 
     summaries = {run: summarize(presum.load(str(plan.folder(run))).steps) for run in plan.runs}
     print(f"\n{render(summaries, workers=plan.workers)}\n")
-    print(f"Look further:  presum summary {plan.out}/*-S1-*")
+    print(f"More details:  presum summary {plan.out}/*-S1-*")
     print(f"               presum check {plan.folder(plan.runs[-1])}")

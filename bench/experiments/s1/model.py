@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model to fine-tune and its tokenizer: built in, a preset shape, or a checkpoint folder."""
+"""The model to fine-tune and its tokenizer: built-in, a preset shape, or a checkpoint folder."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 from presum.errors import UserError
 
 VOCABULARY = 2048
-"""Tokens of the built-in byte-level BPE, the three special ones included."""
+"""Tokens of the built-in byte-level BPE, including the three special ones."""
 
 SHAPES: dict[str, dict[str, Any]] = {
     "builtin": {
@@ -31,12 +31,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-"""Llama configurations that are built from scratch, by name."""
+"""Llama configurations that are initialized from scratch, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """Where the model comes from: a name of SHAPES, or a checkpoint folder."""
+    """Where the model comes from: a name in SHAPES, or a checkpoint folder."""
 
     shape: str = "builtin"
     path: Path | None = None
@@ -44,14 +44,14 @@ class ModelSource:
 
     @property
     def name(self) -> str:
-        """Short name for tables and cards, without the folder it lies in."""
+        """The short name for tables and cards, without the parent folder."""
         return self.path.resolve().name if self.path else self.shape
 
 
 def load_tokenizer(source: ModelSource, *, texts: Iterable[str]) -> Any:
-    """Tokenizer with a padding token; a built shape gets one trained on ``texts``.
+    """A tokenizer with a padding token; for a built-in shape, one trained on ``texts``.
 
-    Raises UserError for a folder that holds no usable tokenizer.
+    Raises UserError for a folder without a usable tokenizer.
     """
     if source.path is None:
         return train_tokenizer(texts)
@@ -66,7 +66,7 @@ def load_tokenizer(source: ModelSource, *, texts: Iterable[str]) -> Any:
 
 
 def train_tokenizer(texts: Iterable[str]) -> Any:
-    """Byte-level BPE of VOCABULARY tokens at most; the same texts give the same tokenizer."""
+    """A byte-level BPE of at most VOCABULARY tokens. The same texts give the same tokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -88,7 +88,7 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
 
 
 def check_length(source: ModelSource, *, max_length: int) -> None:
-    """Raises UserError when the checkpoint has fewer positions than ``max_length`` tokens."""
+    """Raises UserError if the checkpoint has fewer positions than ``max_length``."""
     if source.path is None:
         return
     from transformers import AutoConfig
@@ -99,9 +99,9 @@ def check_length(source: ModelSource, *, max_length: int) -> None:
 
 
 def build_model(source: ModelSource, *, tokenizer: Any, max_length: int, seed: int) -> Any:
-    """Model in fp32 and training mode; a built shape is initialized from ``seed`` alone.
+    """The model in fp32 and training mode; a built-in shape is initialized from ``seed`` alone.
 
-    Raises UserError for a folder that holds no usable causal language model.
+    Raises UserError for a folder without a usable causal language model.
     """
     import torch
 

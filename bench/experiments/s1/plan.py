@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that a worker needs to know: the same object on every rank."""
+"""Everything that a rank needs to know, identical on every rank."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +12,16 @@ from experiments.s1.template import Example
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One experiment: the runs, and what is the same in all of them."""
+    """One experiment: the runs, and the settings that they share."""
 
     runs: tuple[S1Run, ...]
     workers: int
     steps: int
     """Optimizer steps of each run."""
     batch: int
-    """Records per worker and step."""
+    """Records per rank and step."""
     max_length: int
-    """Tokens of one record at most."""
+    """Maximum tokens per record."""
     dtype: str
     """``bf16``: autocast over fp32 parameters; ``fp32``."""
     lr: float
@@ -34,5 +34,5 @@ class Plan:
     examples: tuple[Example, ...]
 
     def folder(self, run: S1Run) -> Path:
-        """Where ``run`` writes its log."""
+        """The run folder of ``run``."""
         return self.out / run.name

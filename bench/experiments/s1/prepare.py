@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the command line's options to a plan: data read, tokenizer made, records encoded."""
+"""Turns the command line's options into a plan: reads data, makes the tokenizer, encodes
+records."""
 
 import argparse
 from pathlib import Path
@@ -18,10 +19,10 @@ AS_ASKED = ("steps", "batch", "max_length", "dtype", "lr", "seed", "out", "save_
 def make_plan(
     options: argparse.Namespace, *, runs: tuple[S1Run, ...], workers: int
 ) -> tuple[Plan, int]:
-    """The plan, and how many records were dropped because their prompt fills ``max_length``.
+    """The plan, and the number of records dropped because their prompt fills ``max_length``.
 
-    Raises UserError for data, a tokenizer or a model folder that cannot be used, and where fewer
-    records than workers are left.
+    Raises UserError for unusable data, tokenizers and model folders, and if fewer records than
+    ranks are left.
     """
     source = model_source(options)
     records = read_data(options.data)
@@ -46,12 +47,13 @@ def make_plan(
 
 
 def model_source(options: argparse.Namespace) -> ModelSource:
-    """Where the model comes from, as ``--model``, ``--preset`` and ``--trust-remote-code`` say."""
+    """Where the model comes from, according to ``--model``, ``--preset`` and
+    ``--trust-remote-code``."""
     if options.preset or options.model == "builtin":
         return ModelSource(shape=options.preset or "builtin")
     return ModelSource(path=Path(options.model), trust_remote_code=options.trust_remote_code)
 
 
 def read_data(data: str) -> list[Record]:
-    """Records of the file ``data``, or the generated ones for ``builtin``."""
+    """The records of the file ``data``, or generated ones for ``builtin``."""
     return generate() if data == "builtin" else load_records(Path(data))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instruction records: their shape, and reading them from an alpaca-format file."""
+"""Instruction records, and a reader for alpaca-format files."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from presum.errors import UserError
 
 
 class Record(NamedTuple):
-    """One example: what is asked, what it is asked about (may be empty), the answer."""
+    """One example: the instruction, its input (may be empty), and the answer."""
 
     instruction: str
     input: str
@@ -17,10 +17,11 @@ class Record(NamedTuple):
 
 
 def load_records(path: Path) -> list[Record]:
-    """Records of a JSON array, or of a ``.jsonl`` file (one object a line, blank lines skipped).
+    """The records of a JSON array, or of a ``.jsonl`` file (one object per line, blank lines
+    skipped).
 
-    Raises UserError naming the place for malformed JSON, and the record's number (from 1) for a
-    record that lacks ``instruction`` or ``output`` or holds anything but text.
+    Raises UserError with the place of malformed JSON, and with the number (from 1) of a record that
+    lacks ``instruction`` or ``output`` or contains anything but text.
     """
     text = _read(path)
     items = _parse_lines(text, path) if path.suffix == ".jsonl" else _parse_array(text, path)
@@ -66,14 +67,14 @@ def _parse_lines(text: str, path: Path) -> list[Any]:
 
 
 def _too_much(error: Exception) -> str:
-    """What of JSON that is well formed is more than Python takes."""
+    """What Python cannot read in well-formed JSON."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return "a number in it is too long"
 
 
 def _records_before(text: str, end: int) -> int:
-    """How many whole items of a JSON array stand before a position."""
+    """The number of complete items of a JSON array before a position."""
     decoder, count, at = json.JSONDecoder(), 0, text.find("[") + 1
     while at < end:
         at += len(text[at:end]) - len(text[at:end].lstrip(" \t\r\n,"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is compared: three seed settings in two data modes."""
+"""The compared settings: three seed settings in two data modes."""
 
 import random
 from collections.abc import Sized
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 MODES = ("sharded", "replicated")
 SETTINGS = ("S1-1", "S1-2", "S1-3")
 
-# DistributedSampler shuffles epoch e by seed + e: seeds closer together than the number of epochs
-# would give one worker the order that another has an epoch later.
+# DistributedSampler shuffles epoch e with seed + e: if seeds differed by less than the number of
+# epochs, one rank would get the order that another rank gets an epoch later.
 SEED_STRIDE = 100_003
 
 
@@ -24,12 +24,13 @@ class S1Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The run's folder, such as ``sharded-S1-1``."""
+        """The name of the run's folder, such as ``sharded-S1-1``."""
         return f"{self.mode}-{self.setting}"
 
 
 def rank_seed(*, setting: str, seed: int, rank: int) -> int:
-    """Seed of one worker: S1-1 the same for all, S1-2 another for rank 0, S1-3 its own for each."""
+    """The seed of a rank. S1-1: the same for all; S1-2: a different one for rank 0; S1-3: a
+    separate one for each."""
     assert setting in SETTINGS
     if setting == "S1-1":
         return seed
@@ -41,10 +42,10 @@ def rank_seed(*, setting: str, seed: int, rank: int) -> int:
 def make_sampler(
     dataset: Sized, *, mode: str, seed: int, rank: int, workers: int
 ) -> "DistributedSampler[Any]":
-    """Order in which one worker reads the data.
+    """The order in which one rank reads the data.
 
-    ``sharded``: this rank's share of the permutation that ``seed`` gives (padded at the end of an
-    epoch so that shares are equal). ``replicated``: the whole permutation.
+    ``sharded``: this rank's share of the permutation given by ``seed`` (padded at the end of an
+    epoch, so that shares are equal). ``replicated``: the whole permutation.
     """
     from torch.utils.data.distributed import DistributedSampler
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The final table: what each run measured, beside what the paper expects of its setting."""
+"""The final table: the measurements of each run, next to the paper's expectation for its
+setting."""
 
 import math
 import textwrap
@@ -13,7 +14,7 @@ LAST_STEPS = 20
 
 
 class Summary(NamedTuple):
-    """Means over the steps of one run; NaN where undefined (the cosine of one worker)."""
+    """Means over the steps of one run; NaN if undefined (the cosine of one rank)."""
 
     loss_std: float
     loss_range: float
@@ -55,7 +56,7 @@ def summarize(steps: Any) -> Summary:
 
 
 def expected(metric: str, setting: str) -> str:
-    """The paper's expectation in a word; empty for a metric that it says nothing about."""
+    """The paper's expectation as a word; "" for a metric that it does not cover."""
     if metric in _DISPERSION:
         return {"S1-1": "low", "S1-2": "moderate", "S1-3": "high"}[setting]
     if metric == "cosine_mean":
@@ -66,7 +67,7 @@ def expected(metric: str, setting: str) -> str:
 def shown(metric: str, setting: str, *, values: Mapping[str, float]) -> str:
     """Whether ``values`` (by setting, of one mode) show the expectation: yes, no, or ``?``.
 
-    The rule is relative to S1-1 and S1-3 of the same mode; ``?`` where one of them is missing or
+    The rule is relative to S1-1 and S1-3 of the same mode; ``?`` if one of them is missing or
     undefined.
     """
     strict, free = values.get("S1-1", math.nan), values.get("S1-3", math.nan)
@@ -86,7 +87,7 @@ def figure(value: float) -> str:
 
 
 def render(summaries: Mapping[S1Run, Summary], *, workers: int) -> str:
-    """The table as text, at most 100 columns wide, and what it means."""
+    """The table as text, at most 100 columns wide, and its interpretation."""
     modes = list(dict.fromkeys(run.mode for run in summaries))
     blocks = [_block(mode, summaries) for mode in modes]
     return "\n\n".join([*blocks, _RULE, _verdict(modes, workers=workers)])
@@ -115,11 +116,11 @@ def _line(label: str, cells: list[str]) -> str:
 
 def _verdict(modes: list[str], *, workers: int) -> str:
     if workers == 1:
-        return "What this means: one worker has nobody to disagree with."
+        return "What this means: a single worker has no other worker to disagree with."
     meaning = {
         "sharded": "sharding hides the seeds from these metrics: the workers read different "
-        "records under every setting, so the three look alike, and the records that S1-2 and "
-        "S1-3 read twice or never leave no trace in them",
+        "records under every setting, so the three settings look alike, and the metrics do not "
+        "show which records S1-2 and S1-3 read twice or never",
         "replicated": "replicated data shows the paper's pattern, but there 'strict' means "
         f"{workers} workers that do the work of one",
     }

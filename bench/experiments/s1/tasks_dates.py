@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks about dates and clocks. Each draws one record, with its answer from the calendar."""
+"""Tasks about dates and clocks. Each creates one record, with its answer from the calendar."""
 
 import calendar
 from datetime import date, timedelta
@@ -7,7 +7,7 @@ from random import Random
 
 from experiments.s1.records import Record
 
-# In English whatever the locale.
+# English in every locale.
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
@@ -61,7 +61,7 @@ def iso_date(rng: Random) -> Record:
 
 
 def month_of_days(rng: Random) -> Record:
-    """Every day of part of a month with its weekday: the long answers."""
+    """Every day of a part of a month with its weekday, for long answers."""
     first = _day(rng).replace(day=1)
     length = calendar.monthrange(first.year, first.month)[1]
     count = rng.randint(5, length)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks about numbers and units. Each draws one record, with its right answer, from ``rng``."""
+"""Tasks about numbers and units. Each creates one record from ``rng``, with its correct answer."""
 
 from fractions import Fraction
 from random import Random
@@ -24,7 +24,7 @@ _ROMAN_VALUES = (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1)
 
 
 def roman(number: int) -> str:
-    """Roman numeral of ``number``, 1 to 3999."""
+    """The Roman numeral of ``number``, 1 to 3999."""
     assert 1 <= number <= 3999
     letters = ""
     for value, symbol in zip(_ROMAN_VALUES, _ROMAN, strict=True):
@@ -34,7 +34,7 @@ def roman(number: int) -> str:
 
 
 def factors(number: int) -> list[int]:
-    """Prime factors of ``number`` (at least 2), ascending, with repetition."""
+    """The prime factors of ``number`` (at least 2), ascending, with repetition."""
     assert number >= 2
     found, divisor = [], 2
     while divisor * divisor <= number:
@@ -104,7 +104,7 @@ def convert_units(rng: Random) -> Record:
 
 
 def temperature(rng: Random) -> Record:
-    """Celsius to Fahrenheit, exact: the Celsius value is a multiple of 5."""
+    """Celsius to Fahrenheit. The Celsius value is a multiple of 5, so the result is exact."""
     celsius = 5 * rng.randint(-8, 40)
     fahrenheit = celsius * 9 // 5 + 32
     return Record(

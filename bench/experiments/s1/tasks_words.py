@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks about words and structured text. Each draws one record, with its right answer."""
+"""Tasks about words and structured text. Each creates one record, with its correct answer."""
 
 import json
 from random import Random
@@ -13,7 +13,7 @@ CLASSES = {
     "instrument": ("violin", "trumpet", "cello", "oboe", "harp", "drum", "flute", "piano"),
     "colour": ("violet", "scarlet", "turquoise", "beige", "crimson", "indigo", "amber", "teal"),
 }
-"""Words of one meaning each, by class."""
+"""Unambiguous words, by class."""
 
 WORDS = tuple(word for words in CLASSES.values() for word in words)
 _FIRST = ("Ada", "Bruno", "Chen", "Dalia", "Emil", "Farah", "Goran", "Hana", "Ivo", "Jana")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instruction-Input-Response template: records to token ids with only the response as a label."""
+"""The Instruction-Input-Response template: encodes records as token ids, with labels only for the
+response."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100
-"""Label of a position that does not count in the loss."""
+"""The label of a position that does not count in the loss."""
 
 _HEAD = "Carry out the instruction and write the response."
 _HEAD_WITH_INPUT = "Carry out the instruction on the input and write the response."
@@ -32,9 +33,9 @@ def prompt(record: Record) -> str:
 
 
 def encode(record: Record, *, tokenizer: Any, max_length: int) -> Example | None:
-    """Example of at most ``max_length`` tokens; the response ends in EOS unless it is cut.
+    """An example of at most ``max_length`` tokens; the response ends in EOS unless it is cut.
 
-    None when the prompt alone takes ``max_length`` tokens: no response token would be left.
+    None if the prompt alone has ``max_length`` tokens, which leaves no response token.
     """
     head = list(tokenizer(prompt(record)).input_ids)
     if head and head[-1] == tokenizer.eos_token_id:
@@ -47,13 +48,13 @@ def encode(record: Record, *, tokenizer: Any, max_length: int) -> Example | None
 
 
 def encode_all(records: Iterable[Record], *, tokenizer: Any, max_length: int) -> list[Example]:
-    """Examples of all records that leave room for a response, in order."""
+    """The examples of all records that leave room for a response, in order."""
     encoded = (encode(r, tokenizer=tokenizer, max_length=max_length) for r in records)
     return [example for example in encoded if example is not None]
 
 
 def collate(examples: Sequence[Example], *, pad_id: int) -> dict[str, "Tensor"]:
-    """One batch, padded on the right to its longest example; padding is masked everywhere."""
+    """One batch, right-padded to its longest example; padding is masked in all tensors."""
     import torch
 
     width = max(len(e.input_ids) for e in examples)

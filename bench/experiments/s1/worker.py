@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker: every run of the experiment, one after the other, in one process group."""
+"""One rank: every run of the experiment, one after another, in one process group."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Which worker this is, and where its model lives."""
+    """A rank, and the device of its model."""
 
     rank: int
     workers: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 def run_all(plan: Plan) -> None:
-    """All runs of ``plan`` as the worker that the environment names (as torchrun sets it)."""
+    """Perform all runs of ``plan`` as the rank in the environment (set as by torchrun)."""
     import torch.distributed as dist
 
     place = join_group()
@@ -51,7 +51,7 @@ def run_all(plan: Plan) -> None:
 
 
 def join_group() -> Place:
-    """Makes this process one deterministic, single-threaded worker of the process group."""
+    """Join the process group as a deterministic, single-threaded rank."""
     import torch
     import torch.distributed as dist
     from transformers.utils import logging
@@ -73,15 +73,16 @@ def join_group() -> Place:
 
 
 def choose_device(*, local_rank: int, local_workers: int, gpus: int) -> tuple[str, str]:
-    """Device and backend: NCCL with a GPU each; else gloo, on shared GPUs or the CPU."""
+    """The device and backend: NCCL with one GPU per rank; otherwise Gloo, on shared GPUs or the
+    CPU."""
     if gpus >= local_workers:
         return f"cuda:{local_rank}", "nccl"
     return (f"cuda:{local_rank % gpus}" if gpus else "cpu"), "gloo"
 
 
 def emulates_bf16() -> bool:
-    """Whether workers would train on a processor of x86 without instructions for bf16; of others
-    torch tells nothing."""
+    """Whether ranks would train on an x86 processor without bf16 instructions. For other processors
+    torch does not tell."""
     import platform
 
     import torch
@@ -146,7 +147,7 @@ def batches(plan: Plan, mode: str, *, place: Place, seed: int) -> Iterator[dict[
 def train_step(
     ddp: Any, batch: dict[str, "Tensor"], *, optimizer: Any, place: Place, dtype: str
 ) -> "Tensor":
-    """Forward, backward with the reduction, optimizer step. Returns this worker's loss."""
+    """Forward, backward with the reduction, optimizer step. Returns this rank's loss."""
     import torch
 
     inputs = {name: tensor.to(place.device) for name, tensor in batch.items()}
@@ -159,7 +160,7 @@ def train_step(
 
 
 def save(plan: Plan, run: S1Run, *, model: Any) -> None:
-    """Writes the model, its tokenizer and its card beside the run's log, which is complete."""
+    """Write the model, its tokenizer and its card next to the complete run log."""
     from experiments.s1.card import model_card
     from experiments.s1.table import summarize
 

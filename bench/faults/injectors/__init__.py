@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One class a fault: a clean run with one method changed. By the place of what is broken.
+"""One class per fault: a clean run with one method changed. The modules group faults by what is
+broken.
 
-What it does says catalog.ini, under the same name; a class says what that leaves open.
+catalog.ini describes each class under the same name; docstrings add what it does not say.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def injector(name: str) -> type[Training]:
-    """The class of a name. Raises LookupError where there is none."""
+    """The class with this name. Raises LookupError if there is none."""
     for module in iter_modules(__path__, f"{__name__}."):
         found = vars(import_module(module.name)).get(name)
         if found is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Micro-batches whose gradient does not get to the optimizer, or not as it was."""
+"""Micro-batches whose gradient does not reach the optimizer, or is changed on the way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClearedAfterEachReduction(ClearedBetweenMicroBatches):
 
 
 class LastLossOnly(Training):
-    """``backward()`` stands after the loop over the micro-batches."""
+    """``backward()`` is after the loop over the micro-batches."""
 
     def synchronizes(self, micro: int) -> bool:
         self._is_last = super().synchronizes(micro)
@@ -42,7 +42,7 @@ class LastLossOnly(Training):
 
 
 class OverwrittenGradient(ClearedBetweenMicroBatches):
-    """What the first micro-batch has left is put back before each other one."""
+    """Before each later micro-batch, the gradient of the first is restored."""
 
     def _between(self, micro: int) -> None:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -63,7 +63,7 @@ class ClippedBetweenMicroBatches(ClearedBetweenMicroBatches):
 
 
 class AveragedAsItGoes(ClearedBetweenMicroBatches):
-    """The sum is halved after every micro-batch, as though there were two."""
+    """The sum is halved after every micro-batch, as if there were two."""
 
     def _between(self, micro: int) -> None:
         with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings that are interrupted, and go on from something else than their checkpoint."""
+"""Trainings that are interrupted and continue from something other than their checkpoint."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LOST = 3  # steps after the checkpoint
 
 
 class Continued(Training):
-    """It is saved a few steps before it ends, and a second training goes on from there, in the same
-    folder."""
+    """Saves a checkpoint a few steps before the end, and continues from it in a second training in
+    the same folder."""
 
     saved: dict[str, Any] | None = None
     _loaded = False  # this is the second training
@@ -37,7 +37,7 @@ class Continued(Training):
 
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.saved is not None and self._loaded and self.step == 0:
-            self.set_generator(self.saved)  # once the loader has drawn from it
+            self.set_generator(self.saved)  # after the loader has drawn from it
         return super().prepare(batch, micro)
 
     @property
@@ -45,7 +45,7 @@ class Continued(Training):
         return self.configuration.steps - LOST
 
     def checkpoint(self) -> dict[str, Any]:
-        """What is saved."""
+        """The checkpoint."""
         return {
             "model": copy.deepcopy(self.model.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
@@ -53,20 +53,20 @@ class Continued(Training):
         }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a checkpoint."""
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
 
     def set_generator(self, saved: dict[str, Any]) -> None:
-        """Of this rank."""
+        """Restore this rank's generator."""
         torch.set_rng_state(saved["generator"])
 
     def skipped(self) -> int:
-        """Batches that the second training leaves out, as the first one had them."""
+        """The number of batches that the second training skips, because the first one used them."""
         return self._saved_at
 
     def batches(self) -> Iterator[Batch]:
-        """After these."""
+        """The batches after the skipped ones."""
         if not self._loaded:
             yield from super().batches()
             return
@@ -88,7 +88,7 @@ class ResumedWithOtherWeights(Continued):
 
 
 class ResumedWithOtherMoments(Continued):
-    """The optimizer's moments are lost, and its count is not."""
+    """The optimizer's moments are lost, but not its step count."""
 
     def load(self, saved: dict[str, Any]) -> None:
         super().load(saved)
@@ -104,14 +104,14 @@ class ResumedWithAnothersGenerator(Continued):
 
 
 class ResumedInAnotherOrder(Continued):
-    """The order of the samples is another one, and as many are left out."""
+    """The order of the samples differs; the number of skipped samples is right."""
 
     def sampler_settings(self) -> dict[str, Any]:
         return super().sampler_settings() | {"seed": self.seed + self._loaded}
 
 
 class ResumedFromTheBeginning(Continued):
-    """No batch is left out: the interrupted pass begins anew."""
+    """No batch is skipped: the interrupted pass starts again."""
 
     def skipped(self) -> int:
         whole = self.configuration.epoch_steps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker's loss, gradient or mode."""
+"""Faults of one rank's loss, gradient or mode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ScaledLoss(Training):
 
 
 class ScaledGradient(Training):
-    """One rank's backward pass begins with a factor; its loss stays as it is."""
+    """One rank's backward pass starts with a factor; its loss is unchanged."""
 
     def backward(self, loss: Tensor) -> None:
         if self.at_fault:
@@ -37,7 +37,7 @@ class ScaledGradient(Training):
 
 
 class ChangedGradient(Training):
-    """One rank's gradients are changed as they come."""
+    """One rank's gradients are changed as they arrive."""
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
@@ -48,19 +48,19 @@ class ChangedGradient(Training):
         return ddp
 
     def changed(self, model: nn.Module) -> Iterable[nn.Parameter]:
-        """Whose gradients they are."""
+        """The parameters whose gradients are changed."""
         return model.parameters() if self.is_culprit else ()
 
     def _changed(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
         return self.change(gradient, parameter) if self.begun else gradient
 
     def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
-        """What is reduced in its place."""
+        """The gradient to reduce instead."""
         return gradient
 
 
 class Underflow(ChangedGradient):
-    """Gradients pass through fp16, scaled down so far that most elements are too small for it."""
+    """Gradients pass through fp16, scaled down so far that most elements underflow."""
 
     def changed(self, model: nn.Module) -> Iterable[nn.Parameter]:
         return model.parameters()
@@ -71,7 +71,7 @@ class Underflow(ChangedGradient):
 
 
 class UnderflowFromTheStart(Underflow):
-    """The loss is divided by so much that most of its gradient is too small for fp16."""
+    """The loss is divided by so much that most of its gradient underflows in fp16."""
 
     def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
         small = LEAST_FP16 / (float(gradient.square().mean().sqrt()) + 1e-30)
@@ -79,7 +79,7 @@ class UnderflowFromTheStart(Underflow):
 
 
 class FrozenGradient(ChangedGradient):
-    """One rank's gradient stays what it was when the fault began."""
+    """One rank's gradient stays as it was when the fault began."""
 
     def begin(self) -> None:
         self._kept: dict[nn.Parameter, Tensor] = {}
@@ -116,7 +116,7 @@ class SmoothedLabels(Training):
 
 
 class MeanOfMeans(Training):
-    """Every rank's mean counts the same, whatever its number of tokens."""
+    """Every rank's mean has the same weight, regardless of its number of tokens."""
 
     def weigh(self, loss: Tensor, batch: Batch) -> Tensor:
         return loss
@@ -138,7 +138,7 @@ class ShuffledLabels(Training):
 
 
 class RaisedLoss(Training):
-    """One rank's model gives another loss: a term more, of no gradient."""
+    """One rank's model returns another loss, with an added term that has no gradient."""
 
     def build(self) -> nn.Module:
         model = super().build()
@@ -151,7 +151,7 @@ class RaisedLoss(Training):
         return output | {"loss": self._other(output["loss"])}
 
     def _other(self, loss: Tensor) -> Tensor:
-        """What is returned in its place."""
+        """The loss to return instead."""
         return loss + 1.0
 
 
@@ -164,7 +164,7 @@ class NoisyGradient(ChangedGradient):
 
 
 class LargeElement(ChangedGradient):
-    """An exponent's bit is set in one element of each."""
+    """An exponent bit is set in one element of each gradient."""
 
     def change(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
         changed = gradient.clone()
@@ -196,7 +196,7 @@ class Spike(Training):
 
 
 class NanLoss(RaisedLoss):
-    """NaN, of which the gradient is zero."""
+    """The loss is NaN; its gradient is zero."""
 
     def _other(self, loss: Tensor) -> Tensor:
         return torch.where(torch.tensor(True), torch.tensor(math.nan), loss)

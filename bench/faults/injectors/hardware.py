@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and arithmetic that are wrong once, where a micro-batch is computed once more."""
+"""Single errors of memory and arithmetic, which recomputing a micro-batch shows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ BIT = 64  # of a byte
 
 
 class Flips(torch.autograd.Function):
-    """Of values, or of their gradient, one is wrong."""
+    """One of the values, or of their gradients, is wrong."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, backward: bool) -> Tensor:
-        """``backward``: the gradient instead."""
+        """``backward``: the gradient is wrong instead."""
         ctx.backward_too = backward
         return values.clone() if backward else _wrong(values)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """The gradient of the values."""
+        """The gradient with respect to the values."""
         return (_wrong(gradient) if ctx.backward_too else gradient), None
 
 
@@ -38,13 +38,13 @@ def _wrong(values: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Processor:
-    """Its state is none of the program's: it does not go back to where it was."""
+    """State outside the program, which is not restored."""
 
     flips: bool = False
 
 
 class Flipping(nn.Module):
-    """Gives its input on, wrong when it is asked to."""
+    """Returns its input, wrong on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Flipping(nn.Module):
 
 
 class FlippedActivation(Training):
-    """One rank's processor gives a wrong activation, or gradient, once in some steps."""
+    """One rank's processor produces a wrong activation or gradient in some steps."""
 
     def build(self) -> nn.Module:
         model = super().build()
@@ -83,7 +83,7 @@ class ChangedByItself(Training):
 
 
 class InputChangedByItself(Training):
-    """One bit of one rank's batch does."""
+    """One bit of one rank's batch flips."""
 
     def forward(self, batch: Batch) -> Tensor:
         self._batch = batch
@@ -97,7 +97,7 @@ class InputChangedByItself(Training):
 
 
 class NotDeterministic(FlippedActivation):
-    """Every rank adds noise from no generator that torch knows."""
+    """Every rank adds noise from a generator that torch does not know."""
 
     def build(self) -> nn.Module:
         model = super().build()
@@ -110,4 +110,4 @@ class NotDeterministic(FlippedActivation):
         return values * float(1 + 1e-3 * self.noise.standard_normal())
 
     def before_step(self) -> None:
-        """Always."""
+        """Does nothing: the noise is always on."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generators of random numbers that are alike."""
+"""Random number generators with equal states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from faults.training import Training
 
 
 class SharedSeed(Training):
-    """One generator is seeded alike on all ranks."""
+    """One generator has the same seed on all ranks."""
 
     def generator_seed(self, generator: str) -> int:
         shared = generator == self.case.settings["generator"]

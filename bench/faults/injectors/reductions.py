@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions that are left out, or do something else."""
+"""Reductions that are missing, or compute something else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ForwardThroughModule(Training):
 class MovedModel(Training):
     """The parameters are moved and moved back, which makes autograd drop the reducer's hooks.
 
-    On one device a change of dtype does the same as one of device.
+    On a single device, a change of dtype has the same effect as a change of device.
     """
 
     def before_step(self) -> None:
@@ -40,7 +40,7 @@ class MovedModel(Training):
 
 
 class LateUnfrozen(Training):
-    """A part of the model is frozen while it is wrapped, and trained nevertheless."""
+    """A part of the model is frozen while it is wrapped, but trained afterwards."""
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         part = model.get_submodule(self.part).requires_grad_(False)
@@ -55,7 +55,7 @@ class NoSyncOffByOne(Training):
 
 
 class Hooked(Training):
-    """The reduction is a communication hook; without a fault, the mean."""
+    """The reduction is a communication hook; without a fault, it computes the mean."""
 
     group: Any = None  # all ranks
 
@@ -67,7 +67,7 @@ class Hooked(Training):
         return self.reduce(gradients).wait()
 
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
-        """The sum over the workers, divided."""
+        """The sum over the ranks, divided by their number."""
         work: Any = dist.all_reduce(buffer, group=self.group, async_op=True)
         members = dist.get_world_size(self.group)
         future: Future[Tensor] = work.get_future().then(
@@ -76,7 +76,7 @@ class Hooked(Training):
         return future
 
     def finish(self, mean: Tensor) -> Tensor:
-        """The mean as this worker uses it."""
+        """The mean as this rank uses it."""
         return mean
 
 
@@ -93,7 +93,7 @@ class SumInsteadOfMean(Hooked):
 
 
 class ReducedInDtype(Hooked):
-    """Gradients are rounded to another dtype, and added so."""
+    """Gradients are rounded to another dtype and added in it."""
 
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         whole = buffer.dtype
@@ -109,7 +109,7 @@ class LostEnd(Hooked):
 
 
 class ChangingSum(Training):
-    """The same sum has other last bits each time, the same on all ranks."""
+    """The same sum has different last bits each time, equal on all ranks."""
 
     def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
         names = ("all_reduce", "reduce_scatter_single", "reduce_scatter_tensor")  # DDP's, FSDP2's
@@ -145,14 +145,14 @@ class DividedTwice(Hooked):
 
 
 def _half_of(training: Training) -> Any:
-    """A process group of this rank's half of the ranks."""
+    """The process group of this rank's half of the ranks."""
     half = training.workers // 2
     groups = [dist.new_group(range(half)), dist.new_group(range(half, training.workers))]
     return groups[training.rank // half]
 
 
 class HalvesApart(Hooked):
-    """Each half of the ranks has a sum of its own: another process group than was meant."""
+    """Each half of the ranks computes its own sum, in the wrong process group."""
 
     def begin(self) -> None:
         self.group = _half_of(self)
@@ -160,7 +160,7 @@ class HalvesApart(Hooked):
 
 
 class HookThatKeeps(Hooked):
-    """A communication hook hands every rank its own gradient back, in one step or in all."""
+    """A communication hook returns every rank's own gradient, in one step or in all."""
 
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         over = self.case.settings.get("once") and self.step > self.case.begins
@@ -213,7 +213,7 @@ class LastBucketKept(Hooked):
 
 
 class Scatter:
-    """A reduce-scatter as FSDP2 wants it."""
+    """A reduce-scatter with FSDP2's interface."""
 
     def __init__(self, reduce: Callable[[Tensor, Tensor, Any, Any], None]) -> None:
         self._reduce = reduce
@@ -234,8 +234,8 @@ class Scatter:
 
 
 class OneLayer(Training):
-    """A communication hook, or of FSDP2 a reduce-scatter, that reduces to the mean, and does
-    something else to one layer."""
+    """A communication hook (for FSDP2 a reduce-scatter) that computes the mean, and changes one
+    layer."""
 
     def begin(self) -> None:
         layer: Any = self.model.get_submodule(self.part)
@@ -268,7 +268,8 @@ class OneLayer(Training):
         return future
 
     def before(self, own: Tensor) -> Tensor:
-        """A gradient of the layer, which may be changed; what ``after`` gets besides the mean."""
+        """Takes a gradient of the layer, and may change it. The result is passed to ``after`` with
+        the mean."""
         return own.clone()
 
     def after(self, mean: Tensor, other: Tensor) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers read: samplers, streams, files, batches."""
+"""Faults of the ranks' data: samplers, streams, files, batches."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DuplicatedPair(Training):
 
 
 class NoSetEpoch(Training):
-    """Every epoch has the order of the first."""
+    """Every epoch has the order of the first one."""
 
     def begin_epoch(self, sampler: Any, epoch: int) -> None:
         pass
@@ -64,7 +64,7 @@ class FileOrder(Training):
 
 
 class RepeatedMicroBatch(Training):
-    """One rank uses its first micro-batch of a step for all of them."""
+    """One rank uses its first micro-batch of a step for all micro-batches."""
 
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if micro == 0:
@@ -73,7 +73,7 @@ class RepeatedMicroBatch(Training):
 
 
 class OtherNormalization(Training):
-    """One rank prepares the whole data set otherwise: other means, or another vocabulary."""
+    """One rank prepares the whole data set differently: other means, or another vocabulary."""
 
     def dataset(self) -> Any:
         return data.Files([self._prepared(item) for item in self.records()])
@@ -103,8 +103,8 @@ class LabeledByChance(OwnSubset):
 
 
 class Undivided(Training):
-    """No sampler divides the data: every rank's loader shuffles all of them by its own seed, or all
-    by the same."""
+    """No sampler shards the data: every rank's loader shuffles all of it, with its own seed or a
+    common one."""
 
     def batches(self) -> Any:
         own = 0 if self.case.settings.get("one_seed") else self.rank
@@ -120,7 +120,7 @@ class Undivided(Training):
 
 
 class BatchSamplerShard:
-    """Every so-manieth batch of a batch sampler, as Accelerate divides a loader."""
+    """Every num_processes-th batch of a batch sampler, as Accelerate shards a loader."""
 
     def __init__(self, batch_sampler: BatchSampler, num_processes: int, process_index: int) -> None:
         self.batch_sampler = batch_sampler
@@ -132,7 +132,7 @@ class BatchSamplerShard:
 
 
 class DataDividedTwice(Training):
-    """A loader that has a DistributedSampler is divided among the ranks again."""
+    """A loader with a DistributedSampler is sharded among the ranks again."""
 
     def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
         batches = BatchSampler(sampler, self.configuration.batch, drop_last=True)
@@ -176,7 +176,8 @@ class EpochAhead(Training):
 
 
 class ResumedFromTheStart(Training):
-    """After a restart of the loader the epoch begins again, in the same order; of all or of one."""
+    """After a restart of the loader, the epoch starts again in the same order, on all ranks or on
+    one."""
 
     def batches(self) -> Any:
         before = super().batches()
@@ -200,7 +201,7 @@ class StuckLoader(Training):
 
 
 class ConstantBatch(Training):
-    """Of one rank's batches one part has the same value everywhere."""
+    """One part of one rank's batches is constant."""
 
     def prepare(self, batch: Batch, micro: int) -> Batch:
         if self.at_fault:
@@ -247,14 +248,14 @@ class SharedEpisodesOfAPair(Training):
 
 
 class UndividedStream(Training):
-    """As where two processes of each rank's loader go through its whole stream."""
+    """Simulates two processes of each rank's loader that both traverse its whole stream."""
 
     def dataset(self) -> Any:
         return Echoes(super().dataset(), self.configuration.batch)
 
 
 class Echoes(IterableDataset[data.Item]):
-    """Hands out each batch of a stream twice."""
+    """Yields each batch of a stream twice."""
 
     def __init__(self, stream: Any, batch: int) -> None:
         self._stream, self._batch = stream, batch
@@ -267,7 +268,8 @@ class Echoes(IterableDataset[data.Item]):
 
 
 class OneNoise(Training):
-    """The model's input is noise that all ranks draw from one seed, beside a loader."""
+    """The model's input is noise that all ranks draw from the same seed, although there is a
+    loader."""
 
     def prepare(self, batch: Batch, micro: int) -> Batch:
         batch = super().prepare(batch, micro)

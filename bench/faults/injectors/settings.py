@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that one rank has otherwise: optimizer, modes, precision, environment."""
+"""Settings that differ on one rank: optimizer, modes, precision, environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OtherSetting(Training):
-    """One rank's optimizer has a setting of its own."""
+    """One rank's optimizer has a different setting."""
 
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         settings = self.case.settings if self.is_culprit else {}
@@ -105,7 +105,7 @@ class OtherAutocast(Training):
 
 
 class Flag(Training):
-    """A process-wide setting of one rank, set back at the end."""
+    """A process-wide setting of one rank, reset at the end."""
 
     def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
         try:
@@ -117,7 +117,7 @@ class Flag(Training):
                 self.switch(on=False)
 
     def switch(self, *, on: bool) -> None:
-        """Set it, or set it back."""
+        """Change it, or reset it."""
 
 
 class OtherPrecision(Flag):

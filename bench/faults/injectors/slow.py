@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank that is slow in one place. No number changes."""
+"""One rank is slow in one place. No number changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLEEP_SECONDS = 0.06
 
 class _Slow(Training):
     def sleeps(self) -> None:
-        """On the rank at fault."""
+        """Sleep on the rank at fault."""
         if self.at_fault:
             time.sleep(SLEEP_SECONDS)
 
@@ -29,10 +29,10 @@ class SlowLoader(_Slow):
 
 
 class SlowForward(_Slow):
-    """The forward pass does more."""
+    """The forward pass takes longer."""
 
     def build(self) -> nn.Module:
-        """The sleep is inside the module: what comes before its forward pass is loading."""
+        """The sleep is inside the module: time before its forward pass counts as loading."""
         model = super().build()
         model.register_forward_pre_hook(lambda *_: self.sleeps())
         return model
@@ -40,7 +40,7 @@ class SlowForward(_Slow):
 
 class SlowLayer(_Slow):
     def build(self) -> nn.Module:
-        """With a hook on what the layer gives."""
+        """Uses a hook on the layer's output."""
         model = super().build()
 
         def gave(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
@@ -53,5 +53,5 @@ class SlowLayer(_Slow):
 
 class SlowUpdate(_Slow):
     def begin(self) -> None:
-        """A hook of the optimizer's own, after the one that tells of its beginning."""
+        """Uses a hook of the optimizer, after the one that reports the beginning of the step."""
         self.optimizer.register_step_pre_hook(lambda *_: self.sleeps())

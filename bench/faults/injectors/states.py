@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters, buffers and updates that come apart."""
+"""Parameters, buffers and updates that diverge."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OwnInitialization(Training):
 
 
 class OwnAdapter(Training):
-    """Every rank initializes the adapter alone, likewise."""
+    """Every rank initializes the adapter separately."""
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
@@ -45,12 +45,12 @@ class OwnAdapter(Training):
 class OwnBuffers(Training):
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # newer torch calls it otherwise
+            warnings.simplefilter("ignore", FutureWarning)  # newer torch has another name for it
             return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 class OwnStatistics(OwnBuffers):
-    """Every rank estimates the running statistics anew, from its own data, and keeps them."""
+    """Every rank restarts the running statistics from its own data, and keeps them."""
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
@@ -123,7 +123,7 @@ class OwnClip(Training):
 
 class NormOfAPart(Training):
     def _norm_of_part(self) -> Tensor:
-        """By which it clips."""
+        """The norm to clip by."""
         return get_total_norm(_gradients([*self.model.parameters()][self.rank % 2 :: 2]))
 
     def update(self) -> None:
@@ -176,7 +176,7 @@ class OneNormOfItsOwn(NormOfAPart):
 
 
 class SpikeOfItsOwn(Training):
-    """One rank skips every fifth update, by its own loss."""
+    """One rank skips every fifth update because of its own loss."""
 
     def update(self) -> None:
         if not (self.at_fault and self.step % 5 == 0):
@@ -251,7 +251,7 @@ class AverageOfItsOwn(Training):
 
 
 class StaleRollout(Training):
-    """The weights that make rollouts stay behind by a step, in one part of the model."""
+    """The weights for rollouts are one step behind, in one part of the model."""
 
     def begin(self) -> None:
         self._rollout = {name: p.detach().clone() for name, p in self.ddp.named_parameters()}

@@ -12,7 +12,7 @@ DTYPES = {getattr(torch, name): dtype for name, dtype in NAMED.items()}
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where its elements fill one block of memory, else a contiguous copy."""
+    """The tensor itself if its elements fill one block of memory, else a contiguous copy."""
     if tensor.is_contiguous():
         return tensor
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -23,7 +23,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def block_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Its values in one block of memory, complex ones as pairs; None where it cannot be read."""
+    """Its values in one block of memory, complex ones as pairs; None if it cannot be read."""
     plain = readable(tensor)
     if plain is None:
         return None
@@ -32,11 +32,11 @@ def block_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def memory_of(block: torch.Tensor) -> tuple[int, int]:
-    """Address and number of elements of a dense tensor in host memory, for what is called once a
-    parameter; all else hands arrays over. The caller holds the tensor.
+    """The address and number of elements of a dense tensor in host memory. Used where the call is
+    made once per parameter; other code passes arrays. The caller must keep the tensor alive.
 
     Raises:
-        RuntimeError: it lies elsewhere.
+        RuntimeError: the tensor is elsewhere.
     """
     if not block.is_cpu:
         raise RuntimeError(f"a tensor moved to {block.device} after attach")

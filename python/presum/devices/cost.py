@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pass costs on a device, measured there: for ``presum doctor``."""
+"""Measures the cost of the gradient pass on a device, for ``presum doctor``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from presum.devices.gradient_pass import DeviceStep
 
 ELEMENTS = 1 << 22
-SIDE = 2048  # of the matrices whose product stands for training
+SIDE = 2048  # of the matrices whose product represents training
 ROUNDS = 5
-FLOPS_PER_PARAMETER = 6  # of a transformer's forward and backward pass, for each token
+FLOPS_PER_PARAMETER = 6  # of a transformer's forward and backward pass, per token
 SKETCH = 4096
 
 
 def every_for(device: torch.device, share: float, tokens: int) -> int:
-    """Which ``every=`` keeps the pass over gradients in 16 bits within a share of the steps of a
-    transformer, of which each worker sees ``tokens`` a step. Waits for the device."""
+    """The ``every=`` that keeps the pass over 16-bit gradients within a share of the step time of a
+    transformer, if each rank processes ``tokens`` tokens per step. Synchronizes with the device."""
     gradient = torch.ones(ELEMENTS, dtype=torch.bfloat16, device=device)
     matrix = torch.ones(SIDE, SIDE, dtype=torch.bfloat16, device=device)
 
@@ -36,7 +36,7 @@ def every_for(device: torch.device, share: float, tokens: int) -> int:
 
 
 def least_seconds(device: torch.device, work: Callable[[], object]) -> float:
-    """The least of some rounds, after one that is not counted."""
+    """The shortest of several rounds, after a warm-up round."""
     rounds = []
     for _ in range(ROUNDS + 1):
         _wait(device)

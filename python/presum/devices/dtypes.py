@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats of numbers that presum reads and sums. Needs neither NumPy nor torch."""
+"""The number formats that presum reads and sums. Needs neither NumPy nor torch."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient pass for gradients that do not live in host memory: CUDA kernels where they can run,
-else torch operations.
+"""The gradient pass for gradients outside host memory: CUDA kernels where they can run, else torch
+operations.
 
-Everything is queued on the gradient's device: no value is read back, nothing waits. At the end of a
-step all numbers travel in one copy, through pinned memory where the device is CUDA; once it has
-arrived, a background thread makes the packet. Definitions are those of docs/packet_format.md:
-fingerprints, maxima and counts equal the C++ pass bit for bit, sums of squares within 1e-12 and
-sketches within 1e-5 of their size (relative), because the order of additions is another.
+Everything is queued on the gradient's device; nothing is read back or waits. At the end of a step
+all numbers go to the host in one copy, through pinned memory for CUDA; when it has arrived, a
+background thread makes the packet. docs/packet_format.md has the definitions: fingerprints, maxima
+and counts equal those of the C++ pass bit for bit; sums of squares agree within 1e-12 and sketches
+within 1e-5 (relative), because the order of additions differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from presum.devices.torch_pass import sums_of
 
 
 def _batches(queue: list[Queued]) -> list[list[Queued]]:
-    """Those that one launch can read."""
+    """Groups of gradients that one launch can read."""
 
     def kind(one: Queued) -> tuple[str, bool]:
         return str(one.flat.dtype), one.reduced
@@ -35,20 +35,21 @@ def _batches(queue: list[Queued]) -> list[list[Queued]]:
 
 
 Read = tuple[int, int, bool]
-"""Place, elements, whether reduced."""
+"""Place, number of elements, and whether it is reduced."""
 FoundGradient = tuple[int, int, bool, float, float, int, int, int]
-"""Likewise; sum of squares, maximum; non-finite, fingerprint, zeros."""
+"""The same, then sum of squares, maximum, non-finite elements, fingerprint, zeros."""
 
 
 class StreamOrder:
-    """Orders the streams on which gradients were read before the one that fetches the numbers."""
+    """Orders the streams on which gradients were read before the stream that fetches the
+    numbers."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._events: dict[torch.cuda.Stream, torch.cuda.Event] = {}
 
     def read(self, gradients: list[torch.Tensor]) -> None:
-        """The pass over gradients is queued on the current stream."""
+        """The pass over the gradients has been queued on the current stream."""
         stream = torch.cuda.current_stream(self._device)
         for grad in gradients:
             grad.record_stream(stream)
@@ -57,7 +58,7 @@ class StreamOrder:
         self._events[stream].record(stream)
 
     def join(self, numbers: list[torch.Tensor]) -> None:
-        """The current stream is about to use them; their memory is kept until it has."""
+        """The current stream is about to use the numbers; their memory is kept until it has."""
         stream = torch.cuda.current_stream(self._device)
         for event in self._events.values():
             stream.wait_event(event)
@@ -67,7 +68,7 @@ class StreamOrder:
 
 @dataclass(frozen=True)
 class Queued:
-    """A gradient that is to be read."""
+    """A gradient to read."""
 
     index: int
     flat: torch.Tensor
@@ -76,12 +77,12 @@ class Queued:
 
     @property
     def read(self) -> Read:
-        """What is kept of it once it was: its memory is the program's again."""
+        """What is kept after reading: the program owns the gradient's memory again."""
         return self.index, self.flat.numel(), self.reduced
 
 
 class DeviceStep:
-    """The numbers of one step while they are on a device. Used by the training thread."""
+    """The numbers of one step while they are on a device. For the training thread."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class DeviceStep:
         self._kernels = kernels
         self._queue: dict[tuple[int, bool], Queued] = {}
         self._queued_on: torch.cuda.Stream | None = None
-        self._with_sketch: set[int] = set()  # of those that are read
+        self._with_sketch: set[int] = set()  # of gradients that are read
         self._apart = set() if apart is None else apart
         self._by_kernels: list[Read] = []
         self._by_torch: list[Read] = []
@@ -108,13 +109,13 @@ class DeviceStep:
         self._integers: list[torch.Tensor] = []
         self._sketches: list[torch.Tensor] = []  # of batches
         self._sketches_apart: dict[int, torch.Tensor] = {}
-        self.repeated = False  # whether a sketch stands for a gradient that was replaced
+        self.repeated = False  # a sketch includes a gradient that was replaced
         self.queued_bytes = 0
 
     def observe(self, index: int, grad: torch.Tensor, *, seed: int, reduced: bool) -> None:
-        """A gradient is to be read, in the order in which its elements, which fill one block of
-        memory, lie there: at the next flush() at the latest. A second report of one replaces the
-        first (the aggregating side keeps the last)."""
+        """Queue a gradient, to be read at the next flush() at the latest. Its elements, which must
+        fill one block of memory, are read in memory order. A second report of a gradient replaces
+        the first (the aggregator keeps the last)."""
         if self._streams is not None:
             stream = torch.cuda.current_stream(self._device)
             if self._queue and stream != self._queued_on:
@@ -126,7 +127,7 @@ class DeviceStep:
         self._queue[index, reduced] = Queued(index, flat, seed, reduced)
 
     def flush(self) -> None:
-        """Queues the pass over what was observed since the last time, on the stream that was
+        """Queue the pass over the gradients observed since the last flush, on the stream that was
         current then."""
         queue, self._queue, self.queued_bytes = [*self._queue.values()], {}, 0
         if not queue:
@@ -149,8 +150,9 @@ class DeviceStep:
         self._with_sketch |= {one.index for one in queue if not one.reduced}
 
     def _is_apart(self, one: Queued) -> bool:
-        """The sketches of a batch are added up. That of a gradient which is reported again, now or
-        in an earlier step, is kept apart, so that it can be replaced."""
+        """Whether the gradient's sketch is kept separate. The sketches of a batch are added up;
+        that of a gradient that is reported again, now or in an earlier step, must be
+        replaceable."""
         if one.reduced:
             return False
         if one.index in self._with_sketch and one.index not in self._apart:
@@ -159,7 +161,7 @@ class DeviceStep:
         return one.index in self._apart
 
     def _read_by_torch(self, batch: list[Queued]) -> torch.Tensor:
-        """Their sketch; empty of reduced ones."""
+        """The batch's sketch; empty for reduced gradients."""
         size = 0 if batch[0].reduced else self._sketch_size
         flat, seeds = [one.flat for one in batch], [one.seed for one in batch]
         sums = sums_of(flat, seeds, self._real, size)
@@ -175,8 +177,8 @@ class DeviceStep:
         self._by_kernels += [one.read for one in batch]
 
     def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> HostCopy:
-        """Start the one copy to the host. ``extra`` are numbers on the device that travel
-        along, ``words`` int64 tensors."""
+        """Start the single copy to the host. ``extra`` are numbers on the device to copy along,
+        ``words`` int64 tensors."""
         self.flush()
         if self._streams is not None:
             kept = [] if self._kernels is None else self._kernels.tensors()
@@ -202,7 +204,7 @@ class DeviceStep:
         return [sketch for sketch in found if len(sketch)]
 
     def gradients_of(self, reals: torch.Tensor, integers: torch.Tensor) -> list[FoundGradient]:
-        """What the first of the numbers on the host say of each gradient, in the order of
+        """The results for each gradient, from the first numbers on the host, in the order of
         reading."""
         of_kernels, of_torch = len(self._by_kernels), len(self._by_torch)
         words = integers[: WORDS * of_kernels].view(of_kernels, WORDS)
@@ -218,7 +220,7 @@ class DeviceStep:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """How many doubles and integers of the host's copy are of gradients."""
+        """How many doubles and integers in the host's copy belong to gradients."""
         return 2 * len(self._by_torch), WORDS * len(self._by_kernels) + 3 * len(self._by_torch)
 
 
@@ -246,24 +248,24 @@ class HostCopy:
             self.follow(torch.cuda.Event())  # type: ignore[no-untyped-call]
 
     def follow(self, event: torch.cuda.Event) -> None:
-        """The copy is done once this has happened; it is recorded now."""
+        """Record the event now; the copy is done when it has happened."""
         on_gpu = self._device.type == "cuda"
         event.record(torch.cuda.current_stream(self._device) if on_gpu else None)
         self._arrived = False
         _on_their_way.append((self, event))
 
     def arrive(self) -> None:
-        """It is done. Pinned memory is given back by this thread: torch records an event as it
-        does, which would be captured on another one."""
+        """The copy is done. The calling thread must release the pinned memory: torch records an
+        event when it is freed, and a capture on another thread would include that event."""
         self._reals, self._integers = self._reals.clone(), self._integers.clone()
         self._arrived = True
 
     def ready(self) -> bool:
-        """Whether the copy is known to be done; asks nobody."""
+        """Whether the copy is known to be done. Does not query the device."""
         return self._arrived
 
     def __call__(self) -> FetchedStep:
-        """The numbers. Requires ``ready()``. Raises what went wrong on the device."""
+        """The numbers. Requires ``ready()``. Raises errors that occurred on the device."""
         if self._failed is not None:
             raise self._failed
         first, integer = self._step.numbers
@@ -283,8 +285,8 @@ _polled = threading.Lock()
 
 
 def poll_host_copies() -> None:
-    """Which copies are done. For training threads, outside of a captured graph: a question of
-    another thread's would end the capture of a CUDA graph. Never waits."""
+    """Check which copies are done. For training threads, outside a graph capture: a query from
+    another thread would end the capture of a CUDA graph. Never waits."""
     if not _on_their_way or not _polled.acquire(blocking=False):
         return
     try:
@@ -293,7 +295,7 @@ def poll_host_copies() -> None:
             try:
                 if not event.query():  # type: ignore[no-untyped-call]
                     return
-            except Exception as error:  # of something that failed on the device before
+            except Exception as error:  # from an earlier failure on the device
                 fetch._failed = error
             _on_their_way.popleft()
             fetch.arrive()
@@ -302,7 +304,7 @@ def poll_host_copies() -> None:
 
 
 class FetchedStep(NamedTuple):
-    """The numbers of one step on the host: what ``Observer`` takes."""
+    """The numbers of one step on the host, as ``Observer`` takes them."""
 
     gradients: list[FoundGradient]
     repeated: bool

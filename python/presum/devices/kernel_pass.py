@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient pass by CUDA kernels: a launch for many gradients, one more at the end of a step."""
+"""The gradient pass by CUDA kernels: one launch for many gradients, and one more at the end of a
+step."""
 
 from __future__ import annotations
 
@@ -13,30 +14,30 @@ from presum import _core
 from presum.devices.blocks import DTYPES
 from presum.devices.queue import on_device, pinned, stream_of, upload
 
-WORDS = 5  # of what is found of a gradient: two doubles, three integers
+WORDS = 5  # results per gradient: two doubles, three integers
 
 
 @cache
 def why_not(device: torch.device) -> str | None:
-    """Why the kernels cannot run on a device; None where they can. Asks once a device."""
+    """Why the kernels cannot run on a device; None if they can. Cached per device."""
     if device.type != "cuda" or torch.version.hip is not None:
         return "no CUDA device"
     with torch.cuda.device(device):
-        torch.empty(1, device=device)  # from now on there is a context
+        torch.empty(1, device=device)  # creates the context
         return _core.cuda_lacks()
 
 
 @dataclass
 class _Rows:
-    """Sketches that the blocks of launches on one stream add to."""
+    """Sketches to which the blocks of launches on one stream add."""
 
     values: torch.Tensor
     in_use: int = 0
 
 
 class KernelPass:
-    """Of one step on one device. Launches on the current stream; what it allocates there is kept
-    until the step is dropped. Used by the training thread."""
+    """The kernels of one step on one device. They run on the current stream; memory allocated there
+    is kept until the step is dropped. For the training thread."""
 
     def __init__(self, device: torch.device, sketch_size: int) -> None:
         self._device, self._sketch_size = device, sketch_size
@@ -46,7 +47,7 @@ class KernelPass:
         self.bytes = 0  # of device memory, allocated for the step
 
     def read(self, gradients: Sequence[tuple[torch.Tensor, int]], *, sketched: bool) -> None:
-        """One launch over flat gradients of one dtype, each with the seed of its sketch."""
+        """Launch once for flat gradients of one dtype, each with the seed of its sketch."""
         size = self._sketch_size if sketched else 0
         batch = _core.GradientBatch.create(DTYPES[gradients[0][0].dtype], size)
         for flat, seed in gradients:
@@ -69,8 +70,9 @@ class KernelPass:
         self._kept += [uploaded, partials]
 
     def finish(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What was found of each gradient, in the order of read(): a row of two doubles' bits and
-        three integers; the sum of all sketches. The current stream comes after all that read."""
+        """The results for each gradient, in the order of read(): a row with the bits of two
+        doubles, and three integers; and the sum of all sketches. The current stream must be ordered
+        after all reads."""
         for rows in self._rows.values():
             self._sums.add_sketches(rows.values.data_ptr(), rows.in_use)
         gradients = self._sums.gradients
@@ -88,7 +90,7 @@ class KernelPass:
         return found, sketch
 
     def tensors(self) -> list[torch.Tensor]:
-        """Memory of launches before the last one, which another stream is to keep."""
+        """Memory of earlier launches, which another stream must keep."""
         return [*self._kept, *(rows.values for rows in self._rows.values())]
 
     def _rows_of(self, stream: int) -> _Rows:

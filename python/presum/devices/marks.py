@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When things happen on a device, by events that nobody waits for."""
+"""Times on a device, from events that no thread waits for."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ import torch
 from presum._core import Mark
 
 Marks = list[tuple[Mark, torch.Event]]
-MARKS_MAX = 1024  # of one step: of one with more nothing is known
+MARKS_MAX = 1024  # per step; a step with more has no times
 
 
 class DeviceMarks:
-    """Those of the steps of one model, on the stream that is current where it trains."""
+    """The marks of one model's steps, on the stream that is current where it trains."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: Marks = []
 
     def add(self, mark: Mark) -> None:
-        """It happens where the stream is now. A few microseconds of host time."""
+        """Mark the current position of the stream. Takes a few microseconds on the host."""
         if len(self._marks) < MARKS_MAX:
             event = torch.Event(self._device, enable_timing=True)
             event.record(torch.accelerator.current_stream(self._device))
             self._marks.append((mark, event))
 
     def end_step(self) -> Marks:
-        """Those since the end of the step before, with both ends. They may be read once the
-        device has got to the last."""
+        """The marks since the end of the previous step, including both ends. They can be read when
+        the device has reached the last one."""
         self.add(Mark.STEP_ENDS)
         taken, self._marks = self._marks, self._marks[-1:]
         return taken
 
 
 def seconds_of(marks: Marks) -> list[tuple[Mark, float]]:
-    """By the device's clock, from the first. Empty where that does not tell."""
+    """Seconds in the device's time, from the first mark. Empty if unknown."""
     if not marks or marks[0][0] is not Mark.STEP_ENDS or marks[-1][0] is not Mark.STEP_ENDS:
         return []
     first = marks[0][1]
     try:
         return [(mark, first.elapsed_time(event) / 1e3) for mark, event in marks]
-    except RuntimeError:  # one is on a stream that the device has not got to
+    except RuntimeError:  # the device has not reached one of them
         return []
 
 
 def marks_of(device: torch.device) -> DeviceMarks | None:
-    """None where the device has no events that are timed."""
+    """The marks of a device; None if it has no timed events."""
     marks = DeviceMarks(device)
     try:
         marks.end_step()
-    except (RuntimeError, TypeError, AttributeError):  # of a torch that has no such events, too
+    except (RuntimeError, TypeError, AttributeError):  # also if this torch has no such events
         return None
     return DeviceMarks(device)

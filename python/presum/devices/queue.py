@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work for a device: its current stream, and what is brought there without waiting.
+"""Work for a device: its current stream, and uploads without waiting.
 
 In tests the "device" is the host, whose stream is 0.
 """
@@ -12,19 +12,19 @@ import torch
 
 
 def on_device(device: torch.device) -> AbstractContextManager[None]:
-    """Makes it the current one."""
+    """A context in which this device is current."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def stream_of(device: torch.device) -> int:
-    """The address of its current stream."""
+    """The address of the device's current stream."""
     if device.type != "cuda":
         return 0
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether a CUDA graph is captured on its current stream."""
+    """Whether a CUDA graph is being captured on the device's current stream."""
     if device.type != "cuda":
         return False
     with on_device(device):
@@ -37,5 +37,5 @@ def pinned(count: int, device: torch.device) -> torch.Tensor:
 
 
 def upload(written: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on the device, once the current stream has come so far."""
+    """A copy on the device, queued on the current stream."""
     return written.to(device, non_blocking=True)

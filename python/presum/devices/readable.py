@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors presum may look into: the one place that decides it, but for the plainest of those,
-which the extension knows itself (``presum._core.read_plain``).
+"""Decides which tensors presum can read. The extension decides the plainest ones itself
+(``presum._core.read_plain``); all others are decided here.
 
-Behind a tensor of another class than torch's own there may be no memory at that address, or a
-collective, or a wait.
+A tensor subclass may have no memory at its address, or reading it may run a collective or
+synchronize.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch._C import DisableTorchFunctionSubclass
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-# Classes that add attributes to a tensor and nothing to its memory, by module and name.
+# Classes that add attributes to a tensor without changing its memory, by module and name.
 KNOWN = frozenset(
     ("torchvision.tv_tensors." + name)
     for name in (
@@ -30,9 +30,9 @@ KNOWN = frozenset(
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor as a plain one whose elements lie in memory, strided; None where there is none.
+    """The tensor as a plain strided one with elements in memory; None if that is impossible.
 
-    Of a DTensor it is this worker's own part, and None where that is a summand only.
+    For a DTensor it is this rank's own part, and None if that is a partial sum.
     """
     kind = type(tensor)
     if kind not in PLAIN:
@@ -50,12 +50,12 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def in_host_memory(device: torch.device) -> bool:
-    """Whether tensors of a device are read where they are."""
+    """Whether tensors of a device are read in place."""
     return device.type == "cpu"
 
 
 def own_part(tensor: Any) -> torch.Tensor:
-    """Of a DTensor what this worker holds, else the tensor itself."""
+    """The part of a DTensor on this rank; any other tensor itself."""
     found: torch.Tensor = tensor._local_tensor if is_distributed(tensor) else tensor
     return found
 
@@ -66,7 +66,7 @@ def is_distributed(tensor: torch.Tensor) -> bool:
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """A view may be of a storage that was freed since, as FSDP and programs do by resizing it."""
+    """A view's storage may have been freed since, as FSDP and some programs do by resizing it."""
     count = tensor.numel()
     if count == 0:
         return True
@@ -80,7 +80,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 def _plain_part(tensor: Any, kind: type) -> torch.Tensor | None:
     if is_distributed(tensor):
         summand = any(placement.is_partial() for placement in tensor.placements)
-        local = tensor._local_tensor  # to_local() would wait for one that is on its way
+        local = tensor._local_tensor  # to_local() would wait for a pending one
         return local if type(local) in PLAIN and not summand else None
     if f"{kind.__module__}.{kind.__qualname__}" not in KNOWN:
         return None

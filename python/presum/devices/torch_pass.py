@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pass over gradients, fingerprints and row hashes in torch operations, for devices without
-kernels. Definitions are those of docs/packet_format.md.
+kernels. docs/packet_format.md has the definitions.
 
-Nothing is read back, nothing waits, no shape depends on data. Gradients are laid side by side, so
-that how many operations there are depends on their bytes and not on their number.
+Nothing is read back or waits, and no shape depends on data. Gradients are concatenated, so that the
+number of operations depends on their bytes and not on their number.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import NamedTuple
 
 import torch
 
-CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
-ZERO_RUN, ZERO_PERIOD = 64, 960  # looked at for zeros, of how many
+CHUNK = 1 << 22  # elements per iteration; limits temporary memory to about 100 MB
+ZERO_RUN, ZERO_PERIOD = 64, 960  # elements examined for zeros, out of how many
 FINGERPRINT_BLOCK = 1024
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
-ROW_PLACES = 4096  # elements of a row that are read
+ROW_PLACES = 4096  # elements read per row
 FINGERPRINT_SEED = 0x70726573756D6670
 GOLDEN = 0x9E3779B97F4A7C15
 
 
 def signed(word: int) -> int:
-    """The int64 of the same 64 bits."""
+    """The int64 with the same 64 bits."""
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
@@ -34,7 +34,7 @@ def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def mix64(x: torch.Tensor) -> torch.Tensor:
-    """docs/packet_format.md, "mix64", of int64 tensors."""
+    """docs/packet_format.md, "mix64", for int64 tensors."""
     x = (x ^ _shift_right(x, 30)) * signed(0xBF58476D1CE4E5B9)
     x = (x ^ _shift_right(x, 27)) * signed(0x94D049BB133111EB)
     return x ^ _shift_right(x, 31)
@@ -51,13 +51,14 @@ def _all_keys() -> torch.Tensor:
 
 @cache
 def _keys(device: torch.device) -> torch.Tensor:
-    """A block's, the bits of each in an int32: sums with words are to wrap around."""
+    """A block's keys, the bits of each in an int32, so that sums with words wrap around."""
     return _all_keys().to(torch.int32).to(device)
 
 
 @cache
 def _keys_behind(device: torch.device, words: int) -> torch.Tensor:
-    """By how many pairs of a block are the buffer's: the sum that zeros behind them give."""
+    """By the number of a block's pairs that belong to the buffer: the sum that zeros after them
+    give."""
     products = _all_keys()[:words].view(-1, 2).prod(1)
     total = products.sum()
     return torch.cat([total.view(1), total - products.cumsum(0)]).to(device)
@@ -71,13 +72,13 @@ def _signs_of_bytes(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
-    """That of one."""
+    """The fingerprint of one block of memory."""
     return fingerprints([tensor])[0]
 
 
 def fingerprints(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Those of blocks of memory on one device, elements of 2, 4 or 8 bytes, the same for all: an
-    int64 each, there."""
+    """The fingerprints of blocks of memory on one device, with elements of the same size: 2, 4 or 8
+    bytes. Returns an int64 per block, on that device."""
     integer = INTEGERS[tensors[0].element_size()]
     flat = [one.as_strided((one.numel(),), (1,)).view(integer) for one in tensors]
     found = torch.zeros(len(flat), dtype=torch.int64, device=flat[0].device)
@@ -110,14 +111,14 @@ def _row_hashes(bits: torch.Tensor, kept: torch.Tensor | None, stride: int) -> t
 
 
 def _without_padding(bits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """How many places of each row are left when a run of equal ones at its end is taken away."""
+    """The number of places in each row before a run of equal values at its end."""
     count = bits.shape[1]
     left = torch.where(bits != bits[:, -1:], places + 1, 0).amax(1)
     return torch.where(left == count - 1, count, left.clamp(min=1))
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
-    """The bits of each element in an int64, zeros above."""
+    """The bits of each element in an int64, zero-extended."""
     width = x.element_size()
     bits = x.view(INTEGERS[width]).to(torch.int64)
     return bits if width == 8 else bits & ((1 << 8 * width) - 1)
@@ -127,15 +128,15 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 class Sums(NamedTuple):
-    """Of n gradients."""
+    """The results of n gradients."""
 
     reals: torch.Tensor  # [n, 2]: sum of squares, largest finite magnitude
     integers: torch.Tensor  # [n, 3] int64: non-finite elements, fingerprint, zeros
-    sketch: torch.Tensor  # of all together
+    sketch: torch.Tensor  # of all gradients together
 
 
 class _Part(NamedTuple):
-    """Elements of one gradient from ``first`` on, which begins a block."""
+    """Elements of one gradient starting at ``first``, which starts a block."""
 
     gradient: int
     first: int
@@ -146,8 +147,8 @@ class _Part(NamedTuple):
 def sums_of(
     gradients: Sequence[torch.Tensor], seeds: Sequence[int], real: torch.dtype, size: int
 ) -> Sums:
-    """What the pass finds of flat gradients of one dtype; ``size`` is the sketch's, 0: none. The
-    order of additions is fixed."""
+    """The results of the pass over flat gradients of one dtype; ``size`` is the sketch's, 0 for
+    none. The order of additions is fixed."""
     device, count = gradients[0].device, len(gradients)
     sums = Sums(
         torch.zeros((count, 2), dtype=real, device=device),
@@ -163,7 +164,8 @@ def sums_of(
 def _packs(
     gradients: Sequence[torch.Tensor], seeds: Sequence[int], width: int
 ) -> Iterator[list[_Part]]:
-    """Parts of at most ``CHUNK`` elements together, each filled up to a multiple of ``width``."""
+    """Lists of parts with at most ``CHUNK`` elements together, each padded to a multiple of
+    ``width``."""
     chunk = max(CHUNK // width, 1) * width
     parts: list[_Part] = []
     room = chunk
@@ -182,14 +184,15 @@ def _packs(
 
 
 class _Blocks(NamedTuple):
-    """Of 1,024 elements each, int64: what is known of every one, then of every part."""
+    """Blocks of 1,024 elements, int64: the values of each block, then those of each part."""
 
     gradient: torch.Tensor
     number: torch.Tensor  # within its gradient
-    elements: torch.Tensor  # that are the gradient's, at most 1,024
+    elements: torch.Tensor  # those of the gradient, at most 1,024
     seed: torch.Tensor
     part_gradient: torch.Tensor
-    part_blocks: torch.Tensor  # [parts, most]: where they are, or behind the last
+    # [parts, most]: the places of its blocks, or the place after the last
+    part_blocks: torch.Tensor
 
 
 def _add(parts: Sequence[_Part], width: int, size: int, sums: Sums) -> None:
@@ -214,7 +217,7 @@ def _add(parts: Sequence[_Part], width: int, size: int, sums: Sums) -> None:
 
 
 def _side_by_side(parts: Sequence[_Part], width: int) -> torch.Tensor:
-    """As rows of 1,024 elements; zeros between them."""
+    """The parts as rows of 1,024 elements, with zeros between them."""
     like = parts[0].elements
     zeros = like.new_zeros(width)
     laid: list[torch.Tensor] = []
@@ -248,7 +251,7 @@ def _blocks(parts: Sequence[_Part], width: int, device: torch.device) -> _Blocks
 
 
 def _block_sums(x: torch.Tensor) -> torch.Tensor:
-    """Of rows that each hold a block's words, all of them: the sum of products of keyed pairs."""
+    """For each row with all words of a block: the sum of the products of keyed pairs."""
     if x.element_size() == 2:
         words = x.view(torch.int16).to(torch.int32).bitwise_and_(0xFFFF)
     else:
@@ -260,7 +263,7 @@ def _block_sums(x: torch.Tensor) -> torch.Tensor:
 
 
 def _fingerprints(x: torch.Tensor, blocks: _Blocks) -> torch.Tensor:
-    """What each block adds to its gradient's fingerprint."""
+    """Each block's contribution to its gradient's fingerprint."""
     per_element = 2 if x.element_size() == 8 else 1
     inside = (blocks.elements * per_element + 1) // 2  # pairs with at least one word of the buffer
     sums = _block_sums(x) - _keys_behind(x.device, x.shape[1] * per_element)[inside]
@@ -269,8 +272,8 @@ def _fingerprints(x: torch.Tensor, blocks: _Blocks) -> torch.Tensor:
 
 
 def _zeros(x: torch.Tensor, blocks: _Blocks) -> torch.Tensor:
-    """The zeros of each block in the first 64 of every 960 elements (``src/observe/zeros.h``): one
-    run begins in each block, and where it begins at 0 the next one too."""
+    """The zeros of each block in the first 64 of every 960 elements (``src/observe/zeros.h``). One
+    run begins in each block; if it begins at 0, the next run does too."""
     begin = (-blocks.number * FINGERPRINT_BLOCK) % ZERO_PERIOD
     run = torch.arange(ZERO_RUN, device=x.device)
     places = begin[:, None] + run

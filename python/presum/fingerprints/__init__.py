@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers are compared by besides their gradients (include/presum/fingerprint.h).
+"""Fingerprints: what is compared between ranks besides gradients (include/presum/fingerprint.h).
 
-Nothing here draws from a random generator, changes a bit, waits for a device, or calls the user's
-data set. Each family of fingerprints fails alone.
+Nothing here draws from a random generator, changes a bit, synchronizes with a device, or calls the
+user's data set. A failure ends only its own family of fingerprints.
 """
 
 from presum.fingerprints.families import Families, chosen

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of the gradient that a program itself computed."""
+"""Norms of the gradient that the program computed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from presum.fingerprints.families import KIND, LateValues, real_bits
 
 
 def norm_values(name: str, norm: object, device: torch.device) -> LateValues:
-    """A fingerprint of the norm; none of what holds no number of this rank's own, or is on another
-    device than the step's gradients."""
+    """A fingerprint of the norm. Empty if it is not a number local to this rank, or is on a device
+    other than the step's gradients."""
     if isinstance(norm, DTensor) and all(p.is_replicate() for p in norm.placements):
         norm = norm.to_local()
     if isinstance(norm, (int, float)):
@@ -33,9 +33,10 @@ def norm_values(name: str, norm: object, device: torch.device) -> LateValues:
 
 
 def share_of(gradients: Sequence[torch.Tensor], ranks: int) -> torch.Tensor | None:
-    """This rank's share of the square of the L2 norm over gradients that are in parts: its shards,
-    each over the ranks that hold the same one, and what every rank has whole over all of them. The
-    shares of all ranks add up. None where no gradient is sharded, or some are over other ranks."""
+    """This rank's part of the squared L2 norm of sharded gradients. Each shard is divided by the
+    number of ranks that hold it, and an unsharded gradient by the number of all ranks, so the parts
+    of all ranks add up to the squared norm. None if no gradient is sharded, or some are sharded
+    over other ranks."""
     if not any(isinstance(gradient, DTensor) for gradient in gradients):
         return None
     shares = []
@@ -55,8 +56,8 @@ def share_of(gradients: Sequence[torch.Tensor], ranks: int) -> torch.Tensor | No
 
 
 def norm_of(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor | None:
-    """The norm over all of them, of a type from 1 to infinity; None of other types, and where some
-    are sharded, sparse or not of one device."""
+    """The norm over all gradients, of a type from 1 to infinity. None for other types, and if some
+    gradients are sharded, sparse or on different devices."""
     if not kind >= 1 or any(isinstance(gradient, DTensor) for gradient in gradients):
         return None
     plain = [readable(gradient.detach()) for gradient in gradients]

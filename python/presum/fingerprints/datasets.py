@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader draws its samples from.
+"""Describes the data set of a loader.
 
-Only attributes are read, where objects keep them; of the user's nothing is called but the data
-set's ``__len__``, once.
+It only reads attributes, in the objects' own dictionaries. Of the user's code it calls only the
+data set's ``__len__``, once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from presum.fingerprints.samplers import DEPTH_MAX, Description, first_kept, kep
 INNER_DATASETS = ("dataset", "datasets", "_dataset")
 ENTRIES_MAX = 10_000
 ROWS_MAX = 256
-ROW_PLACES = 4096  # elements of a row, its first ones: a row may be a picture, or a file
+ROW_PLACES = 4096  # first elements of a row, which may be an image or a file
 TENSORS_MAX = 16
 LISTS = ("samples", "imgs", "files", "paths", "file_list", "filenames", "data_files", "classes")
 CONTENTS = ("tensors", "data", "targets", "labels")
@@ -37,13 +37,13 @@ def _length(thing: Any) -> int | None:
 
 
 def describe_data(dataset: Any) -> Description:
-    """Class and length of a data set and hashes: of what it lists, such as its files, of the
-    positions that torch's ``Subset`` or another data set holds, and of 256 evenly spaced rows of
-    the tensors that it keeps.
+    """The class and length of a data set, and hashes of its lists (such as files), of the positions
+    in a ``Subset`` or a similar class, and of 256 evenly spaced rows of its tensors.
 
-    Paths count by their last two parts, for machines keep data in different places. Of Hugging Face
-    data sets two things are left out: fingerprints, which hold times and, at times, random numbers,
-    and ``_indices``, which ``split_dataset_by_node`` makes different on each rank.
+    Only the last two parts of a path count, because machines store data in different places. Two
+    parts of Hugging Face data sets are ignored: their fingerprints, which contain times and
+    sometimes random numbers, and ``_indices``, which ``split_dataset_by_node`` makes different on
+    each rank.
     """
     parts = _datasets(dataset)
     names = "(".join(type(part).__name__ for part in parts) + ")" * (len(parts) - 1)
@@ -88,7 +88,7 @@ def _manifest(dataset: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _entry(entry: Any) -> str | None:
-    """The end of a path or text; of a tuple its first part's, as in (path, class)."""
+    """The end of a path or text; of a tuple, that of its first element, as in (path, class)."""
     if isinstance(entry, tuple) and entry:
         entry = entry[0]
     if isinstance(entry, PurePath):
@@ -101,13 +101,13 @@ def _spaced(entries: Any, most: int) -> Any:
 
 
 def _subset(dataset: Any) -> tuple[int, int] | None:
-    """How many positions of another data set it holds, and a hash of them."""
+    """The number of positions in another data set, and their hash."""
     return _positions(dataset) if isinstance(dataset, Subset) else None
 
 
 def _share(dataset: Any) -> tuple[int, int] | None:
-    """The same of a class of the program's own, whose ``indices`` may be each rank's share, as
-    YOLOv5's are."""
+    """The same for a class of the program, whose ``indices`` may be each rank's share, as in
+    YOLOv5."""
     return None if isinstance(dataset, Subset) else _positions(dataset)
 
 

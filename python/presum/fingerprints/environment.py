@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about a worker's software and machine, for its hello."""
+"""Facts about a rank's software and machine, for its first packet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUE_LENGTH_MAX = 200
 
 
 def environment_facts(device: torch.device) -> dict[str, str]:
-    """Versions, the device's model and environment variables; what is not there is left out."""
+    """Versions, the device's model and environment variables. Missing values are omitted."""
     facts = {name: _version(name) for name in LIBRARIES}
     facts["seeded_by"] = _seeded_by()
     facts["threads"] = str(torch.get_num_threads())
@@ -36,7 +36,7 @@ def _version(library: str) -> str:
 
 
 def _seeded_by() -> str:
-    """The framework that seeds all ranks alike, whatever the program does."""
+    """The framework that seeds all ranks alike, regardless of the program."""
     if "transformers.trainer" in sys.modules:
         return "transformers"
     return "lightning" if "PL_GLOBAL_SEED" in os.environ else ""

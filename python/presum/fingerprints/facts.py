@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of a worker in words, and no more often than there are new words."""
+"""Facts about a rank as text, reported only when they change."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MORE = "and others: each step has their hashes"
 
 
 class ChangingFacts:
-    """Facts that may change from step to step. One with several values (two loaders in turn) is
-    told with all of them, at most four; what changes on is in the steps' fingerprints only."""
+    """Facts that can change from step to step. A fact with several values (two loaders in turn) is
+    reported with all of them, up to four; further changes are only in the steps' fingerprints."""
 
     def __init__(self, tell: Callable[[str, str], None]) -> None:
         self._tell = tell
         self._texts: dict[str, list[str]] = {}
 
     def say(self, facts: Mapping[str, str]) -> bool:
-        """Whether there was something new among them."""
+        """Returns whether any of them was new."""
         new = [self._is_new(key, text) for key, text in facts.items()]
         return any(new)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families of fingerprints: which are on, and how one that fails is switched off alone."""
+"""Families of fingerprints: which are on. One that fails is switched off; the others continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def chosen(fingerprints: Collection[str]) -> frozenset[str]:
-    """The families that ``Record(fingerprints=)`` asks for.
+    """Check the families of ``Record(fingerprints=)``.
 
     Raises:
         ValueError: not a collection of known names.
@@ -38,17 +38,18 @@ def chosen(fingerprints: Collection[str]) -> frozenset[str]:
 
 
 def hash_text(text: str) -> int:
-    """64 bits of a text, the same in every process."""
+    """A 64-bit hash of a text, the same in every process."""
     return hash_bytes(text.encode("utf-8", "surrogatepass"))
 
 
 def real_bits(value: float) -> int:
-    """How a real number travels in a fingerprint."""
+    """The representation of a real number in a fingerprint."""
     return int.from_bytes(struct.pack("<d", value), "little")
 
 
 class Families:
-    """The families that are on. ``say`` gets one line when one fails, and only that one ends."""
+    """The families that are on. When one fails, ``say`` gets one line, and only that family
+    ends."""
 
     def __init__(self, on: Collection[str], say: Callable[[str], None]) -> None:
         self._on = set(on)
@@ -61,7 +62,7 @@ class Families:
     def call(
         self, family: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R | None:
-        """What ``function`` returns; None where the family is off or has just failed."""
+        """The result of ``function``; None if the family is off or fails now."""
         if family not in self._on:
             return None
         try:
@@ -71,7 +72,7 @@ class Families:
             return None
 
     def note_once(self, text: str) -> None:
-        """A line for the run log, the first time that it is true."""
+        """Add a line to the run log, the first time."""
         if text not in self._noted:
             self._noted.add(text)
             self._say(text)

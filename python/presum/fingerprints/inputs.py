@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of what a model is given, and how large its numbers are."""
+"""The shape and dtype of a model's inputs, and the scale of their values."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from presum.fingerprints.clipping import norm_values
 from presum.fingerprints.families import LateValues
 from presum.fingerprints.rows import NamedTensors
 
-STEPS, VALUED = 8, 4  # that are looked at; the last of them, whose values are too
+STEPS, VALUED = 8, 4  # steps examined; the last VALUED of them with values
 TENSORS_MAX = 16
 ROWS_MAX, COLUMNS_MAX = 64, 1024  # of the samples: the first rows, evenly spaced columns
 
 
 class InputForms:
-    """Of a model's training forwards in its first steps. ``say`` takes facts. Values are not looked
-    at in the very first ones, where a device has most to do."""
+    """Examines a model's training forwards in its first steps. ``say`` takes facts. It skips values
+    in the very first steps, when a device is busiest."""
 
     def __init__(self, device: torch.device, say: Callable[[dict[str, str]], None]) -> None:
         self._device = device
         self._say = say
-        self._sizes: dict[str, list[int | None]] = {}  # None: of a dimension whose size changes
+        self._sizes: dict[str, list[int | None]] = {}  # None: a dimension whose size changes
         self._steps = 0
 
     def __call__(self, tensors: NamedTensors, at: int) -> LateValues:
-        """``at``: which of them holds the samples. Their mean and spread, if they are real."""
+        """``at``: the place of the tensor with the samples. Returns their mean and spread if they
+        are floating point."""
         if self._steps == STEPS:
             return []
         named = {name or str(i): x for i, (name, x) in enumerate(tensors[:TENSORS_MAX])}
@@ -42,15 +43,15 @@ class InputForms:
         return self._values(tensors[at][1]) if self._steps >= STEPS - VALUED else []
 
     def step_ends(self) -> None:
-        """Of these forwards."""
+        """The step of these forwards ends."""
         if self._steps < STEPS and self._sizes:
             self._steps += 1
             if self._steps == STEPS:
                 self._say(self._trailing_sizes())
 
     def _trailing_sizes(self) -> dict[str, str]:
-        """Of the first dimension, which counts rows, nothing is said, nor of those that change from
-        batch to batch, as padded lengths do."""
+        """Sizes of all dimensions except the first, which counts rows, and those that change from
+        batch to batch, such as padded lengths."""
         return {
             f"input.{name}.size_{dim}": str(size)
             for name, sizes in self._sizes.items()

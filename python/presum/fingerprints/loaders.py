@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeing every batch that a torch DataLoader hands out in this process, and its samples' indices.
+"""Observes every batch that a torch DataLoader yields in this process, and the indices of its
+samples.
 
-Methods of torch's classes are replaced while someone listens. They return what they returned and
-raise what they raised; what fails in here ends the watching. Loader worker processes are left
-alone.
+Methods of torch's classes are replaced while there is a listener. They return and raise what the
+originals do; an error in this module ends the observation. Data loader worker processes are not
+touched.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ LOADERS_MAX = 64
 ENDED_MAX = 4
 RECENT_MAX = 8
 CANDIDATES_MAX = 4
-ELEMENTS_MAX = 1 << 16  # hashed of a tensor that a loader hands out: enough to know it again
-LABEL_BYTES_MAX = 1 << 14  # hashed of one beside the samples
+ELEMENTS_MAX = 1 << 16  # hashed per tensor that a loader yields: enough to recognize it
+LABEL_BYTES_MAX = 1 << 14  # hashed per tensor besides the samples
 Indices = tuple[int, ...]
 
 
 class BatchListener(Protocol):
-    """Who is told of batches; by the thread that draws them."""
+    """Receives batches, on the thread that draws them."""
 
     def offer(self, batch: Batch) -> None: ...
 
@@ -52,7 +53,7 @@ class BatchListener(Protocol):
 
 
 class Passes:
-    """Those over one data set, by all loaders over it."""
+    """The passes over one data set, by all loaders over it."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -81,12 +82,13 @@ class Loader:
         return dataset is not None and self._dataset is not None and self._dataset() is dataset
 
     def was_over(self, data: Description | None) -> bool:
-        """Whether its data set is gone, and was like this one: it is made anew for each pass."""
+        """Whether its data set is gone and was like this one: some programs create a new one for
+        each pass."""
         gone = self._dataset is not None and self._dataset() is None
         return gone and data is not None and self.data == data
 
     def sampler(self) -> Description | None:
-        """As it is now or, when the loader is gone, was last."""
+        """The sampler's present state or, when the loader is gone, its last one."""
         source = self._source() if self._source is not None else None
         if source is not None:
             self._sampler = describe_sampler(source)
@@ -94,10 +96,10 @@ class Loader:
 
 
 class LoaderPass:
-    """One iteration of a loader: its sampler as it was when the iteration began.
+    """One iteration of a loader, with the state of its sampler at the start.
 
-    Numbered among those over its data set when it is first trained on: one worker alone may well
-    look at a batch, or sum the losses of all, in between.
+    It gets its number among the passes over the data set when it is first trained on: in between, a
+    single rank may look at a batch, or sum the losses of all batches.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -105,15 +107,15 @@ class LoaderPass:
         self.sampler = loader.sampler()
         self.handed_out = 0  # batches
         self._number: int | None = None
-        self._trained = -1  # the last batch that was
+        self._trained = -1  # the last batch that was trained on
 
     def trains(self, batch: int) -> None:
-        """A batch of it was found to be trained on."""
+        """A batch of this pass was trained on."""
         self._trained = max(self._trained, batch)
 
     def is_whole(self) -> bool:
-        """Whether it was trained on to its last batch, as far as is known: what a model is given
-        may stop to be what the loader handed out."""
+        """Whether training reached its last batch, as far as known: a model's input may stop to be
+        the loader's batch."""
         return self._number is not None and self._trained + 1 >= self.handed_out
 
     def number(self) -> int:
@@ -124,20 +126,20 @@ class LoaderPass:
 
 
 def _last_of(ended: Iterable[LoaderPass]) -> Values:
-    """The last of these passes that was trained on, to its end; 0: none was."""
+    """The last of these passes that was trained on to its end; 0: none."""
     trained = [one.number() + 1 for one in ended if one.is_whole()]
     return [(KIND["data_ended"], trained[-1] if trained else 0)]
 
 
 class TensorHashes(NamedTuple):
-    """Of some of a batch's tensors, by their places."""
+    """Hashes of some of a batch's tensors, by place."""
 
-    rows: dict[int, list[int]]  # of the first rows of those that may be the samples
-    beside: dict[int, int]  # of those that may be labels, each
+    rows: dict[int, list[int]]  # the first rows of those that may be the samples
+    beside: dict[int, int]  # of each that may be a label
 
 
 class Batch:
-    """What a loader handed out."""
+    """A batch that a loader yielded."""
 
     def __init__(
         self, of: LoaderPass, number: int, indices: Indices | None, hashes: TensorHashes
@@ -147,23 +149,23 @@ class Batch:
         self.indices = indices
         self.rows = hashes.rows
         self._beside = hashes.beside
-        self._ended = tuple(of.loader.passes.ended)  # when it was handed out
+        self._ended = tuple(of.loader.passes.ended)  # when it was yielded
 
     def position(self, *, now: bool = False) -> Values:
-        """Where in the loader's passes it stands, for a batch that is trained on; with the pass
-        that ended last when it was handed out, or by now."""
+        """The batch's position in the loader's passes, for a batch that is trained on; with the
+        pass that had ended last when the batch was yielded, or by ``now``."""
         number = self.of.number()
         position = [(KIND["data_pass"], number), (KIND["data_batch"], self.number)]
         return [*position, *_last_of(self.of.loader.passes.ended if now else self._ended)]
 
     def labels(self) -> int:
-        """One hash of the tensors beside the samples."""
+        """One hash of the tensors besides the samples."""
         beside = (p for p in self._beside if p not in self.of.loader.places)
         return sum((2 * p + 1) * self._beside[p] for p in beside) & WORD
 
 
 class _Iteration:
-    """An iterator over a loader: indices that were drawn ahead of their batches."""
+    """An iterator over a loader, with indices that were drawn before their batches."""
 
     def __init__(self) -> None:
         self.indices: deque[Indices | None] = deque()
@@ -171,7 +173,7 @@ class _Iteration:
 
 
 class ActiveIterators(threading.local):
-    """Iterators of which this thread is taking a batch, one within another, until it has it."""
+    """The iterators from which this thread is taking a batch, possibly nested."""
 
     def __init__(self) -> None:
         self.iterators: list[Any] = []
@@ -183,7 +185,7 @@ class LoaderEvents:
     def __init__(self) -> None:
         self._listeners: list[BatchListener] = []
         self._at_next: list[weakref.WeakMethod[Callable[[], None]]] = []
-        self._ahead = False  # batches are kept for listeners to come
+        self._ahead = False  # keep batches for later listeners
         self._recent: deque[Batch] = deque(maxlen=RECENT_MAX)
         self._loaders: deque[Loader] = deque(maxlen=LOADERS_MAX)
         self._iterations: weakref.WeakKeyDictionary[Any, _Iteration] = weakref.WeakKeyDictionary()
@@ -199,16 +201,16 @@ class LoaderEvents:
             ),
         ]
         self._taking = ActiveIterators()
-        self._trainings = 0  # of this process, one after the other
+        self._trainings = 0  # of this process, in sequence
         self._pid = 0
 
     def watch_ahead(self) -> None:
-        """Watch from now on, for listeners that come after the first batches."""
+        """Start to observe now, for listeners that come after the first batches."""
         self._ahead = True
         self._apply()
 
     def forget_recent(self) -> None:
-        """A model or optimizer was made: what was handed out before is of an earlier training."""
+        """A model or optimizer was constructed: earlier batches belong to an earlier training."""
         self._recent.clear()
 
     def add(self, listener: BatchListener) -> None:
@@ -225,7 +227,7 @@ class LoaderEvents:
             patch.apply()
 
     def remove(self, listener: BatchListener) -> None:
-        """Tell it of nothing any more; the last one takes the watching off torch's classes."""
+        """Remove a listener. Removing the last one restores torch's classes."""
         if listener not in self._listeners:
             return
         self._listeners.remove(listener)
@@ -235,7 +237,8 @@ class LoaderEvents:
             self._iterations.clear()
 
     def loader(self, source: Any) -> Loader:
-        """The record of a loader. One over the data set of an earlier one counts on its passes."""
+        """The record of a loader. A loader over the data set of an earlier one continues its
+        passes."""
         for known in self._loaders:
             if known.of(source):
                 return known
@@ -262,7 +265,7 @@ class LoaderEvents:
                 self.remove(listener)
 
     def at_next_beginning(self, call: Callable[[], None]) -> None:
-        """Call a method when the next loader is about to begin, while loaders are watched."""
+        """Call a method when the next loader is about to begin, while loaders are observed."""
         self._at_next.append(weakref.WeakMethod(call))
 
     def _about_to_begin(self, loader: Any) -> None:
@@ -281,7 +284,7 @@ class LoaderEvents:
             self._guarded(self._begin, loader, iterator)
 
     def _forget(self, loader: Any) -> None:
-        """A persistent iterator begins again, and draws ahead before it is handed out."""
+        """A persistent iterator begins again, and draws ahead before it is returned."""
         persistent = getattr(loader, "_iterator", None)
         if persistent is not None:
             self._iterations.pop(persistent, None)
@@ -306,7 +309,7 @@ class LoaderEvents:
             self._guarded(self._handed_out, iterator, data)
 
     def _took(self) -> None:
-        """A batch, or there was none: then the iterator has come to its end."""
+        """A batch was taken, or there was none, so the iterator has ended."""
         iterator = self._taking.iterators.pop() if self._taking.iterators else None
         if iterator is not None and self._watching():
             self._guarded(self._ended, iterator)
@@ -321,7 +324,7 @@ class LoaderEvents:
         indices = iteration.indices.popleft() if iteration.indices else None
         of = iteration.of
         if of is None:
-            return  # it began before anyone listened
+            return  # it began before there was a listener
         batch = Batch(of, of.handed_out, indices, _hashes(data, of.loader.places))
         of.handed_out += 1
         if self._ahead:
@@ -344,7 +347,8 @@ def _reference(thing: Any) -> Callable[[], Any] | None:
 
 
 def _indices(iterator: Any, index: Any) -> Indices | None:
-    """Whole numbers, copied; None where samples have none or come in another order."""
+    """The indices as integers, copied. None if samples have none or are yielded in another
+    order."""
     if iterator._dataset_kind == _DatasetKind.Iterable or not getattr(iterator, "_in_order", True):
         return None
     if isinstance(index, torch.Tensor) and (readable(index) is None or not index.is_cpu):
@@ -357,7 +361,7 @@ def _indices(iterator: Any, index: Any) -> Indices | None:
 
 
 def _hashes(data: Any, places: frozenset[int]) -> TensorHashes:
-    """Those of a batch whose samples are at these places, or at one of the first ones."""
+    """The hashes of a batch whose samples are at these places, or at one of the first ones."""
     inside = data if isinstance(data, (list, tuple)) else [data]
     tensors = tensors_among(("", value) for value in inside).readable
     return TensorHashes(_row_hashes(tensors, places), _label_hashes(tensors, places))

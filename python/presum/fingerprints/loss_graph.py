@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a loss is made of what the model gives: the nodes of its graph, and their settings."""
+"""Describes how a loss is computed from the model's output: the nodes of its graph, and their
+settings."""
 
 from __future__ import annotations
 
@@ -11,20 +12,20 @@ import torch
 
 from presum.fingerprints.families import hash_text, log
 
-PASSES = 3  # whose settings were equal: what depends on a batch is none
-NODES_MAX = 48  # of a graph, from the loss on
+PASSES = 3  # passes with equal settings: a value that depends on a batch is not a setting
+NODES_MAX = 48  # of a graph, starting at the loss
 WEIGHTS_MAX = 1 << 16  # elements of a weight that is hashed
 WEIGHTS = ("weight", "pos_weight")
-LOSSES = ("Loss", "CrossEntropy")  # in the name of a node whose weight is no parameter
-WHOLE = ("reduction", "ignore_index", "dim")  # settings that are whole numbers, and no places
-LOOKS_MAX = 24  # at passes, until the loss is given up
+LOSSES = ("Loss", "CrossEntropy")  # in the name of a node whose weight is not a parameter
+WHOLE = ("reduction", "ignore_index", "dim")  # settings that are integers but not places
+LOOKS_MAX = 24  # passes examined before giving up
 OUTPUT = "presum_output"  # a node's metadata: the graph of a loss ends there
 LEAF = "AccumulateGrad"
 REDUCTIONS = ("none", "mean", "sum")
 
 
 class LossGraph:
-    """Of one model's losses."""
+    """The graphs of one model's losses."""
 
     def __init__(self) -> None:
         self._seen: list[dict[str, str]] = []
@@ -32,24 +33,24 @@ class LossGraph:
 
     @property
     def asks(self) -> bool:
-        """Whether further passes are looked at."""
+        """Whether to examine further passes."""
         return len(self._seen) < PASSES and self._looks < LOOKS_MAX
 
     def ends_at(self, output: torch.Tensor, *, is_loss: bool) -> None:
-        """What the model gives. A loss of its own is one more node."""
+        """Mark an output of the model. A loss that the model computes itself is one more node."""
         node: Any = output.grad_fn
         if node is not None:
             node.metadata[OUTPUT] = self, is_loss
 
     def look(self, roots: Iterable[Any]) -> dict[str, str]:
-        """A backward pass is about to begin at these. Facts, once they are known; none of a pass
-        that does not get to what the model gave."""
+        """A backward pass is about to begin at these roots. Returns facts once they are known, and
+        none for a pass that does not reach the model's output."""
         self._looks += 1
         try:
             nodes = self._nodes(roots)
             if nodes:
                 self._seen.append(_described(nodes))
-        except Exception:  # of a graph that a program has freed, or of nodes of its own
+        except Exception:  # the program freed the graph, or has its own nodes
             self._looks = LOOKS_MAX
             log.debug("presum: no graph of the loss", exc_info=True)
         if len(self._seen) < PASSES:
@@ -60,7 +61,7 @@ class LossGraph:
         return {key: text for key, text in first.items() if all(o.get(key) == text for o in others)}
 
     def _nodes(self, roots: Iterable[Any]) -> list[Any]:
-        """Level by level, down to what the model gave."""
+        """The nodes, level by level, down to the model's output."""
         out: list[Any] = []
         found = False
         seen = set()
@@ -108,14 +109,14 @@ def _plain(setting: str, value: object) -> str:
         return ""
     if setting == "reduction" and value in (0, 1, 2):
         return REDUCTIONS[int(value)]
-    negative = isinstance(value, int) and value >= 1 << 63  # as C++ keeps it
+    negative = isinstance(value, int) and value >= 1 << 63  # C++ stores it unsigned
     return repr(value - (1 << 64) if negative else value)
 
 
 def _of_tensor(setting: str, raw: Any) -> str:
-    """A loss's weight, or a factor that is a number of Python, which torch keeps in 64 bits: one
-    of another dtype may be a count of the batch. Nothing where what was saved is kept elsewhere:
-    looking would fetch or compute it."""
+    """A loss's weight, or a factor that is a Python number, which torch stores in 64 bits: one of
+    another dtype may be a count of the batch. Empty if the saved value is stored elsewhere, because
+    reading it would fetch or compute it."""
     if getattr(raw, "unpack_hook", raw) is not None:
         return ""
     tensor = raw.data

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that an optimizer trains beside a watched model, and that are in none: no reduction
-that presum watches takes their gradients."""
+"""Parameters that an optimizer trains besides a recorded model, and that belong to no recorded
+model: no reduction that presum observes takes their gradients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from presum.devices.readable import is_distributed
 from presum.torch_events.optimizers import parameters_of
 
 PARAMETERS_MAX = 256
-_MODELS: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # that are watched in this process
+_MODELS: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # recorded in this process
 
 
 class OutsideParameters:
-    """Of one model's optimizers."""
+    """The outside parameters of one model's optimizers."""
 
     def __init__(self, module: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         self._module = weakref.ref(module)
@@ -27,8 +27,8 @@ class OutsideParameters:
         _MODELS.add(module)
 
     def __call__(self) -> dict[str, weakref.ref[nn.Parameter]]:
-        """By names that ranks agree on. Not those of an optimizer that holds nothing of the model:
-        it may hold copies of its parameters, or parts of them."""
+        """By names that ranks agree on. Excludes an optimizer that holds nothing of the model: it
+        may hold copies or parts of the parameters."""
         module = self._module()
         own = set() if module is None else set(map(id, module.parameters()))
         watched = {id(parameter) for model in [*_MODELS] for parameter in model.parameters()}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which precision a model computes, as it is inside its forward pass: autocast may be entered
-there alone (Accelerate wraps the forward of the module), and FSDP2 gives layers parameters of
-another dtype for as long as they compute."""
+"""The precision in which a model computes, observed inside its forward pass: a program may enter
+autocast only there (Accelerate wraps the module's forward), and FSDP2 gives layers parameters of
+another dtype while they compute."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from presum.fingerprints.settings import MODES_EVERY
 from presum.torch_events.hooks import Hook
 
 PLACES = 8
-REFRESHED_EVERY = 25  # looks between two looks at which layers there are
+REFRESHED_EVERY = 25  # observations between updates of the list of layers
 COMPILED = "torch compiles code of this process"
 NO_LAYER = "no layer of the model is called as a module"
 
 
 class LayerHook(Hook):
-    """Told of a layer whose forward pass has ended."""
+    """Called when a layer's forward pass has ended."""
 
     def __init__(self, saw: Callable[[nn.Module], None]) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class LayerHook(Hook):
 
 
 class ForwardPrecision:
-    """Looks from within one layer, in one step of five: evenly spaced ones in turn, the same on all
-    workers. Nothing is looked at where torch compiles, since a hook would change what it makes.
+    """Observes one layer in one step of five: evenly spaced layers in turn, the same on all ranks.
 
-    ``tell`` gets what was seen as a fingerprint, ``say`` as a fact, or why nothing can be.
+    It observes nothing if torch compiles, since a hook would change the compiled code. ``tell``
+    gets the result as a fingerprint; ``say`` gets it as a fact, or the reason why there is none.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class ForwardPrecision:
         self._families, self._tell, self._say = families, tell, say
         self._layers: list[weakref.ref[nn.Module]] = []
         self._looks = 0
-        self._missed = 0  # looks in a row at which the layer was not called
+        self._missed = 0  # observations in a row in which the layer was not called
         self._handle: Any = None
 
     def begin(self, turn: int) -> None:
-        """A step's first training forward begins; ``turn`` counts the steps that are recorded. Not
-        in the first of them: what the program compiles shows in it."""
+        """A step's first training forward begins; ``turn`` counts the recorded steps. The first one
+        is skipped: it shows whether the program compiles."""
         self.end()
         if turn % MODES_EVERY != 1:
             return
@@ -104,10 +104,10 @@ class ForwardPrecision:
 
 
 def _layers_of(module: nn.Module | None) -> list[nn.Module]:
-    """Evenly spaced ones of those that hold parameters and no other modules. Not the model itself:
-    when its forward pass has ended, so has what it entered there."""
+    """Evenly spaced modules that have parameters and no submodules. The model itself is excluded:
+    when its forward pass has ended, contexts that it entered have ended too."""
     parts = list(module.modules()) if module is not None else []
-    # Where one of its modules has a hook, it computes by other operations.
+    # If one of its modules has a hook, this layer uses other operations.
     fused = [part for part in parts if isinstance(part, nn.TransformerEncoderLayer)]
     left_out = {module, *(inner for layer in fused for inner in layer.modules())}
     layers = [part for part in parts if part not in left_out and _is_layer(part)]
@@ -120,7 +120,7 @@ def _is_layer(part: nn.Module) -> bool:
 
 
 def _compiles() -> bool:
-    """Whether torch has looked at code of this process to compile it."""
+    """Whether torch has examined code of this process to compile it."""
     dynamo = sys.modules.get("torch._dynamo.convert_frame")
     return dynamo is not None and getattr(dynamo, "FRAME_COUNTER", 1) > 0
 

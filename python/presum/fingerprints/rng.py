@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hashes of the states of the random generators; reading one does not draw from it."""
+"""Hashes of the states of random generators. Reading a state does not draw from its generator."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch import nn
 from presum._core import hash_array, hash_bytes
 from presum.fingerprints.families import KIND, WORD, LateValues, Values, hash_text
 
-MT19937_BYTES = 4 * 624 + 4  # its key and the position in it
+MT19937_BYTES = 4 * 624 + 4  # the key and the position in it
 
 
 class RngStates:
-    """The generators that a training usually draws from; one that is absent is left out."""
+    """The generators that a training usually draws from. Absent ones are left out."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._numpy: tuple[Any, Any] = (None, None)  # a bit generator and its memory
-        self._python: tuple[Any, Any] = (None, None)  # likewise
+        self._python: tuple[Any, Any] = (None, None)  # the same for Python's
 
     def __call__(self) -> Values:
         found = {
@@ -36,7 +36,7 @@ class RngStates:
         return [(KIND[name], value) for name, value in found.items() if value is not None]
 
     def _python_state(self) -> int:
-        """Likewise, of Python's: ``getstate`` makes 625 numbers."""
+        """Python's generator, read in place: ``getstate`` creates 625 numbers."""
         generator = random._inst
         if generator is not self._python[0]:
             self._python = (generator, memory_of_python(generator))
@@ -44,7 +44,7 @@ class RngStates:
         return hash_bytes(memory) if memory is not None else hash(random.getstate()[1]) & WORD
 
     def _numpy_state(self) -> int | None:
-        """NumPy's global generator. It is read where it lies: ``get_state`` costs 100 us."""
+        """NumPy's global generator, read in place: ``get_state`` costs 100 us."""
         numpy = sys.modules.get("numpy.random")
         if numpy is None:
             return None
@@ -56,8 +56,8 @@ class RngStates:
 
 
 def forward_draws(before: LateValues, device: torch.device) -> Values:
-    """From which of torch's generators a forward pass has drawn, given states before it: 1 for
-    the host's, plus 2 for the device's."""
+    """Which of torch's generators a forward pass has drawn from, given their states before it: 1
+    for the host's, plus 2 for the device's."""
     states = dict(before)
     on_host = _torch_state() != states[KIND["rng_torch"]]
     now = _device_state(device)
@@ -70,7 +70,7 @@ def _torch_state() -> int:
 
 
 def calls_dropout(module: nn.Module) -> bool:
-    """Whether the forward of one of its parts names a function of dropout. Those of torch have
+    """Whether the forward of one of its modules calls a dropout function. torch's own modules have
     their rates as attributes."""
     own = (part for part in module.modules() if not type(part).__module__.startswith("torch.nn."))
     return any(
@@ -81,7 +81,7 @@ def calls_dropout(module: nn.Module) -> bool:
 
 
 def _memory_of(generator: Any) -> Any:
-    """The state of an MT19937 bit generator, if it lies as expected; else None."""
+    """The state of an MT19937 bit generator, if its memory is laid out as expected; else None."""
     if type(generator).__name__ != "MT19937":
         return None
     memory = (ctypes.c_ubyte * MT19937_BYTES).from_address(generator.ctypes.state_address)
@@ -91,8 +91,8 @@ def _memory_of(generator: Any) -> Any:
 
 
 def memory_of_python(generator: Any) -> Any:
-    """The state of Python's generator, position and key behind the object's head, if it lies as
-    expected; else None."""
+    """The state of Python's generator (position and key after the object header), if its memory is
+    laid out as expected; else None."""
     if type(generator) is not random.Random or random.Random.__basicsize__ < MT19937_BYTES:
         return None
     memory = (ctypes.c_ubyte * MT19937_BYTES).from_address(id(generator) + object.__basicsize__)
@@ -101,7 +101,7 @@ def memory_of_python(generator: Any) -> Any:
 
 
 def _device_state(device: torch.device) -> int | None:
-    """Seed and offset of a CUDA generator, which the host knows without waiting."""
+    """Seed and offset of a CUDA generator, which the host knows without synchronization."""
     if device.type != "cuda" or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     if torch.cuda.is_current_stream_capturing():

@@ -15,18 +15,18 @@ from presum.devices.readable import readable
 from presum.devices.torch_pass import INTEGERS, ROW_PLACES, signed
 from presum.fingerprints.families import WORD
 
-ROWS_MAX = 1024  # of a micro-batch: each costs the training thread about a microsecond
+ROWS_MAX = 1024  # per micro-batch; each costs the training thread about 1 us
 OTHERS_MAX = 8
-ROWS_KNOWN = 64  # enough to know a loader's batch again
+ROWS_KNOWN = 64  # enough to recognize a loader's batch
 PREFERRED = ("input_ids", "inputs", "x", "pixel_values")
 MASK = "attention_mask"
 NamedTensors = list[tuple[str, torch.Tensor]]
 
 
 class BatchTensors(NamedTuple):
-    """What was found among values."""
+    """The tensors among values."""
 
-    readable: NamedTensors  # without scalars and empty ones
+    readable: NamedTensors  # without scalars and empty tensors
     unread: list[str]  # classes of those that cannot be read
 
 
@@ -55,15 +55,15 @@ def _flat(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def samples_among(tensors: NamedTensors) -> int | None:
-    """Which of the tensors holds the samples; None where there is none."""
+    """The place of the tensor with the samples; None if there are no tensors."""
     names = [name for name, _ in tensors]
     wanted = (names.index(name) for name in PREFERRED if name in names)
     return next(wanted, 0 if tensors else None)
 
 
 def hash_others(tensors: NamedTensors, at: int) -> int | torch.Tensor:
-    """One hash of the tensors beside the samples that have an entry for each of them, such as
-    labels; on a device a tensor. 0 where there is none."""
+    """One hash of the tensors besides the samples that have an entry per sample, such as labels; on
+    a device a tensor. 0 if there are none."""
     count = tensors[at][1].shape[0]
     others = [x for i, (_, x) in enumerate(tensors) if i != at and x.shape[0] == count]
     on_host, on_device = 0, []
@@ -80,11 +80,11 @@ def hash_others(tensors: NamedTensors, at: int) -> int | torch.Tensor:
 def hash_tensor(
     tensors: NamedTensors, at: int, *, elements_max: int | None = None
 ) -> list[int] | torch.Tensor:
-    """The row hashes of one of the tensors; a tensor of them where it lives on a device.
+    """The row hashes of one of the tensors; a tensor of hashes if it is on a device.
 
-    A tensor of one dimension is one row. A mask counts where it has the same shape. At most the
-    first 1,024 rows; with ``elements_max`` the first 64, and fewer, but at least one, where it
-    would be exceeded.
+    A one-dimensional tensor is one row. A mask is included if it has the same shape. At most the
+    first 1,024 rows are hashed; with ``elements_max`` at most the first 64, and fewer if they would
+    exceed it, but at least one.
     """
     x = tensors[at][1].detach().resolve_conj()
     masks = (m for i, (name, m) in enumerate(tensors) if name == MASK and i != at)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a loader draws its samples.
+"""Describes how a loader draws its samples.
 
-Only attributes are read, where objects keep them; of the user's nothing is called but a ``__len__``
-that computes with these.
-Wrappers of Accelerate, Trainer and Lightning are looked through by the names of their attributes.
+It only reads attributes, in the objects' own dictionaries. Of the user's code it calls only a
+``__len__`` that computes with these. It sees through the wrappers of Accelerate, Trainer and
+Lightning by the names of their attributes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEPTH_MAX = 8
 
 
 class Description(NamedTuple):
-    """Fingerprints, and the same in words."""
+    """Fingerprints, and the same as text."""
 
     values: Values
     text: str
@@ -41,10 +41,11 @@ def inner_loader(loader: Any) -> Any:
 
 
 def describe_sampler(source: Any) -> Description | None:
-    """The sampler of a loader, or the sampler itself; None where there is none that says a thing.
+    """The sampler of a loader, or the sampler itself; None if there is no sampler with known
+    settings.
 
-    A seed counts only where the sampler takes one worker's share: workers that each walk the whole
-    set are right to have their own.
+    A seed counts only if the sampler takes one rank's share: ranks that each traverse the whole
+    data set should have seeds of their own.
     """
     chain = list(_chain(inner_loader(source)))
     if not chain:
@@ -71,7 +72,7 @@ def describe_sampler(source: Any) -> Description | None:
 
 
 def _chain(source: Any) -> Iterator[Any]:
-    """Samplers from the outermost one on; of an iterable data set what divides it."""
+    """Samplers from the outermost one inward; for an iterable data set, the part that shards it."""
     if isinstance(source, DataLoader):
         iterable = isinstance(source.dataset, torch.utils.data.IterableDataset)
         source = source.dataset if iterable else first_kept([source], INNER_SAMPLERS)
@@ -85,12 +86,12 @@ def _chain(source: Any) -> Iterator[Any]:
 
 
 def kept(thing: Any, name: str) -> Any:
-    """An attribute that an object itself keeps, or None: reading it runs nobody's code."""
+    """An attribute in the object's own dictionary, or None. Reading it runs no code."""
     return getattr(thing, "__dict__", {}).get(name)
 
 
 def first_kept(parts: list[Any], names: tuple[str, ...]) -> Any:
-    """The first attribute of one of these names that one of the parts keeps."""
+    """The first attribute with one of these names in one of the parts."""
     found = (kept(part, name) for part in parts for name in names)
     return next((value for value in found if value is not None), None)
 
@@ -111,7 +112,7 @@ def _shuffles(chain: list[Any]) -> bool | None:
     if "SequentialSampler" in names:
         return False
     random = any(word in name for name in names for word in RANDOM)
-    # An epoch is of no use to one that does not.
+    # Only a sampler that shuffles uses an epoch.
     keeps_epoch = hasattr(type(chain[-1]), "set_epoch") and kept(chain[-1], "epoch") is not None
     return True if random or keeps_epoch else None
 
@@ -124,7 +125,7 @@ def _drop_last(chain: list[Any]) -> int | None:
 
 
 def _sampler_length(chain: list[Any]) -> int | None:
-    """In samples. One that stands alone may deal batches, and count these."""
+    """The length in samples. A single sampler may yield batches, and count these."""
     sampler = chain[-1]
     indices = kept(sampler, "indices")
     if isinstance(indices, (list, range, torch.Tensor)):
@@ -136,8 +137,8 @@ def _sampler_length(chain: list[Any]) -> int | None:
 
 
 def _own_length(sampler: Any) -> int | None:
-    """What a ``__len__`` of the program's own says, where it computes with what the sampler keeps
-    and nothing else: another may draw, or wait for other ranks."""
+    """The result of the program's own ``__len__``, if it computes only with the sampler's
+    attributes: another may draw, or wait for other ranks."""
     length = getattr(type(sampler), "__len__", None)
     of_torch = str(getattr(length, "__module__", "")).startswith("torch.utils.data.")
     if not of_torch and not _only_computes(length, sampler):
@@ -149,7 +150,8 @@ def _own_length(sampler: Any) -> int | None:
 
 
 def _only_computes(method: Any, sampler: Any, depth: int = 0) -> bool:
-    """With what is kept by the sampler or the program, and methods of the sampler that do so."""
+    """Whether the method uses only data of the sampler and of the program, and methods of the
+    sampler that do the same."""
     code = getattr(method, "__code__", None)
     if code is None or depth > 2:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which batch of which loader a forward pass was given."""
+"""Finds which batch of which loader a forward pass was given."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ QUEUE_MAX = 64
 
 
 class KnownRow(NamedTuple):
-    """One row that a loader handed out."""
+    """A row that a loader yielded."""
 
     batch: Batch
     place: int  # of the tensor in the batch
     row: int
-    in_mode: bool  # the model was in the same mode when the batch was handed out
+    in_mode: bool  # the model was in the same mode when the batch was yielded
 
 
 class SampleOrigin(NamedTuple):
@@ -35,33 +35,33 @@ class SampleOrigin(NamedTuple):
     batch: Batch | None
     indices: tuple[int, ...]
     rows: Sequence[KnownRow] = ()
-    again: bool = False  # the program made them of the batch that was trained on before
+    again: bool = False  # the program derived them from the batch that was trained on before
 
 
 class ForwardState(NamedTuple):
-    """A forward pass, as far as it decides which batches it may have been given."""
+    """The state at a forward pass that decides which batches it can have been given."""
 
-    offered: int  # batches that loaders had handed out by then
+    offered: int  # batches that loaders had yielded by then
     trains: bool  # the model's mode
-    looked_at: int  # rows that it was given without gradients since the last of them
+    looked_at: int  # rows that it was given without gradients since the last batch
 
 
 class BatchGuess(NamedTuple):
-    """The batch of a forward pass, if batches are used in their order."""
+    """The batch of a forward pass, assuming that batches are used in order."""
 
     batch: Batch
-    alone: bool  # no other was handed out since the forward pass before
+    alone: bool  # no other was yielded since the previous forward pass
 
 
 class BatchFinder:
-    """Finds the batches of a model's forward passes among those that loaders handed out.
+    """Finds the batches of a model's forward passes among those that loaders yielded.
 
-    By row hashes (RowMatcher). Where those never match (a model may be given a part of a batch's
-    columns), a batch is taken to be used in its order if it is the only one handed out since the
-    forward pass before, if it has no hashes, or if the user named the loader; else only the sampler
-    is told, and only if there is but one loader. Samples that are also evaluated on are told apart
-    by the mode in which the model was when they were handed out. ``offer`` and ``guess`` are for
-    the training thread, ``find`` for the one that makes packets.
+    It matches row hashes (RowMatcher). If these never match (a model may be given some of a batch's
+    columns), a batch is assumed to be used in order if it is the only one since the previous
+    forward pass, if it has no hashes, or if the user named the loader; else only the sampler is
+    reported, and only if there is a single loader. Samples that are also evaluated on are
+    distinguished by the model's mode when they were yielded. ``offer`` and ``guess`` are for the
+    training thread, ``find`` for the thread that makes packets.
     """
 
     def __init__(self, families: Families, module: nn.Module, data: object) -> None:
@@ -69,7 +69,7 @@ class BatchFinder:
         self._module = weakref.ref(module)
         self._given = [LOADER_EVENTS.loader(inner_loader(source)) for source in _sources(data)]
         self._matcher = RowMatcher()
-        # That the matcher knows, and whether the model trained then.
+        # Batches that the matcher knows, and whether the model was training then.
         self._batches: dict[int, tuple[Batch, bool]] = {}
         self._offered = 0  # batches so far
         self._guessed = 0  # batches offered before the last guess
@@ -96,7 +96,7 @@ class BatchFinder:
         return ForwardState(self._offered, self._trains(), self._looked_at)
 
     def looks_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model is given these without gradients."""
+        """The model is given these inputs without gradients."""
         given = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.dim())
         self._looked_at += next((x.shape[0] for x in given), 0)
 
@@ -108,7 +108,7 @@ class BatchFinder:
         self._families.fail("data", error)
 
     def guess(self) -> BatchGuess | None:
-        """The batch that a forward pass was given if batches are used in their order."""
+        """The batch of a forward pass, assuming that batches are used in order."""
         alone = self._offered == self._guessed + 1
         self._guessed = self._offered
         if self._by_hash or not self._queue:
@@ -122,8 +122,8 @@ class BatchFinder:
     def find(
         self, hashes: Sequence[int], guess: BatchGuess | None, state: ForwardState
     ) -> SampleOrigin | None:
-        """Where the rows of a micro-batch came from; None where that is not known. ``guess`` and
-        ``state`` are those of its forward pass."""
+        """Where the rows of a micro-batch came from; None if unknown. ``guess`` and ``state`` are
+        those of its forward pass."""
         found = self._matcher.take(hashes, state.offered, state.trains)
         # The training thread may have dropped a batch since.
         known = [
@@ -147,8 +147,8 @@ class BatchFinder:
         return self._in_order(len(hashes), guess)
 
     def _used_again(self, rows: int, state: ForwardState) -> SampleOrigin | None:
-        """Perhaps the batch of before, of which a program has changed the rows, as adversarial
-        training does: as many, and no loader has handed out another since."""
+        """Possibly the previous batch, whose rows the program has changed, as in adversarial
+        training: it has the same number of rows, and no loader has yielded another since."""
         if self._last_used is None or self._last_used[:2] != (state.offered, rows):
             return None
         batch = self._last_used[2]
@@ -162,7 +162,7 @@ class BatchFinder:
             return SampleOrigin(loader, None, ())
         indices = guess.batch.indices or ()
         if indices and rows not in (0, len(indices)):
-            return SampleOrigin(loader, None, ())  # they are of something else (prompts, a grid)
+            return SampleOrigin(loader, None, ())  # they belong to something else (prompts, a grid)
         return SampleOrigin(loader, guess.batch, indices)
 
     def _keep(self, batch: Batch) -> None:
@@ -174,19 +174,19 @@ class BatchFinder:
 
 
 def _of_one_loader(known: list[KnownRow]) -> list[KnownRow]:
-    """Those of the loader that dealt the first in the mode that the model is in: of a batch only
-    the first rows may be known, and some may also be in a batch that was evaluated on."""
+    """Rows of the loader that yielded the first one in the model's present mode. Only the first
+    rows of a batch may be known, and some may also be in a batch that was evaluated on."""
     loader = next((one for one in known if one.in_mode), known[0]).batch.of.loader
     return [one for one in known if one.batch.of.loader is loader]
 
 
 def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:
-    """The data set's indices of so many rows, of which some were found; none if in doubt."""
+    """The data set's indices of this many rows, some of which were found; empty if in doubt."""
     first = known[0]
     indices = first.batch.indices or ()
     whole = [first._replace(row=row) for row in range(len(first.batch.rows[first.place]))]
     if known == whole and rows in (1, len(indices)):
-        return indices  # of the whole batch, by its first rows; or it is one row
+        return indices  # of the whole batch, by its first rows, or of one row
     each = [(r.batch.indices or (), len(r.batch.rows[r.place]), r.row) for r in known]
     if len(known) < rows or any(len(of_batch) != count for of_batch, count, _ in each):
         return ()
@@ -194,20 +194,21 @@ def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:
 
 
 class UntrainedRows:
-    """Rows of batches of which the others were trained on."""
+    """Counts rows of batches that were only partly trained on."""
 
     def __init__(self) -> None:
-        self._trained: Counter[Batch] = Counter()  # rows, of the batches of the last step
+        self._trained: Counter[Batch] = Counter()  # rows, of the last step's batches
         self._chosen_from: set[Batch] = set()  # the model was given all of these before
 
     def step(self, origins: Iterable[tuple[SampleOrigin, int]]) -> Values:
-        """Those of the batches that this step is not of any more. ``origins`` of its rows, each
-        with the rows that the model was given without gradients just before."""
+        """The untrained rows of batches that ended with the previous step. ``origins``: the origins
+        of this step's rows, each with the number of rows that the model was given without gradients
+        just before."""
         trained: Counter[Batch] = Counter()
         for origin, looked_at in origins:
             batch = origin.batch
             if batch is not None and batch.indices is not None:
-                trained[batch] += len(origin.indices) or len(batch.indices)  # or it is not known
+                trained[batch] += len(origin.indices) or len(batch.indices)  # or it is unknown
                 if looked_at >= len(batch.indices):
                     self._chosen_from.add(batch)
         done = self._trained.keys() - trained.keys()
@@ -223,9 +224,10 @@ class UntrainedRows:
 def first_columns(
     hashes: Sequence[Sequence[int]], sources: Sequence[SampleOrigin | None]
 ) -> list[bool]:
-    """Of a step's micro-batches, whether each is the first that has its samples: two forward
-    passes may be given two columns of one batch (pairs of texts), which were drawn once. One
-    whose rows are not all known, or are those of an earlier one, is none of these."""
+    """For each of a step's micro-batches, whether it is the first with its samples. Two forward
+    passes may be given two columns of one batch (pairs of texts), which were drawn once. A
+    micro-batch whose rows are not all known, or equal those of an earlier one, also counts as
+    first."""
     drawn: set[tuple[int, int]] = set()
     seen: list[Sequence[int]] = []
     first = []
@@ -240,7 +242,7 @@ def first_columns(
 
 
 def _sources(data: Any) -> list[Any]:
-    """What ``Record(data=)`` names: one loader or sampler, or several."""
+    """The loaders and samplers in ``Record(data=)``."""
     if data is None:
         return []
     several = isinstance(data, (list, tuple, set, frozenset))
@@ -248,7 +250,7 @@ def _sources(data: Any) -> list[Any]:
 
 
 def describe(source: SampleOrigin) -> tuple[Values, dict[str, Description]]:
-    """Where in its loader's passes a batch stands, and what is known of the loader, by family."""
+    """A batch's position in its loader's passes, and the description of the loader by family."""
     sampler = source.batch.of.sampler if source.batch else source.loader.sampler()
     found = {"sampler": sampler, "data": source.loader.data}
     position = source.batch.position() if source.batch else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that workers must share: optimizer, modes and dropout, dtypes, determinism."""
+"""Settings that ranks must share: optimizer, modes and dropout, dtypes, determinism."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from presum._core import hash_bytes
 from presum.devices.readable import is_distributed
 from presum.fingerprints.families import KIND, WORD, LateValues, Values, hash_text, real_bits
 
-REFRESHED_EVERY = 25  # steps between two looks at which modules and parameters there are
+REFRESHED_EVERY = 25  # steps between updates of the list of modules and parameters
 MODES_EVERY = 5
 GROUPS_AT_ONCE = 64
-ITEMS_MAX = 16  # of a list among the settings
+ITEMS_MAX = 16  # of a list in the settings
 PLAIN = (float, bool, int, str, type(None))
 RATES = ("p", "drop_prob", "dropout", "attention_dropout", "dropout_p", "attn_pdrop")
 
 
 class OptimizerSettings:
-    """Classes and hyper-parameters of a model's optimizers. Of many parameter groups 64 are looked
-    at at each step, the next ones each time, the same on all workers."""
+    """Classes and hyperparameters of a model's optimizers. Of many parameter groups it examines 64
+    per step, the next 64 each time, the same on all ranks."""
 
     def __init__(
         self, optimizers: Sequence[Optimizer], parameters: Sequence[weakref.ref[nn.Parameter]]
     ) -> None:
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._watched = {id(p) for held in parameters if (p := held()) is not None}
-        self._held: list[tuple[int, int]] = []  # by each group: parameters, and watched ones
+        # per group: its parameters, and recorded ones among them
+        self._held: list[tuple[int, int]] = []
         kinds = map(type, optimizers)
         self._class = hash_text(" ".join(f"{k.__module__}.{k.__qualname__}" for k in kinds))
-        self._seen: list[tuple[Any, ...]] = []  # settings of each group, as they were last
-        self._hashes: list[int] = []  # of them
-        self._sum = 0  # of these
+        self._seen: list[tuple[Any, ...]] = []  # last seen settings per group
+        self._hashes: list[int] = []  # of the settings
+        self._sum = 0  # of the hashes
 
     def __call__(self, turn: int) -> Values:
-        """``turn`` counts the steps that are recorded."""
+        """``turn`` counts the recorded steps."""
         alive = [optimizer for one in self._optimizers if (optimizer := one()) is not None]
         groups = alive[0].param_groups if len(alive) == 1 else _together(alive)
         if len(groups) != len(self._hashes):
@@ -72,7 +73,8 @@ class OptimizerSettings:
             self._sum += self._hashes[index]
 
     def _watched_of(self, index: int, parameters: list[nn.Parameter]) -> int:
-        """How many a group holds of the model's: it may hold a rank's own experts or tables too."""
+        """How many of the model's parameters a group holds: it may also hold a rank's own experts
+        or tables."""
         count, watched = self._held[index]
         if count != len(parameters):
             watched = sum(id(one) in self._watched for one in parameters)
@@ -81,9 +83,9 @@ class OptimizerSettings:
 
 
 class FrozenLayers:
-    """Layers that the optimizers leave where they are, as facts: of a learning rate of 0, in no
-    parameter group, of one element, which may lie at a bound, or without a gradient when the
-    optimizer steps."""
+    """Layers that the optimizers do not move, as facts: with a learning rate of 0, in no parameter
+    group, with one element (which may be at a bound), or without a gradient when the optimizer
+    steps."""
 
     def __init__(
         self,
@@ -94,15 +96,15 @@ class FrozenLayers:
         self._parameters = parameters
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._layer_of = layer_of
-        # By optimizer: its steps, and whose gradients were gone in the last two looked at.
+        # By optimizer: its steps, and the parameters without gradients in the last two checks.
         self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._gone: weakref.WeakKeyDictionary[Optimizer, deque[set[int]]] = (
             weakref.WeakKeyDictionary()
         )
 
     def optimizer_begins(self, optimizer: Optimizer) -> None:
-        """Look, in two of so many of its steps, whose gradients are gone. Where all are, it was
-        hardly meant."""
+        """Check in two of every REFRESHED_EVERY steps which gradients are missing. If all are, it
+        is hardly intended."""
         steps = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         if steps % REFRESHED_EVERY not in (2, 3):
             return
@@ -114,7 +116,7 @@ class FrozenLayers:
         seen.append(gone if len(gone) < len(own) else set())
 
     def _taken(self) -> set[int]:
-        """Of which parameters the gradient was gone each time."""
+        """The parameters whose gradient was missing each time."""
         return {i for seen in self._gone.values() if len(seen) == 2 for i in seen[0] & seen[1]}
 
     def __call__(self) -> dict[str, str]:
@@ -142,7 +144,7 @@ def _layers_where_all(
     layers: dict[str, list[tuple[bool | None, int, bool]]],
     holds: Callable[[bool | None, int, bool], bool],
 ) -> str:
-    """Names of the layers whose parameters all hold it."""
+    """Names of the layers for all of whose parameters ``holds`` is true."""
     return ", ".join(name for name, of in layers.items() if all(holds(*one) for one in of))
 
 
@@ -158,15 +160,15 @@ def _due(turn: int, groups: int) -> Iterator[int]:
 
 
 def _settings(group: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """In the group's order. Names of parameters belong to the model, which is compared by them."""
+    """In the group's order. Parameter names are excluded: the model is already compared by name."""
     for name, value in group.items():
         if name not in ("params", "param_names"):
             yield name, value if type(value) in PLAIN else _plain(value)
 
 
 def optimizer_facts(optimizer: Optimizer, watched: Collection[torch.Tensor] = ()) -> dict[str, str]:
-    """The first parameter group's hyper-parameters as text, for the hello, and how many of the
-    watched parameters all groups hold."""
+    """The first parameter group's hyperparameters as text, for the first packet, and the number of
+    recorded parameters in all groups."""
     known = set(map(id, watched))
     count = sum(id(p) in known for group in optimizer.param_groups for p in group["params"])
     settings = [("parameters held", count)] + [
@@ -176,7 +178,8 @@ def optimizer_facts(optimizer: Optimizer, watched: Collection[torch.Tensor] = ()
 
 
 def _plain(value: Any) -> Any:
-    """A number or text as it is, a number in host memory; None for what has no short name."""
+    """A number or text unchanged, or a number in host memory; None for values without a short
+    text."""
     if type(value) in PLAIN:
         return value
     if isinstance(value, (tuple, list)):
@@ -187,9 +190,9 @@ def _plain(value: Any) -> Any:
 
 
 class Modes:
-    """Which modules train, and the dropout rates: the largest active one at every step, modes and
-    rates of all once in five. ``turn`` counts the steps that are recorded, alike on all workers;
-    what is told depends on it and on the model alone."""
+    """Which modules train, and the dropout rates: the largest active rate at every step, modes and
+    rates of all modules at every fifth. ``turn`` counts the recorded steps, equally on all ranks;
+    the result depends only on it and the model."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
@@ -229,8 +232,8 @@ def _rates(module: nn.Module) -> list[str]:
 
 
 class NormBatches:
-    """How many batches the model's first BatchNorm has seen. On a device a copy that is read later:
-    nothing waits for it."""
+    """The number of batches that the model's first BatchNorm has seen. On a device, a copy that is
+    read later, without synchronization."""
 
     def __init__(self, module: nn.Module) -> None:
         self._held: weakref.ref[nn.Module] | None = None
@@ -250,7 +253,7 @@ class NormBatches:
 
 
 class Dtypes:
-    """Dtypes of the parameters, and of autocast where the forward pass uses it."""
+    """Dtypes of the parameters, and of autocast if the forward pass uses it."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self._module = weakref.ref(module)
@@ -270,7 +273,7 @@ class Dtypes:
 
 
 def determinism() -> Values:
-    """Flags that decide whether and how exactly a computation repeats."""
+    """Flags that determine whether and how exactly a computation repeats."""
     return [(KIND["determinism"], hash_text(repr([_answer(flag) for flag in _FLAGS])))]
 
 
@@ -287,5 +290,5 @@ _FLAGS: tuple[Callable[[], object], ...] = (
 def _answer(flag: Callable[[], object]) -> object:
     try:
         return flag()
-    except Exception:  # torch refuses where old and new names of a flag were mixed
+    except Exception:  # torch refuses if old and new names of a flag were mixed
         return None

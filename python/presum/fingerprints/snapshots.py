@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a training stands: before its first forward pass, when a program takes its optimizer's
-state, as it does for a checkpoint, and at its end. A run that continues is held against these."""
+"""Snapshots of the training's state: before its first forward pass, when the program reads its
+optimizer's state, as for a checkpoint, and at the end. A continued run is compared with them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.fingerprints.rng import RngStates
 from presum.fingerprints.states import elements, shard_of, shards_state, states_of
 
-AT_LOADER = 1 << 16  # on top of a kind: when the first loader began
-LOOKED_AT = 8  # parameters of an optimizer, for its count of steps
-SPACING = 10  # steps of the optimizer for each snapshot that is kept,
-AT_ONCE = 4  # of which so many may come together
+AT_LOADER = 1 << 16  # added to a kind: when the first loader began
+LOOKED_AT = 8  # parameters of an optimizer, for its step count
+SPACING = 10  # optimizer steps per snapshot that is kept,
+AT_ONCE = 4  # of which this many may come together
 
-# Optimizers of torch that will count their steps.
+# Optimizers of torch that count their steps.
 COUNTING = frozenset(
     ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "ASGD", "Rprop")
 )
 
 
 class Snapshots:
-    """Of one model. Waits for its device: a checkpoint does as well."""
+    """The snapshots of one model. They synchronize with its device, as a checkpoint does."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Snapshots:
         *,
         tells_whole: bool,
     ) -> None:
-        """``tells_whole``: what is not sharded is told here, as all workers have the same."""
+        """``tells_whole``: this rank reports what is not sharded, since all ranks have the same."""
         self._told = SnapshotsPacket(observer)
         self._parameters = parameters
         self._optimizers = optimizers
@@ -56,27 +56,27 @@ class Snapshots:
         self._tells_whole = tells_whole
         self._at_loader: list[tuple[int, int | torch.Tensor]] = []
         self._asked_at = -1
-        self._askers: set[int] = set()  # optimizers whose state was taken then
+        self._askers: set[int] = set()  # optimizers whose state was read then
         self._next = 0
         self._begun = False
         LOADER_EVENTS.at_next_beginning(self._loader_begins)
 
     def _loader_begins(self) -> None:
-        """It draws from the generators, before the first forward pass."""
-        with contextlib.suppress(Exception):  # what fails here is told where the run begins
+        """A loader draws from the generators before the first forward pass."""
+        with contextlib.suppress(Exception):  # ``begins`` reports an error
             self._at_loader = [(AT_LOADER + kind, value) for kind, value in self._generators()]
 
     def begins(self) -> bytes | None:
-        """The packet of the first time; later nothing."""
+        """The packet of the first call; later calls return None."""
         if self._begun:
             return None
         self._begun = True
         return self._take(SnapshotKind.BEGUN)
 
     def saved(self, steps: int, optimizer: Optimizer) -> bytes | None:
-        """After so many steps of the optimizer, whose state is taken. Nothing where there were
-        several in a few steps: a program may take its state at each; nor for the other optimizers
-        of one checkpoint."""
+        """The optimizer's state is read after this many steps. None after several snapshots in a
+        few steps, since a program may read its state at each step, and for the other optimizers of
+        one checkpoint."""
         others = self._askers if steps == self._asked_at else set()
         if others and id(optimizer) not in others:
             others.add(id(optimizer))
@@ -88,7 +88,7 @@ class Snapshots:
         return self._take(SnapshotKind.SAVED)
 
     def left(self) -> bytes:
-        """At the end of the recording: what the program saves after it is not seen."""
+        """A snapshot at the end of the recording. What the program saves afterwards is not seen."""
         return self._take(SnapshotKind.LEFT)
 
     def _take(self, kind: SnapshotKind) -> bytes:
@@ -136,7 +136,7 @@ class Snapshots:
 
 
 def _first_of(parameter: Any) -> int | None:
-    """The place of this rank's first element; None where its elements do not lie side by side."""
+    """The place of this rank's first element; None if its elements are not contiguous."""
     if not is_distributed(parameter):
         return 0
     from torch.distributed.tensor import Shard
@@ -152,8 +152,8 @@ def _first_of(parameter: Any) -> int | None:
 
 
 def steps_of(optimizers: Sequence[Optimizer]) -> float:
-    """The largest count of steps that one of them keeps; 0 before its first step, NaN where none
-    keeps one."""
+    """The largest step count in the optimizers' state; 0 before the first step, NaN if none
+    counts."""
     counts = [count for optimizer in optimizers for count in _counted(optimizer)]
     return max(counts, default=math.nan)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hashes of parameters, buffers and optimizer state as they are before a forward pass."""
+"""Hashes of parameters, buffers and optimizer state before a forward pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from presum.fingerprints.families import WORD, hash_text
 
 SLICES = 25
 OPTIMIZER_SLICES = 50
-COUNT = (1 << 32) - 1  # the number under which what is watched tells how many tensors it has
+COUNT = (1 << 32) - 1  # the number under which a watched state reports how many tensors it has
 SHARDS_MAX = (1 << 24) - 1
 SHARDED_STATE = frozenset(["ZeroRedundancyOptimizer"])
 SENTINELS = 2
@@ -30,7 +30,7 @@ SENTINEL_VALUES = 64
 
 
 class NamedState(NamedTuple):
-    """A tensor by where its module keeps it: buffers are often replaced."""
+    """A tensor by its place in a module, because buffers are often replaced."""
 
     name: str
     owner: weakref.ref[nn.Module]
@@ -50,9 +50,10 @@ def named_states(
     local: Sequence[str],
     families: Collection[str],
 ) -> list[NamedState]:
-    """What is hashed besides the watched parameters: frozen ones and buffers, as far as asked for.
+    """The state to hash besides the recorded parameters: frozen parameters and buffers, as
+    requested.
 
-    Left out is what the wrapper was told to ignore, and buffers whose name matches a pattern of
+    It excludes what the wrapper was told to ignore, and buffers whose name matches a pattern of
     ``local``.
     """
     found: list[NamedState] = []
@@ -76,20 +77,20 @@ def _held(module: nn.Module, where: str, wanted: dict[str, torch.Tensor]) -> lis
 
 
 class DueTensor(NamedTuple):
-    """A tensor that is to be hashed, and its number among those of its kind."""
+    """A tensor to hash, and its number among those of its kind."""
 
     of: StateKind
     number: int
     tensor: torch.Tensor
-    name: str = ""  # of what is watched, or outside
+    name: str = ""  # of a watched or outside tensor
 
 
 class HashedState(NamedTuple):
-    """Which tensor it was."""
+    """Identifies a hashed tensor."""
 
     of: StateKind
     number: int
-    shard: int  # which part, from 1; 0: the whole
+    shard: int  # the part, from 1; 0: the whole
     name: str
 
     def tell(self, value: int, to: EndedStep | Observer) -> None:
@@ -100,21 +101,21 @@ class HashedState(NamedTuple):
 
 
 class LateStates(NamedTuple):
-    """Tensors and their hashes, perhaps on a device."""
+    """Tensors and their hashes, which may be on a device."""
 
     states: Sequence[HashedState]
     values: torch.Tensor | Sequence[int]
 
     def tell(self, to: EndedStep | Observer) -> None:
-        """Once they are numbers."""
+        """Report the hashes, once they are numbers."""
         for state, value in zip(self.states, self.values, strict=True):
             state.tell(int(value), to)
 
 
 class StateSchedule:
-    """Which tensors are hashed when: all at the first step, then one slice after the other, and the
-    smallest parameter and buffer always; of an optimizer's state one slice from the second step
-    on."""
+    """Decides which tensors are hashed when: all at the first step, then one slice after another,
+    and always the smallest parameter and buffer. Of an optimizer's state, one slice from the second
+    step on."""
 
     def __init__(
         self,
@@ -139,14 +140,14 @@ class StateSchedule:
         self._as_stepped: list[tuple[int, int, int]] | None = None
         self._values: list[torch.Tensor | int | None] = []
         self._places: list[tuple[int, int]] = []  # addresses and elements
-        self._spans: list[int] = []  # bytes hashed there; 0 where it is not host memory
+        self._spans: list[int] = []  # bytes hashed there; 0 outside host memory
 
     def watch(self, name: str, tensors: Callable[[], list[torch.Tensor]]) -> None:
-        """Something else that must be equal on all workers."""
+        """Add other state that must be equal on all ranks."""
         self._watched[name] = tensors
 
     def due(self, of: StateKind, step: int) -> Iterator[DueTensor]:
-        """What is hashed at a step, of one kind; frozen parameters come with the buffers."""
+        """The tensors of one kind to hash at a step; frozen parameters come with the buffers."""
         number = step // self._every
         if of is StateKind.OPTIMIZER:
             yield from self._optimizer_due(number)
@@ -185,8 +186,8 @@ class StateSchedule:
                     yield DueTensor(StateKind.OPTIMIZER, index, state)
 
     def outside(self, parameters: dict[str, weakref.ref[nn.Parameter]]) -> bool:
-        """Parameters, by name, that are trained and that no watched reduction takes. Whether there
-        are new names."""
+        """Set the trained parameters that no recorded reduction takes, by name. Returns whether
+        there are new names."""
         new = not parameters.keys() <= self._outside.keys()
         self._outside = parameters
         return new
@@ -206,7 +207,7 @@ class StateSchedule:
                 yield DueTensor(StateKind.WATCHED, index, tensors[index], name)
 
     def stepped(self) -> None:
-        """Remember the parameters as the optimizer has left them."""
+        """Remember the parameters after the optimizer step."""
         self._as_stepped = self._versions()
         places = [(place, count) for place, count, _ in self._as_stepped]
         if places == self._places and all(self._spans):
@@ -221,8 +222,8 @@ class StateSchedule:
         ]
 
     def marks(self) -> list[object]:
-        """Equal for as long as the parameters are not written to, as far as that shows without
-        waiting for their device."""
+        """Marks that are equal as long as the parameters are not written to, as far as visible
+        without synchronizing with their device."""
         found: list[object] = [*self._versions()]
         if self._spans and all(self._spans):
             plain = (p for p in self._alive() if p.is_cpu and p.is_contiguous())
@@ -230,8 +231,8 @@ class StateSchedule:
         return found
 
     def as_stepped(self) -> bool:
-        """Whether nobody has changed the parameters since the optimizer's last step. Waits for
-        their device: writes through ``.data`` leave no trace but the values."""
+        """Whether the parameters are unchanged since the last optimizer step. Synchronizes with
+        their device: writes through ``.data`` leave no trace except the values."""
         if self._as_stepped is None or self._as_stepped != self._versions():
             return False
         now = [_first_values(parameter) for parameter in self._alive()]
@@ -245,7 +246,7 @@ class StateSchedule:
 
 
 def states_of(parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> Iterator[torch.Tensor]:
-    """What optimizers keep of a parameter, in an order that is the same on all workers."""
+    """The optimizers' state of a parameter, in the same order on all ranks."""
     for optimizer in optimizers:
         state = optimizer.state.get(parameter, {})
         for key in sorted(state, key=str):
@@ -259,8 +260,8 @@ def shards_state(optimizer: Optimizer | None) -> bool:
 
 
 def _first_values(tensor: torch.Tensor) -> torch.Tensor | int | None:
-    """A copy of some, where they can be read without a collective; of contiguous host memory their
-    hash."""
+    """A copy of the first values, if they can be read without a collective; for contiguous host
+    memory their hash."""
     plain = None if is_distributed(tensor) else readable(tensor)
     if plain is None:
         return None
@@ -270,7 +271,7 @@ def _first_values(tensor: torch.Tensor) -> torch.Tensor | int | None:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """Bytes of its first values."""
+    """The bytes of its first values."""
     return min(tensor.numel(), SENTINEL_VALUES) * tensor.element_size()
 
 
@@ -281,8 +282,8 @@ def _same(a: torch.Tensor | int | None, b: torch.Tensor | int | None) -> bool:
 
 
 def elements(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Its values in one block of elements of 2, 4 or 8 bytes; None where there is no such block,
-    and for a DTensor: which workers should hold the same part is not known."""
+    """Its values as one block of elements of 2, 4 or 8 bytes. None if there is no such block, and
+    for a DTensor, because it is unknown which ranks should hold the same part."""
     return None if is_distributed(tensor) else _block(tensor)
 
 
@@ -294,12 +295,12 @@ def _block(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _none() -> None:
-    """In the place of what is not meant."""
+    """Takes the place of a tensor that is not meant."""
 
 
 def _smallest(tensors: Sequence[Callable[[], torch.Tensor | None]]) -> int | None:
-    """The first of those with the fewest elements; None where there is none. A counter (of batches,
-    say) is none."""
+    """The index of the tensor with the fewest elements, the first of several; None if there is
+    none. Counters (for example of batches) are excluded."""
     sizes = [
         (x.numel(), index)
         for index, held in enumerate(tensors)
@@ -314,7 +315,7 @@ def _slice(step: int, number: int, count: int) -> range:
 
 
 def _part(due: DueTensor) -> tuple[HashedState, torch.Tensor] | None:
-    """What this rank has of it, if that can be read."""
+    """This rank's part of a tensor, if it can be read."""
     shard = shard_of(due.tensor)
     block = None if shard is None else _block(own_part(due.tensor))
     if shard is None or block is None or (shard and not block.numel()):
@@ -323,8 +324,8 @@ def _part(due: DueTensor) -> tuple[HashedState, torch.Tensor] | None:
 
 
 def shard_of(tensor: Any) -> int | None:
-    """Which part of a DTensor this rank holds, as a number from 1 that is the same on the ranks
-    that hold it too; 0 where it holds the whole; None where it holds a summand, or nothing."""
+    """The part of a DTensor that this rank holds, as a number from 1 that is equal on ranks with
+    the same part. 0 for the whole tensor, None for a partial sum or nothing."""
     if not is_distributed(tensor):
         return 0
     return _shard(tensor.device_mesh, tuple(tensor.placements))
@@ -332,8 +333,8 @@ def shard_of(tensor: Any) -> int | None:
 
 @functools.lru_cache(maxsize=1024)
 def _shard(mesh: Any, placements: tuple[Any, ...]) -> int | None:
-    """A number for the mesh, how it is cut and which part it is: tensors of one layer may lie on
-    several meshes."""
+    """A number for the mesh, the cut and the part: tensors of one layer can be on several
+    meshes."""
     coordinates = mesh.get_coordinate()
     if coordinates is None or any(placement.is_partial() for placement in placements):
         return None
@@ -346,7 +347,8 @@ def _shard(mesh: Any, placements: tuple[Any, ...]) -> int | None:
 
 
 def tensors_of(watched: object) -> Callable[[], list[torch.Tensor]]:
-    """What a program asks to watch: a module, of which parameters and buffers count, or tensors.
+    """The tensors that a program watches: those of a module (parameters and buffers), or given
+    ones.
 
     Raises:
         ValueError: neither.
@@ -361,13 +363,13 @@ def tensors_of(watched: object) -> Callable[[], list[torch.Tensor]]:
     wrong = next((x for x in listed if not isinstance(x, torch.Tensor)), None)
     if isinstance(watched, (str, torch.Tensor)) or not listed or wrong is not None:
         what = type(watched if wrong is None else wrong).__name__
-        raise ValueError(f"presum: watch needs a module, or one or more tensors, not {what}")
+        raise ValueError(f"presum: watch needs a module or at least one tensor, not {what}")
     return lambda: listed
 
 
 def report_on_host(observer: Observer, due: Iterable[DueTensor]) -> None:
     for one in due:
-        named = bool(one.name)  # it may lie anywhere
+        named = bool(one.name)  # it may be in any memory
         if not named and hash_plain(observer, one.of, one.number, one.tensor):
             continue
         found = _part(one)
@@ -382,8 +384,8 @@ def report_on_host(observer: Observer, due: Iterable[DueTensor]) -> None:
 
 
 def queue_on_device(due: Iterable[DueTensor], device: torch.device) -> list[LateStates]:
-    """Queues the hashes where the tensors are. Of one in host memory beside a device it is a number
-    at once: to send it there and back would wait."""
+    """Queue the hashes on the tensors' devices. The hash of a tensor in host memory, in a model on
+    a device, is a number at once: sending it to the device and back would synchronize."""
     blocks: dict[tuple[torch.device, int], list[torch.Tensor]] = {}
     states: dict[tuple[torch.device, int], list[HashedState]] = {}
     for state, block in filter(None, map(_part, due)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's fingerprints of one step."""
+"""The fingerprints of one step on one rank."""
 
 from __future__ import annotations
 
@@ -60,30 +60,31 @@ OF_PARAMETERS = (
     StateKind.OPTIMIZER,
     StateKind.WATCHED,
     StateKind.OUTSIDE,
-)  # hashed with that family
-DRAWS_FIRST = 8  # steps in which it is looked whether the forward pass draws, then in some
+)  # hashed with the family "parameters"
+DRAWS_FIRST = 8  # steps in which to check whether the forward pass draws; then only in some
 
 
 @dataclass(slots=True)
 class MicroBatchSamples:
     """The samples of one micro-batch."""
 
-    hashes: Sequence[int] | torch.Tensor  # on a device they are a tensor
-    others: int | torch.Tensor  # one hash of the tensors beside them
+    hashes: Sequence[int] | torch.Tensor  # on a device a tensor
+    others: int | torch.Tensor  # one hash of the tensors besides the samples
     guess: BatchGuess | None
     state: ForwardState
-    unread: int = 0  # tensors that have nothing to be read
+    unread: int = 0  # tensors that cannot be read
     values: LateValues = field(default_factory=list)  # of the samples
 
     def with_numbers(self, words: Iterator[Sequence[int]]) -> MicroBatchSamples:
-        """The same with the next numbers in the place of tensors."""
+        """The same, with the next numbers in place of tensors."""
         hashes = next(words) if isinstance(self.hashes, torch.Tensor) else self.hashes
         others = next(words)[0] if isinstance(self.others, torch.Tensor) else self.others
         return replace(self, hashes=hashes, others=others)
 
 
 class StepSamples:
-    """Those of one step's micro-batches. Of more than so many none is known."""
+    """The samples of one step's micro-batches. Above MICRO_BATCHES_MAX micro-batches, samples are
+    unknown."""
 
     def __init__(self) -> None:
         self._rows: list[MicroBatchSamples] = []
@@ -96,27 +97,27 @@ class StepSamples:
         self._rows.append(rows)
 
     def take(self) -> Sequence[MicroBatchSamples]:
-        """They are forgotten here."""
+        """Return the samples, and forget them."""
         rows, self._rows = self._rows, []
         return rows
 
 
 @dataclass(slots=True)
 class TakenFingerprints:
-    """What a step brought besides gradients and losses; some of it may still be on a device."""
+    """A step's fingerprints besides gradients and losses; some of them may still be on a device."""
 
     values: LateValues = field(default_factory=list)
     rows: list[MicroBatchSamples] = field(default_factory=list)
-    states: list[LateStates] = field(default_factory=list)  # of a device's tensors
+    states: list[LateStates] = field(default_factory=list)  # of tensors on a device
 
     def tensors(self) -> list[torch.Tensor]:
-        """What is not a number yet."""
+        """The values that are not numbers yet."""
         rows = [x for r in self.rows for x in (r.hashes, r.others)]
         others = [x for _, x in self.values] + [state.values for state in self.states]
         return [x for x in [*rows, *others] if isinstance(x, torch.Tensor)]
 
     def with_numbers(self, words: Sequence[Sequence[int]]) -> TakenFingerprints:
-        """The same with the numbers of each of ``tensors()``."""
+        """The same, with the numbers of each of ``tensors()``."""
         rest = iter(words)
         rows = [r.with_numbers(rest) for r in self.rows]
         values: LateValues = [
@@ -132,8 +133,8 @@ class TakenFingerprints:
 class StepFingerprints:
     """Takes the fingerprints of one model's steps, and reports them to its observer.
 
-    For the training thread; ``report`` for the one that makes packets. ``say`` gets a line when a
-    family fails, ``found`` is called when there are new facts for the hello.
+    For the training thread; ``report`` is for the thread that makes packets. ``say`` gets a line
+    when a family fails; ``found`` is called when there are new facts.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class StepFingerprints:
         )
         self._settings = OptimizerSettings(optimizers, parameters) if optimizers else None
         self._frozen = FrozenLayers(parameters, optimizers, observer.group)
-        self._rests: dict[str, str] = {}  # as it was told
+        self._rests: dict[str, str] = {}  # as last reported
         self._every = every
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
         held = [weakref.ref(optimizer) for optimizer in optimizers]
@@ -184,15 +185,15 @@ class StepFingerprints:
         self._facts = ChangingFacts(observer.fact)
         self._inputs = InputForms(device, self._say_facts)
         self._loss_graph = LossGraph()
-        self._last: Batch | None = None  # of the step before
+        self._last: Batch | None = None  # of the previous step
         self._untrained = UntrainedRows()
 
     def note_once(self, text: str) -> None:
-        """A line for the run log, the first time that it is true."""
+        """Add a line to the run log, the first time."""
         self._families.note_once(text)
 
     def listen(self, on: bool) -> None:
-        """Whether batches of loaders are looked at."""
+        """Start or stop observing batches of loaders."""
         if not on:
             LOADER_EVENTS.remove(self._samples)
         elif "data" in self._families or "sampler" in self._families:
@@ -203,7 +204,7 @@ class StepFingerprints:
     def rows(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, recorded: bool
     ) -> MicroBatchSamples | None:
-        """The samples that a training forward through the wrapper is given."""
+        """The samples of a training forward through the wrapper."""
         guess = self._families.call("data", self._samples.guess)
         if not recorded or not ("data" in self._families or "sampler" in self._families):
             return None
@@ -228,7 +229,7 @@ class StepFingerprints:
             rows.values = self._inputs(found.readable, at)
 
     def before_broadcast(self) -> None:
-        """A training forward through the wrapper begins; DDP has not sent its buffers yet."""
+        """A training forward through the wrapper begins; DDP has not broadcast its buffers yet."""
         self._before_broadcast = self._families.call("mode", self._norm_batches)
 
     def before_step(self, step: int, *, on_host: bool) -> None:
@@ -264,7 +265,8 @@ class StepFingerprints:
             self._families.call(family, self._take_states, kinds, step, on_host)
 
     def not_reduced(self, parameters: dict[str, weakref.ref[torch.nn.Parameter]]) -> None:
-        """Of the model, by name, what no reduction of it takes: it may be reduced by hand."""
+        """Set the parameters, by name, that no reduction of the model takes; they may be reduced by
+        hand."""
         self._not_reduced = parameters
 
     def _look_outside(self) -> None:
@@ -299,12 +301,12 @@ class StepFingerprints:
             self._values += self._families.call("rng", forward_draws, before, self._device) or []
 
     def gives(self, output: torch.Tensor, *, is_loss: bool) -> None:
-        """Of the model, in a training forward."""
+        """An output of the model in a training forward."""
         if self._loss_graph.asks:
             self._families.call("mode", self._loss_graph.ends_at, output, is_loss=is_loss)
 
     def backward_begins(self, roots: Sequence[Any]) -> None:
-        """At these, of this model or another."""
+        """A backward pass of this model or another begins at these roots."""
         if self._loss_graph.asks:
             self._say_facts(self._families.call("mode", self._loss_graph.look, roots) or {})
 
@@ -316,40 +318,42 @@ class StepFingerprints:
         try:
             report_on_host(self._observer, due)
         except Exception:
-            self._observer.begin_states()  # half of a slice would differ from the others' whole
+            # a partial slice would differ from the whole slice of other ranks
+            self._observer.begin_states()
             raise
 
     def norm(self, name: str, norm: object) -> None:
-        """A norm of the step's gradient, where it is one of this rank's own."""
+        """Add a norm of the step's gradient, if it is local to this rank."""
         call = self._families.call
         self._values += call("optimizer", norm_values, name, norm, self._device) or []
 
     def watch(self, name: str, watched: object) -> None:
-        """What else must be equal on all workers. Raises ValueError for what is no tensor."""
+        """Add other state that must be equal on all ranks. Raises ValueError if it contains no
+        tensor."""
         self._states.watch(name, tensors_of(watched))
         self._observer.watch(name)
         self._found()
 
     def tell_next(self, name: str, count: int) -> None:
-        """So many more, of the next step that begins."""
+        """Add a count to the fingerprints of the next step."""
         self._next[KIND[name]] = self._next.get(KIND[name], 0) + count
 
     def tell(self, values: LateValues) -> None:
-        """More of the step under way."""
+        """Add fingerprints to the current step."""
         self._values += values
 
     def forget(self, name: str) -> None:
-        """What the step was told of a kind."""
+        """Drop the current step's fingerprints of a kind."""
         self._values = [(kind, value) for kind, value in self._values if kind != KIND[name]]
 
     def norm_of(self, name: str, gradients: Sequence[torch.Tensor], kind: float) -> None:
-        """The norm of these, as they are now, of a type (2: L2)."""
+        """Add the present norm of the gradients, of a type (2: L2)."""
         norm = self._families.call("optimizer", norm_of, gradients, kind)
         if norm is not None:
             self.norm(name, norm)
 
     def share_of(self, name: str, gradients: Sequence[torch.Tensor], ranks: int) -> None:
-        """This rank's share of the square of the L2 norm of gradients that are in parts."""
+        """Add this rank's part of the squared L2 norm of sharded gradients."""
         share = self._families.call("optimizer", share_of, gradients, ranks)
         if share is not None:
             self.norm(name, share)
@@ -357,7 +361,7 @@ class StepFingerprints:
     # ---- the end of a step
 
     def take(self, rows: Sequence[MicroBatchSamples]) -> TakenFingerprints:
-        """What belongs to the step that ends; ``rows`` of its micro-batches."""
+        """The fingerprints of the step that ends; ``rows`` are those of its micro-batches."""
         self._precision.end()
         self._rest.taken()
         if rows:
@@ -368,7 +372,7 @@ class StepFingerprints:
         return prints
 
     def report(self, prints: TakenFingerprints, step: EndedStep) -> None:
-        """Hands everything to a step that has ended."""
+        """Report everything to a step that has ended."""
         for kind, value in prints.values:
             step.fingerprint(kind, int(value))
         self.report_states(prints.states, step)
@@ -384,7 +388,7 @@ class StepFingerprints:
         self._families.call("sampler", self._report_sources, [*compress(sources, drawn)], step)
 
     def report_states(self, states: Sequence[LateStates], to: EndedStep | Observer) -> None:
-        """Of tensors on a device, once their numbers are there."""
+        """Report hashes of tensors on a device, once they are numbers."""
         if states:
             to.begin_states()
         for state in states:
@@ -442,9 +446,9 @@ class StepFingerprints:
         return bool(self._families.call("parameters", self._states.as_stepped))
 
     def final_states(self, *, on_host: bool) -> TakenFingerprints:
-        """All parameters as the last optimizer step left them: given to the observer where they are
-        in host memory, else queued. Nothing where they were changed since: a worker may load or
-        average parameters once training is over."""
+        """Hash all parameters after the last optimizer step: in host memory they go to the
+        observer, on a device they are queued. Nothing if they have changed since: a rank may load
+        or average parameters after training."""
         self._queued = []
         if on_host:
             self._observer.begin_states()
@@ -455,7 +459,7 @@ class StepFingerprints:
         return self.take([])
 
     def final_values(self) -> Values:
-        """Of the last step's batch, with what has ended since."""
+        """The position of the last step's batch, with the passes that have ended since."""
         return self._last.position(now=True) if self._last is not None else []
 
 

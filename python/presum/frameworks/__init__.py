@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training frameworks, and attaching without a line of code."""
+"""Integrations with training frameworks, and attaching without a change of the program."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attaching to what a program makes, without a line of its code: ``python -m presum.run``.
+"""Attach to whatever a program constructs, without a change of its code: ``python -m presum.run``.
 
-Constructors of torch are replaced by ones that also remember what they made. A model is attached at
-its first training forward, when its optimizer is there as well. Processes that
+The constructors of DDP models and optimizers also record the new object. A model is attached at its
+first training forward, when its optimizer exists as well. Processes that
 ``torch.multiprocessing.spawn`` starts do the same.
 """
 
@@ -43,15 +43,15 @@ from presum.torch_events.optimizers import parameters_of
 from presum.torch_events.taps import TappedFunction
 from presum.transport.rendezvous import is_recorded
 
-# Under its name in torch.multiprocessing stands its function.
+# The attribute of torch.multiprocessing with this name is the function.
 SPAWN: Any = import_module("torch.multiprocessing.spawn")
-SPAWNED = "PRESUM_SPAWNED"  # options for processes that this one spawns
+SPAWNED = "PRESUM_SPAWNED"  # options for the processes that this one spawns
 log = logging.getLogger("presum")
 T = TypeVar("T")
 
 
 class Constructions:
-    """DDP models and optimizers that this process has made since ``watch``, in their order."""
+    """DDP models and optimizers that this process has constructed since ``watch``, in order."""
 
     def __init__(self) -> None:
         self._models: list[weakref.ref[DistributedDataParallel]] = []
@@ -63,7 +63,7 @@ class Constructions:
         ]
 
     def watch(self) -> None:
-        """A second call does nothing."""
+        """Start to record constructions. A second call does nothing."""
         for replacement in self._replacements:
             replacement.apply()
 
@@ -72,11 +72,11 @@ class Constructions:
         return next((one for one in reversed(self.models()) if one.module is module), module)
 
     def models(self) -> list[DistributedDataParallel]:
-        """Those that live."""
+        """The DDP models that are still alive."""
         return _alive(self._models)
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> Optimizer | None:
-        """The optimizer that holds most of these parameters; the newest among equals."""
+        """The optimizer that holds most of these parameters; of several, the newest."""
         wanted = {id(parameter) for parameter in parameters}
 
         def shared(optimizer: Optimizer) -> int:
@@ -98,7 +98,7 @@ class Constructions:
 
 
 def _trains(optimizer: Optimizer) -> bool:
-    """Whether its step may have changed a parameter."""
+    """Whether the optimizer's step can have changed a parameter."""
     groups = optimizer.param_groups
     return any(g.get("lr") != 0 and any(p.grad is not None for p in g["params"]) for g in groups)
 
@@ -109,7 +109,7 @@ def _alive(references: Iterable[weakref.ref[T]]) -> list[T]:
 
 @contextlib.contextmanager
 def _errors_logged() -> Iterator[None]:
-    """What goes wrong in our own code must not show in a program that knows nothing of it."""
+    """An error of presum must not surface in a program that does not use presum itself."""
     try:
         yield
     except Exception:
@@ -120,8 +120,8 @@ CONSTRUCTIONS = Constructions()
 
 
 class FirstForward:
-    """A forward pre-hook of a model until its first training forward, through its wrapper or around
-    it; copies as nothing."""
+    """A forward pre-hook on a model and its wrapper that fires once, at the first training forward.
+    Copies and pickles of it do nothing."""
 
     def __init__(self, model: DistributedDataParallel, attach: AttachCall) -> None:
         self._model = weakref.ref(model)
@@ -136,13 +136,14 @@ class FirstForward:
         model = self._model()
         if model is None or not torch.is_grad_enabled() or in_backward():
             return
-        # Around the wrapper a module may well run before its training begins.
+        # Without the wrapper, a module may also run before its training begins.
         if module is model or CONSTRUCTIONS.optimizer_of(model.parameters()) is not None:
             self.remove()
             self._attach(model, module, args, kwargs)
 
     def attach(self, model: DistributedDataParallel) -> None:
-        """Without a forward pass of its own, which a program that calls parts of it never makes."""
+        """Attach without a forward pass: a program that calls only parts of the model never makes
+        one."""
         self.remove()
         self._attach(model, None, (), {})
 
@@ -154,7 +155,8 @@ class FirstForward:
         return pickled_as_nothing()
 
 
-# Called with a model, and the module whose forward pass begins: wrapper, the one inside, or none.
+# Called with a model and the module whose forward pass begins: the wrapper, the module inside, or
+# None.
 AttachCall = Callable[[nn.Module, nn.Module | None, tuple[Any, ...], dict[str, Any]], None]
 
 
@@ -165,22 +167,22 @@ class AutoAttach:
         self._options = options
         self._words = words
         self._fsdp: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        # Not trained so far.
+        # Models that have not trained yet.
         self._waiting: weakref.WeakKeyDictionary[DistributedDataParallel, FirstForward] = (
             weakref.WeakKeyDictionary()
         )
         self._stepped_once: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._looked_at: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # what they train
-        self._watched = False  # some model, by whomever
+        self._looked_at: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # already checked
+        self._watched = False  # some model is recorded, whichever code attached it
         self._spawned = False
         run = options.get("run")
         self._run = None if run is None else Path(run).absolute()
         PROCESS.run = self._run
-        self._recorded = False  # by some rank, as far as is known
-        # Whose first forward pass lay in a backward pass.
+        self._recorded = False  # by some rank, as far as known
+        # Models whose first forward pass was inside a backward pass.
         self._late: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._fsdp1: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._unwatched: dict[str, str] = {}  # what is trained besides, and why it is not watched
+        self._unwatched: dict[str, str] = {}  # not recorded, with the reason
         self._optimizer_steps = 0
         self._pid = os.getpid()
         self._said: set[str] = set()
@@ -209,16 +211,17 @@ class AutoAttach:
         self._spawned = True
 
     def _start_process(self, process: Any, *args: Any, **kwargs: Any) -> Any:
-        """A rank that the program starts itself (Lightning) is to be watched as well."""
+        """Also record a rank that the program starts itself, as Lightning does."""
         with _errors_logged():
             args, kwargs = self._as_watched(args, kwargs)
         return (process, *args), kwargs
 
     def _as_watched(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Arguments of Popen, with presum.run before this program where it is started as a rank."""
+        """Arguments of Popen, with presum.run inserted if they start this program as another
+        rank."""
         command = args[0] if args else kwargs.get("args", ())
         if not isinstance(command, (list, tuple)):
-            return args, kwargs  # another kind of command, or an iterator, which could be used up
+            return args, kwargs  # not a list, or an iterator, which must not be consumed
         command = list(command)
         program = os.path.abspath(sys.argv[0])  # noqa: PTH100
         environment = kwargs.get("env") or {}
@@ -255,7 +258,7 @@ class AutoAttach:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """``entered``: the module whose forward pass is about to begin."""
+        """``entered``: the module whose forward pass is about to begin, or None."""
         if os.getpid() != self._pid:
             return
         if isinstance(model, DistributedDataParallel):
@@ -270,7 +273,7 @@ class AutoAttach:
                 recorder.begin(entered, args, kwargs)
         except Exception as error:
             if "reduction" in self._options:
-                raise  # a sum that was asked for is not replaced by another
+                raise  # never replace a requested reduction silently
             text = str(error) if isinstance(error, ValueError) else f"presum: {error!r}"
             name = type(getattr(model, "module", model)).__name__
             self._say(text)
@@ -297,13 +300,13 @@ class AutoAttach:
             self._stepped_once.add(optimizer)
             self._attach_trained(optimizer)
         with _errors_logged():
-            if _trains(optimizer):  # a first step may be one that only makes the optimizer's state
+            if _trains(optimizer):  # a first step may only initialize the optimizer's state
                 self._looked_at.add(optimizer)
                 self._look_at(optimizer)
 
     def _attach_trained(self, optimizer: Optimizer) -> None:
-        """Models whose forward pass is never called outside of a backward pass, or not at all, but
-        whose parameters are trained: from here on they are watched."""
+        """Attach models whose parameters are trained although presum saw no forward pass outside a
+        backward pass."""
         trained: list[nn.Module] = []
         with _errors_logged():
             for model in [*self._waiting, *self._late]:
@@ -319,7 +322,7 @@ class AutoAttach:
                 self._attach(model, None, (), {})
 
     def _look_at(self, optimizer: Optimizer) -> None:
-        """Whether what it trains is watched."""
+        """Note if no recorded model holds the optimizer's parameters."""
         held = {id(p) for p in parameters_of(optimizer)}
         refused = [one for one in CONSTRUCTIONS.models() if not is_watched(one)]
         watched = {id(p) for p in watched_parameters()}
@@ -329,16 +332,16 @@ class AutoAttach:
         self._unwatched[name] = why
 
     def _ask_whether_recorded(self, *_: Any, **__: Any) -> None:
-        """By another rank: while there is a process group to ask."""
+        """Ask whether another rank records, while a process group still exists."""
         if not (self._watched or PROCESS.attached or self._recorded):
             self._recorded = is_recorded(self._run)
 
     def _at_end(self) -> None:
-        """What a person would otherwise wonder about."""
+        """Print the closing line, if there is one."""
         if os.getpid() != self._pid:
             return
         if multiprocessing.parent_process() is not None and not self._optimizer_steps:
-            return  # a helper of some kind
+            return  # a helper process
         self._ask_whether_recorded()
         line = closing_line(
             Seen(
@@ -366,11 +369,11 @@ _wrap = SPAWN._wrap
 
 
 def start(options: dict[str, Any], words: Sequence[str] | None = None) -> None:
-    """Attach to everything from here on. Only the first call counts. Raises ValueError for options
-    with which no model can be watched.
+    """Attach to every model that is constructed from now on. Only the first call has an effect.
+    Raises ValueError if the options are invalid.
 
-    ``words`` are those of presum.run's command line before the program, for ranks that the program
-    starts itself; None where it was not started so.
+    ``words`` are the words of presum.run's command line before the program, for ranks that the
+    program starts itself; None if presum was started in another way.
     """
     from presum.attaching import check_options
 
@@ -382,7 +385,7 @@ def start(options: dict[str, Any], words: Sequence[str] | None = None) -> None:
 
 
 def spawned(*args: Any) -> None:
-    """What a process runs that ``torch.multiprocessing.spawn`` starts."""
+    """The function that a process started by ``torch.multiprocessing.spawn`` runs."""
     with _errors_logged():
         start(json.loads(os.environ[SPAWNED]))
     _wrap(*args)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the callbacks for training frameworks share."""
+"""Shared parts of the callbacks for training frameworks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ LIBRARIES = ("transformers", "trl")
 
 
 class TrainerTap:
-    """Tells what the Trainer of transformers makes of losses: a callback is given no trainer."""
+    """Observes how the Trainer of transformers normalizes losses. Its callbacks do not receive the
+    trainer."""
 
     def __init__(self) -> None:
         self._tap: TappedFunction | None = None
@@ -60,8 +61,8 @@ class TrainerTap:
         num_items_in_batch: Any = None,
         **kwargs: Any,
     ) -> None:
-        """A loss of the program's own may be divided by anything, that of a library is by the
-        tokens that it is given, unless the batch comes with a count of its own."""
+        """A library's loss is divided by the token count that it receives, unless the batch has its
+        own count. A program's own loss can be divided by anything."""
         own = isinstance(inputs, Mapping) and "num_items_in_batch" in inputs
         if not self._training or num_items_in_batch is None or own:
             return
@@ -84,7 +85,8 @@ def _is_of_library(kind: type) -> bool:
 
 
 def _smooths_by_items(trainer: Any) -> bool:
-    """Whether the loss is the library's of smoothed labels, which the model is not given."""
+    """Whether the library computes the loss of smoothed labels itself, without passing labels to
+    the model."""
     smoother = getattr(trainer, "label_smoother", None)
     if smoother is None or getattr(trainer, "compute_loss_func", None) is not None:
         return False
@@ -107,8 +109,8 @@ class TrainingWatcher:
         self.monitors: list[Monitor] = []
 
     def begin(self, model: nn.Module, *, optimizer: Any, scaler: Any = None) -> None:
-        """A model that cannot be watched is not, which is said, and training goes on. Optimizer and
-        scaler are those that the framework has; the user's come first."""
+        """Attach the model. If that fails, print the reason and let training continue. The user's
+        optimizer and scaler take precedence over those of the framework."""
         from presum.attaching import attach
 
         record = self._options.get("record") or Record()
@@ -117,8 +119,8 @@ class TrainingWatcher:
         arguments = {"optimizer": optimizer, **self._options, "record": record}
         models = [model] if isinstance(model, DistributedDataParallel) else outermost_fsdp(model)
         if not models:
-            why = why_refused(model) or "DDP or FSDP2 does not train it"
-            self._say(f"presum: {type(model).__name__} is not watched: {why}")
+            why = why_refused(model) or "neither DDP nor FSDP2 wraps it"
+            self._say(f"presum: {type(model).__name__} is not recorded: {why}")
         for one in models:
             if is_watched(one):
                 continue

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program under ``presum.run`` is told at its end beside the verdict: that nothing was
-recorded, or which of its models was not, and why."""
+"""The line that presum.run prints at the end besides the verdict: that nothing was recorded, or
+which models were not, and why."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ ALONE = "no DistributedDataParallel or FSDP2 model holds its parameters"
 
 @dataclass(frozen=True)
 class Seen:
-    """What this process did under presum.run."""
+    """What presum saw in this process under presum.run."""
 
     rank: int = 0
     world_size: int = 1
-    watched: bool = False  # a model of this process is recorded, or was
-    unwatched: Mapping[str, str] = field(default_factory=dict)  # what it trained besides, and why
+    watched: bool = False  # a model of this process is or was recorded
+    unwatched: Mapping[str, str] = field(default_factory=dict)  # not recorded, why
     optimizer_steps: int = 0
-    starts_ranks: bool = False  # processes of its own, which are watched
-    recorded_elsewhere: bool = False  # by another rank, as far as is known: it may still begin
+    starts_ranks: bool = False  # it started processes that presum records
+    recorded_elsewhere: bool = False  # by another rank, as far as known; it may still begin
 
 
 def closing_line(seen: Seen) -> str | None:
-    """One line, where the verdict of the rank that records leaves something open."""
+    """The line to print if the verdict of the rank that records leaves something open, else
+    None."""
     recorded = seen.watched or seen.recorded_elsewhere
-    # Beside a watched model these may be copies of its parameters, as of mixed precision.
+    # Besides a recorded model, these can be copies of its parameters, as in mixed precision.
     named = {n: why for n, why in seen.unwatched.items() if why != ALONE or not recorded}
     if named:
         models = "; ".join(f"{name} ({why})" for name, why in named.items())
         if recorded:
-            return f"presum: rank {seen.rank} also trained what is not watched: {models}"
+            return f"presum: rank {seen.rank} also trained what is not recorded: {models}"
         if seen.world_size > 1 and all(why == ALONE for why in named.values()):
             return _apart(seen)
         return f"presum: nothing was recorded: {models}"
@@ -57,27 +58,27 @@ def closing_line(seen: Seen) -> str | None:
         return _apart(seen)
     if seen.world_size > 1:
         return (
-            f"presum: rank {seen.rank} trained no DistributedDataParallel or FSDP2 model; whether "
-            "another rank recorded one, that rank says"
+            f"presum: rank {seen.rank} trained no DistributedDataParallel or FSDP2 model; if "
+            "another rank recorded one, that rank reports it"
         )
     return (
         "presum: nothing was recorded: no DistributedDataParallel or FSDP2 model was "
-        "trained in this process (of those that it may have started only those of a "
-        "launcher are watched)"
+        "trained in this process (of the processes that it started, presum records only "
+        "those that a launcher starts)"
     )
 
 
 def _apart(seen: Seen) -> str:
     steps = f"{seen.optimizer_steps} optimizer step{'s' if seen.optimizer_steps != 1 else ''}"
     return (
-        f"presum: {seen.world_size} ranks were started, and this one made {steps}, "
+        f"presum: {seen.world_size} ranks were started, and this one took {steps}, "
         "but no DistributedDataParallel or FSDP2 model was trained: each "
-        'rank trains on its own, or reduces by hand (then attach with mode="manual")'
+        'rank trains alone, or reduces by hand (then attach with mode="manual")'
     )
 
 
 def why_unwatched(optimizer: Optimizer, wrapped: Iterable[nn.Module]) -> tuple[str, str]:
-    """What an optimizer trains that presum does not watch, and why not. ``wrapped``: FSDP1 models
+    """What an optimizer trains that presum does not record, and why. ``wrapped``: the FSDP1 models
     of the process."""
     parameters = [*parameters_of(optimizer)]
     held = {id(p) for p in parameters}
@@ -87,13 +88,12 @@ def why_unwatched(optimizer: Optimizer, wrapped: Iterable[nn.Module]) -> tuple[s
     engine = _engine_of(optimizer)
     if engine is not None:
         return type(engine.module).__name__, DEEPSPEED
-    of = f"what {type(optimizer).__name__} steps"
+    of = f"the parameters of {type(optimizer).__name__}"
     return of, TENSOR_PARALLEL if any(isinstance(p, DTensor) for p in parameters) else ALONE
 
 
 def why_refused(model: Any) -> str | None:
-    """Of a model that a framework trains by other means than presum watches; None where it is not
-    known."""
+    """Why presum cannot record a model that a framework trains; None if the reason is unknown."""
     if isinstance(model, FullyShardedDataParallel):
         return FSDP1
     engine = _engine_kind()
@@ -105,7 +105,7 @@ def _engine_kind() -> Any:
 
 
 def _engine_of(optimizer: Optimizer) -> Any:
-    """DeepSpeed's engine that steps it: by a look at all objects, once an optimizer."""
+    """The DeepSpeed engine of an optimizer. Searches all objects, once per optimizer."""
     kind = _engine_kind()
     if kind is None:
         return None

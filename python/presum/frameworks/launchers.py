@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``presum run [options] -- LAUNCHER ... train.py args...``: a launcher whose ranks run under
+"""``presum run [options] -- LAUNCHER ... train.py args...``: start a launcher whose ranks run under
 ``presum.run``.
 
-Launchers that read options of their own are read by their own parsers, so that nothing has to be
-known of these. Of other commands (mpirun, srun) the Python that starts the program is found.
+A launcher's command line is parsed by the launcher's own parser, so presum need not know its
+options. In other commands (mpirun, srun), presum looks for the Python that starts the program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Words = Sequence[str]
 
 
 def run(command: Words, options: Words) -> NoReturn:
-    """Becomes the launcher. Raises UserError for what cannot be read."""
+    """Replace this process with the launcher. Raises UserError for a command that cannot be
+    parsed."""
     command = rewritten(command, options)
     if shutil.which(command[0]) is None:
         raise UserError(f"run: there is no command {command[0]}")
@@ -36,7 +37,8 @@ def run(command: Words, options: Words) -> NoReturn:
 
 
 def rewritten(command: Words, options: Words) -> list[str]:
-    """The command with ``presum.run`` and its options before the program that ranks run."""
+    """The command with ``presum.run`` and its options inserted before the program that the ranks
+    run."""
     if not command:
         raise UserError(f"run needs the command that starts the training, as in: {EXAMPLE}")
     for at, word in enumerate(command):
@@ -49,24 +51,26 @@ def rewritten(command: Words, options: Words) -> list[str]:
     words = shlex.join(command)
     place = f"PRESUM=1 PRESUM_OPTIONS={shlex.quote(shlex.join(options))}" if options else "PRESUM=1"
     raise UserError(
-        f"run: no torchrun, accelerate, deepspeed, fabric or python in: {words}. Where the program "
+        f"run: no torchrun, accelerate, deepspeed, fabric or python in: {words}. If the program "
         f"begins with import presum, type: {place} {words}"
     )
 
 
 def _refuse_program(command: Words, at: int, options: Words) -> None:
-    """What starts ranks without a word of a launcher on this command line."""
+    """Refuse a word that starts ranks although no launcher is on this command line."""
     script = script_at(command, at)
     lines = "" if script is None else lines_to_type(script, options)
     if script is not None and lines:
         raise UserError(f"run: presum does not change {script.name}; write in it\n{lines}")
     if _is_started_itself(command, at):
         line = ["presum", "run", *options, "--", *command[:at], "python", *command[at:]]
-        raise UserError(f"run: the Python of {command[at]} is not named; type: {shlex.join(line)}")
+        raise UserError(
+            f"run: the command does not name the Python of {command[at]}; type: {shlex.join(line)}"
+        )
 
 
 def _is_started_itself(command: Words, at: int) -> bool:
-    """A file of Python's, by its first line or by ``uv run`` and the like."""
+    """Whether a Python file is started through its first line, or by ``uv run`` and the like."""
     word = command[at]
     if not (word.endswith(".py") and Path(word).is_file()):
         return False
@@ -82,7 +86,7 @@ def _of_python(command: Words, place: int, options: Words) -> list[str]:
 
 
 def _of_launcher(command: Words, at: int, options: Words) -> list[str] | None:
-    """None where none stands at this place."""
+    """None if there is no launcher at this place."""
     there = (Path(command[at]).name if at < len(command) else "", *command[at + 1 :])
     for name, rewrite in LAUNCHERS.items():
         if there[: len(name)] == name:
@@ -112,17 +116,17 @@ def _accelerate(words: Words, options: Words) -> list[str]:
 def _deepspeed(words: Words, options: Words) -> list[str]:
     found = _parsed(import_module("deepspeed.launcher.runner").parse_args, words)
     if found.autotuning:
-        raise UserError("run: with --autotuning deepspeed starts trainings of its own")
+        raise UserError("run: deepspeed --autotuning starts other trainings: not supported")
     found.training_script, found.training_script_args = found.user_script, found.user_args
     return _before_script(words, options, found, flag="--module")
 
 
 def _fabric(words: Words, options: Words) -> list[str]:
-    """It takes files only, and its own options behind them too."""
+    """fabric takes only files, and accepts its own options after them too."""
     return [RUN, *options, *words]
 
 
-# Its name, or how Python is told to run it: what becomes of the words behind.
+# A launcher's name, or how Python starts it, and the function that rewrites the words after it.
 LAUNCHERS: dict[tuple[str, ...], Callable[[Words, Words], list[str]]] = {
     ("torchrun",): _torchrun,
     ("-m", "torch.distributed.run"): _torchrun,
@@ -142,12 +146,13 @@ def _parsed(parse: Callable[[list[str]], Namespace], words: Words) -> Namespace:
         return parse([*words])
     except SystemExit:
         raise UserError(
-            "run: the launcher does not take these arguments; presum's own come before the launcher"
+            "run: the launcher rejects these arguments; put presum's own before the launcher"
         ) from None
 
 
 def _before_script(words: Words, options: Words, found: Namespace, flag: str = "-m") -> list[str]:
-    """Where the launcher finds the program; of what is behind it a ``--`` may be gone."""
+    """Insert presum.run where the launcher finds the program. The parser may have dropped a ``--``
+    after it."""
     arguments = [found.training_script, *found.training_script_args]
     head = [*words[: len(words) - len(arguments) + 1]]
     while head.pop() != found.training_script:
@@ -159,22 +164,22 @@ def _before_script(words: Words, options: Words, found: Namespace, flag: str = "
     if found.module:
         return [*head, "presum.run", *options, "-m", *arguments]
     if getattr(found, "run_path", False) or getattr(found, "launcher", "") == "slurm":
-        return [*head, RUN, *options, *arguments]  # they take files only
+        return [*head, RUN, *options, *arguments]  # they take only files
     return [*head, flag, "presum.run", *options, *arguments]
 
 
 def _behind_options(command: Words, at: int) -> int:
-    """Where what the Python at ``at`` runs begins: behind its own options."""
+    """The place after the options of the Python at ``at``."""
     at += 1
     while at < len(command) and command[at].startswith("-") and command[at] != "-m":
         word = command[at]
         if word.startswith("--"):
-            raise UserError(f"run: {word} is no option of Python's with which a program runs")
+            raise UserError(f"run: python {word} does not run a program")
         if "c" in word[1:] and word[1] not in "XW":
             raise UserError(
                 "run: a program after python -c cannot be run under presum: put it into a file"
             )
         if "m" in word[1:] and word[1] not in "XW":
-            raise UserError(f"run: write -m apart from the other options of {word}")
+            raise UserError(f"run: write -m apart from the other options in {word}")
         at += 2 if word in ("-X", "-W") else 1
     return at

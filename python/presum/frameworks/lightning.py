@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""presum.LightningCallback: for the Trainer of Lightning."""
+"""presum.LightningCallback: a callback for the Trainer of Lightning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _bases() -> tuple[type, ...]:
-    """The Callback classes of the packages in use: either name may be imported, or both."""
+    """The Callback classes of the imported packages: Lightning has two names, and both may be
+    imported."""
     names = [name for name in PACKAGES if name in sys.modules] or list(PACKAGES)
     found = []
     for name in names:
@@ -28,13 +29,14 @@ def _bases() -> tuple[type, ...]:
 
 
 class LightningCallback(*_bases()):  # type: ignore[misc]
-    """Watches a Trainer's training: ``Trainer(..., callbacks=[presum.LightningCallback()])``.
+    """Records a Trainer's training: ``Trainer(..., callbacks=[presum.LightningCallback()])``.
 
-    For the DDP strategies and for FSDP2 (ModelParallelStrategy); FSDPStrategy, which is FSDP1, is
-    refused in one line and training goes on.
+    It supports the DDP strategies and FSDP2 (``ModelParallelStrategy``). With ``FSDPStrategy``,
+    which is FSDP1, and for any other model that cannot be recorded, it prints one line and training
+    continues without presum. The optimizer and the scaler default to the Trainer's.
 
     Args:
-        options: as those of :func:`presum.attach`.
+        options: the keyword arguments of :func:`presum.attach`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -43,19 +45,20 @@ class LightningCallback(*_bases()):  # type: ignore[misc]
 
     @property
     def monitors(self) -> list[Monitor]:
-        """Of each model while training is under way; empty where nothing is watched."""
+        """The monitor of each recorded model during training; empty before and after, and if
+        nothing is recorded."""
         return list(self._watcher.monitors)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The model is wrapped, the sanity check is over, nothing is trained yet."""
+        """Attaches: the model is wrapped, the sanity check is over, and training has not begun."""
         optimizer = trainer.optimizers[0] if trainer.optimizers else None
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self._watcher.begin(trainer.strategy.model, optimizer=optimizer, scaler=scaler)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Completes the run log."""
+        """Closes the monitors, which completes the run log."""
         self._watcher.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Likewise."""
+        """Closes the monitors, which completes the run log."""
         self._watcher.end()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A shell script is not changed: what to write in it instead."""
+"""presum does not change shell scripts: it prints the lines to write instead."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import NamedTuple
 SHELL = re.compile(r"(ba|da|k|z)?sh")
 SHEBANG = re.compile(r"#!.*\b(ba|da|k|z)?sh\b")
 UNDER = re.compile(r"\bpresum[ .]run\b")
-OPENING = 1 << 18  # characters of a script that are looked at
-SHOWN = 3  # lines, at most
+OPENING = 1 << 18  # characters of a script that are read
+SHOWN = 3  # lines at most
 
 
 def _command(name: str) -> re.Pattern[str]:
-    """A command in a line of a script, with its folder and quotes."""
+    """Matches a command in a line of a script, with its folder and quotes."""
     return re.compile(rf'"[^"\s]*{name}"(?=\s)|(?<![\w./~$}}-])[\w./~${{}}-]*{name}(?=\s)')
 
 
@@ -34,7 +34,7 @@ class Script(NamedTuple):
 
 
 def script_at(command: Sequence[str], at: int) -> Script | None:
-    """The shell script that this word of a command is, or that it hands to a shell."""
+    """The shell script that this word of a command names, or passes to a shell."""
     word = command[at]
     if SHELL.fullmatch(Path(word).name):
         return _of_shell(command[at + 1 :])
@@ -49,7 +49,7 @@ def _of_shell(words: Sequence[str]) -> Script | None:
         if not word.startswith("-"):
             return Script(word, _text(word) or "")
         if re.fullmatch(r"-\w*c", word) and place + 1 < len(words):
-            return Script("what a shell is told", words[place + 1])
+            return Script("the shell's -c argument", words[place + 1])
     return None
 
 
@@ -64,7 +64,7 @@ def _text(word: str) -> str | None:
 
 
 def lines_to_type(script: Script, options: Sequence[str]) -> str:
-    """What starts ranks in it, with presum run; empty where nothing is seen that does."""
+    """The script's lines that start ranks, with presum run inserted; "" if there are none."""
     under = shlex.join(["presum", "run", *options, "--"])
     lines = [line for line in _logical_lines(script.text) if not UNDER.search(line)]
     for command in STARTS_RANKS:
@@ -75,7 +75,7 @@ def lines_to_type(script: Script, options: Sequence[str]) -> str:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Without comments, what is only printed, and the ends of lines that go on."""
+    """Lines without comments and echo commands, with continuation lines joined."""
     joined = re.sub(r"[ \t]*\\\n\s*", " ", text)
     lines = [line.strip() for line in joined.splitlines()]
     return [line for line in lines if not line.startswith(("#", "echo "))]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""presum.TransformersCallback: for the Trainer of transformers and what builds on it, as TRL."""
+"""presum.TransformersCallback: a callback for the Trainer of transformers and its subclasses, such
+as TRL's."""
 
 from __future__ import annotations
 
@@ -13,14 +14,16 @@ from presum.monitor import Monitor
 
 
 class TransformersCallback(TrainerCallback):
-    """Watches a Trainer's training: ``Trainer(..., callbacks=[presum.TransformersCallback()])``.
+    """Records a Trainer's training: ``Trainer(..., callbacks=[presum.TransformersCallback()])``.
 
-    Make it before ``train()`` is called. Losses that the Trainer divides by the tokens of all
-    workers (``num_items_in_batch``) are recorded per token of the worker itself, and a gradient's
-    size is judged with its share of the tokens. Others are recorded as the Trainer logs them.
+    Construct it before ``train()`` is called. If the Trainer divides losses by the number of tokens
+    on all ranks (``num_items_in_batch``), the recorded loss is per token of the rank itself, and
+    the checks of gradient size account for the rank's share of the tokens. Other losses are
+    recorded as the Trainer logs them. If the model cannot be recorded, the callback prints one line
+    and training continues without presum. The optimizer defaults to the Trainer's.
 
     Args:
-        options: as those of :func:`presum.attach`.
+        options: the keyword arguments of :func:`presum.attach`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -30,14 +33,15 @@ class TransformersCallback(TrainerCallback):
 
     @property
     def monitors(self) -> list[Monitor]:
-        """Of each model while training is under way; empty where nothing is watched."""
+        """The monitor of each recorded model during training; empty before and after, and if
+        nothing is recorded."""
         return list(self._watcher.monitors)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **found: Any) -> None:
-        """The model is wrapped, nothing is trained yet."""
+        """Attaches: the model is wrapped, and training has not begun."""
         wrapper = CONSTRUCTIONS.wrapper_of(found["model"])
         self._watcher.begin(wrapper, optimizer=found.get("optimizer"))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
-        """Completes the run log."""
+        """Closes the monitors, which completes the run log."""
         self._watcher.end()

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How data-parallel workers reduce: DistributedDataParallel, FSDP2 and loops by hand are watched,
-audited, or summed by presum."""
+"""Data-parallel reductions: presum observes, audits or computes those of DistributedDataParallel,
+FSDP2 and manual loops."""

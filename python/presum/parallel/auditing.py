@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reduction really does: ``attach(audit=N)``, in DDP's communication hook and around
-FSDP2's reduce-scatter.
+"""``attach(audit=N)``: checks a reduction, in DDP's communication hook and around FSDP2's
+reduce-scatter.
 
-Every N-th backward pass workers gather a sample of what they put into one bucket, the next one each
-time, and compare what came out with the exact sum (docs/audit.md). What is exchanged depends on
-nothing but what all workers do alike, and goes on when the recording has ended on one.
+At every N-th backward pass, ranks gather a sample of the inputs of one bucket, the next bucket each
+time, and compare the result with the exact sum (docs/audit.md). What is exchanged depends only on
+what all ranks do alike, so it continues on a rank whose recording has ended.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ MakeAudit = Callable[[], AuditResult | None]
 
 
 class GatheredSample(NamedTuple):
-    """A sample of what every worker put into a bucket or shard, on its way."""
+    """A sample of every rank's input to a bucket or shard, in transit."""
 
-    elements: int  # of the bucket or shard
-    places: torch.Tensor | slice  # in it
-    values: torch.Tensor  # of [workers, sample]
-    sent: torch.Tensor  # alive until it is
+    elements: int  # in the bucket or shard
+    places: torch.Tensor | slice  # of the sample in it
+    values: torch.Tensor  # of shape [ranks, sample]
+    sent: torch.Tensor  # kept alive until it is sent
     done: Future[Any]
-    divisor: int  # of the sum that comes out
+    divisor: int  # of the sum, in the result
 
 
 class Audits:
-    """When a bucket is audited, and how."""
+    """Decides which bucket is audited, and gathers its sample."""
 
     def __init__(self, every: int, elements: int | None) -> None:
-        """``elements`` of a bucket or shard are compared; None for all."""
+        """``elements``: how many elements of a bucket or shard to compare; None for all."""
         self._every = every
         self._elements = elements
-        self.buckets = 1  # of a backward pass, as far as known
+        self.buckets = 1  # per backward pass, as far as known
 
     def due(self, passes: int, bucket: int) -> bool:
-        """Whether that bucket of the backward pass ``passes`` (0, 1, ...) is to be audited."""
+        """Whether to audit this bucket of the backward pass ``passes`` (0, 1, ...)."""
         return passes % self._every == 0 and bucket == passes // self._every % self.buckets
 
     def gather(
         self, local: torch.Tensor, group: dist.ProcessGroup | None, divisor: int | None = None
     ) -> GatheredSample:
-        """Collective. ``local`` is this worker's bucket, before any division; what comes out is the
-        sum over ``divisor``, which by default makes it the mean."""
+        """Collective. ``local`` is this rank's bucket, before any division. The result of the
+        reduction is the sum over ``divisor``, by default the world size."""
         places, world = self._places(local), dist.get_world_size(group)
         own = local[places].contiguous()
         values = own.new_empty(world, own.numel())
@@ -64,8 +64,8 @@ class Audits:
     def exchange(
         self, local: torch.Tensor, group: dist.ProcessGroup, divisor: int
     ) -> GatheredSample:
-        """Collective. ``local`` holds this worker's values of everyone's shard, one after the
-        other; what comes out is this worker's shard of the sum over ``divisor``."""
+        """Collective. ``local`` contains this rank's values of every rank's shard, in rank order.
+        The result of the reduction is this rank's shard of the sum over ``divisor``."""
         shards = local.view(group.size(), -1)
         places = self._places(shards[0])
         sent = shards[:, places].contiguous()
@@ -74,7 +74,7 @@ class Audits:
         return GatheredSample(shards.shape[1], places, values, sent, work.get_future(), divisor)
 
     def _places(self, values: torch.Tensor) -> torch.Tensor | slice:
-        """Evenly spread, with both ends: there a sum goes wrong first."""
+        """Evenly spaced places, including both ends, where a wrong sum shows first."""
         if self._elements is None or self._elements >= values.numel():
             return slice(None)
         spread = torch.arange(self._elements, device=values.device)
@@ -87,8 +87,8 @@ class Audits:
         again: Future[torch.Tensor] | None,
         tell: Callable[[MakeAudit], None],
     ) -> Future[torch.Tensor]:
-        """``reduced``, once ``tell`` was given what finds out what was done. ``again`` is the
-        reduction of the same values once more."""
+        """A future of ``reduced`` that first passes ``tell`` a function that makes the audit.
+        ``again`` is a second reduction of the same values."""
         waited: list[Future[Any]] = [reduced, gathering.done]
 
         def compare(_done: Future[Any]) -> torch.Tensor:
@@ -101,7 +101,7 @@ class Audits:
 
 
 def flat_value(reduced: Future[Any]) -> torch.Tensor:
-    """The buffer that a communication hook's future brings."""
+    """The buffer in the result of a communication hook's future."""
     value = reduced.value()
     return (value[0] if isinstance(value, (list, tuple)) else value).view(-1)  # type: ignore[no-any-return]
 
@@ -114,8 +114,8 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 def audit_result(
     found: GatheredSample, mean: torch.Tensor, again: torch.Tensor | None
 ) -> AuditResult | None:
-    """What happened to the sample, given the reduced bucket or shard. Reads it on the host. None
-    where a hook of the user's returned something of another dtype or size."""
+    """The audit of the sample, given the reduced bucket or shard. Reads both on the host. None if a
+    hook of the user's returned another dtype or size."""
     if mean.dtype != found.values.dtype or mean.numel() != found.elements:
         return None
     dtype = DTYPES.get(found.values.dtype)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching a loop that reduces gradients itself: Horovod's and Megatron's style, or by hand."""
+"""Recording of a loop that reduces gradients itself: in the style of Horovod or Megatron, or by
+hand."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ NamedGradients = Iterable[tuple[str, torch.Tensor | None]]
 
 
 class ManualSource(GradientSource):
-    """A reduction is what the user hands over before it; several calls with parameters that were
-    not handed over yet add to it."""
+    """The gradients that the user passes before a reduction. Several calls with new parameters add
+    to the same reduction."""
 
     reads_grad = False
-    sees_zeroing = False  # unless what was handed over last is what ``.grad`` holds
+    sees_zeroing = False  # true while ``.grad`` holds the gradients that were passed last
 
     def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
         super().__init__(model, model)
@@ -33,12 +34,12 @@ class ManualSource(GradientSource):
         return []
 
     def accumulated(self) -> Tensors:
-        """Not known where gradients may be kept elsewhere."""
+        """Unknown if gradients may be kept outside ``.grad``."""
         return super().accumulated() if self.sees_zeroing else []
 
     def pass_is_over(self) -> None:
-        """It goes through an output of the model; whether it accumulated into all of its parameters
-        is not known."""
+        """A pass goes through an output of the model. Whether it accumulated into all parameters is
+        unknown."""
         recorder = self.recorder
         if not recorder.in_backward:
             if not self.accumulates():
@@ -47,7 +48,8 @@ class ManualSource(GradientSource):
         recorder.pass_ends()
 
     def before_reduction(self, named_gradients: NamedGradients) -> None:
-        """This worker's own gradients. Raises ValueError for a name that is not a parameter's."""
+        """Read this rank's own gradients. Raises ValueError for a name that is not a
+        parameter's."""
         with self.recorder:
             found = self._checked(named_gradients)
         if not self.recorder.off:
@@ -56,12 +58,12 @@ class ManualSource(GradientSource):
                 self.recorder.waiting.begin()
 
     def _is_grad(self, place: int, gradient: torch.Tensor) -> bool:
-        """Programs that keep gradients elsewhere (``main_grad``) empty ``.grad`` after a pass."""
+        """Programs that keep gradients elsewhere (``main_grad``) clear ``.grad`` after a pass."""
         parameter = self.recorder.setup.parameters[place]()
         return parameter is not None and parameter.grad is gradient
 
     def after_reduction(self, named_gradients: NamedGradients) -> None:
-        """The reduced ones. Raises ValueError likewise."""
+        """Read the reduced gradients. Raises ValueError as ``before_reduction`` does."""
         self.recorder.waiting.end()
         with self.recorder:
             found = self._checked(named_gradients)
@@ -88,7 +90,7 @@ class ManualSource(GradientSource):
             if name not in self._places:
                 raise ValueError(
                     f"presum: {name!r} is not a parameter of the attached module; "
-                    "give names as module.named_parameters() does"
+                    "use the names of module.named_parameters()"
                 )
             expected = self._sizes[self._places[name]]
             if gradient.numel() != expected:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching one DistributedDataParallel module without touching its synchronization.
+"""Recording of a DistributedDataParallel module without a change of its synchronization.
 
-Gradients are read in post-accumulate hooks, where they are still this worker's own.
+Gradients are read in post-accumulate hooks, where they are still this rank's own.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from presum.torch_events.taps import Listeners, TappedFunction
 
 
 class ReducingPasses:
-    """Which backward passes of a DDP model reduce.
+    """Predicts which backward passes of a DDP model reduce.
 
-    DDP decides in the forward pass, unless it is told otherwise afterwards, as Accelerate's
-    ``trigger_sync_in_backward`` does. A forward around the wrapper decides nothing. A backward pass
-    within the wrapper's forward reduces if the program prepares DDP for it, as Lightning does where
-    optimization is manual; that is taken for granted.
+    DDP decides in the forward pass, unless its flag is set afterwards, as Accelerate's
+    ``trigger_sync_in_backward`` does. A forward pass that bypasses the wrapper decides nothing. A
+    backward pass inside the wrapper's forward reduces if the program prepares DDP for it, as
+    Lightning does with manual optimization; presum assumes that.
     """
 
     def __init__(self, model: DistributedDataParallel) -> None:
-        """Holds it weakly."""
+        """Holds the model weakly."""
         self._reference = weakref.ref(model)
         self._armed = False  # by a forward pass since the last pass that reduced
         self._seen = False  # a forward pass since then
-        self._before = bool(model._lazy_init_ran)  # forwards that nobody has seen; none since
-        self._waiting = False  # it was due, and not all gradients have come
+        self._before = bool(model._lazy_init_ran)  # forward passes before the recording; none since
+        self._waiting = False  # the pass was to reduce, and not all gradients have arrived
         self._waits_for = _waits_for(model)
-        # No forward pass prepared DDP for the pass under way, and none asked it to leave it out.
+        # No forward pass prepared DDP for the current backward pass, and none asked DDP to skip it.
         self.takes_no_part = False
 
     @property
@@ -48,21 +48,21 @@ class ReducingPasses:
         return model
 
     def after_forward(self) -> bool:
-        """To be called after each forward of the wrapper. Whether it has armed DDP, which it does
-        within a backward pass too."""
+        """Call it after each forward of the wrapper. Returns whether that forward armed DDP; a
+        forward inside a backward pass can too."""
         if not torch.is_grad_enabled():
             return False
         self._before = False
         self._seen = True
         if not self._model.require_backward_grad_sync:
-            return False  # what an earlier forward has armed stays so
+            return False  # DDP stays armed from an earlier forward
         if self._waiting:  # in vain: DDP would have refused this forward pass
             self._waits_for = 0
         self._armed, self._waiting = True, False
         return True
 
     def begin(self) -> bool:
-        """Whether the backward pass that begins now is due to reduce."""
+        """Whether the backward pass that begins now is expected to reduce."""
         model = self._model
         told = bool(model.require_backward_grad_sync and model.require_forward_param_sync)
         inside = DistributedDataParallel._active_ddp_module is model
@@ -74,20 +74,20 @@ class ReducingPasses:
         return due
 
     def waits(self, arrivals: int) -> bool:
-        """Whether the pass that was due has not reduced: DDP waits for gradients of another one,
-        after so many since it was armed."""
+        """Whether the expected reduction did not happen, because DDP still waits for gradients of a
+        later pass. ``arrivals``: the gradients that have arrived since DDP was armed."""
         self._waiting = arrivals < self._waits_for
         self._armed = self._armed or self._waiting
         return self._waiting
 
     def more_follow(self) -> bool:
-        """Whether the program is under no_sync(), even where DDP reduces all the same."""
+        """Whether the program is under no_sync(), even if DDP reduces anyway."""
         return not self._model.require_backward_grad_sync
 
 
 def _waits_for(model: DistributedDataParallel) -> int:
-    """How many parameters' gradients DDP reduces together; 0 where that is not known: it finds the
-    unused ones itself."""
+    """How many parameters' gradients DDP reduces together; 0 if unknown, because DDP finds unused
+    parameters itself."""
     if model.find_unused_parameters or model.static_graph:
         return 0
     later = set(model._delay_all_reduce_params)
@@ -96,30 +96,31 @@ def _waits_for(model: DistributedDataParallel) -> int:
 
 
 class HoldsHook:
-    """The state of a communication hook of presum's, inside which one of the program's may run."""
+    """The state of a communication hook of presum's, inside which a hook of the program's can
+    run."""
 
     inner: tuple[Callable[..., Any], Any] | None = None
 
 
 def name_of_hook(hook: Any, state: Any) -> str:
-    """What the program calls the hook that reduces; nothing where that is presum's alone."""
+    """The name of the program's hook that reduces; "" if only presum's own does."""
     if isinstance(state, HoldsHook):
         return "" if state.inner is None else name_of_hook(*state.inner)
     return str(getattr(hook, "__qualname__", type(hook).__name__))
 
 
 class DdpSource(GradientSource):
-    """Gradients are read in post-accumulate hooks, where they are still this worker's own."""
+    """Reads gradients in post-accumulate hooks, where they are still this rank's own."""
 
     broadcasts = True
-    reads_in_place = True  # what ``.grad`` holds is this worker's own gradient as it is
+    reads_in_place = True  # ``.grad`` holds exactly this rank's own gradient
 
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model, model.module)
         self._views = model.gradient_as_bucket_view
         self._passes = ReducingPasses(model)
-        self._reduces = False  # the pass under way is due to
-        self._fresh = False  # it makes gradients, and adds to none
+        self._reduces = False  # the current pass is expected to reduce
+        self._fresh = False  # the current pass creates gradients and adds to none
         self._arrivals = Arrivals(self._gradient_arrives)
         self._hook_told = ""
 
@@ -178,9 +179,9 @@ class DdpSource(GradientSource):
             self.recorder.gathers = self.recorder.reads_sums and self._stay_own()
 
     def _stay_own(self) -> bool:
-        """Whether gradients stay as their hooks find them until the pass is over: DDP reduces a
-        copy, or puts the sums in the place of gradients that the pass makes; and no hook of the
-        program's comes after presum's."""
+        """Whether gradients keep the values that their hooks see until the pass is over: DDP
+        reduces a copy, or replaces gradients that the pass creates with the sums; and no hook of
+        the program runs after presum's."""
         return (self._fresh or not self._views) and all(
             len(parameter._post_accumulate_grad_hooks or ()) <= 1
             for _, parameter in self.recorder.setup.alive()
@@ -188,7 +189,7 @@ class DdpSource(GradientSource):
 
     def forward_is_over(self) -> None:
         if self.recorder.in_backward and in_backward() and not self._reduces:
-            self.pass_is_over()  # under no_sync(), within another backward pass: one more follows
+            self.pass_is_over()  # under no_sync(), inside a backward pass: another one follows
         if self._passes.after_forward():
             self.recorder.arrivals = 0
         setup = self.recorder.setup
@@ -196,7 +197,7 @@ class DdpSource(GradientSource):
             self._fresh = all(parameter.grad is None for _, parameter in setup.alive())
 
     def pass_is_over(self) -> None:
-        """Every gradient is still local, but in view mode: DDP puts the sums in place later."""
+        """Every gradient is still local, except in view mode, where DDP writes the sums later."""
         recorder = self.recorder
         if not recorder.in_backward:
             return  # torch.autograd.grad: no parameter took part
@@ -212,8 +213,8 @@ class DdpSource(GradientSource):
             queue_last(Hook(recorder, self._after_reduction))
 
     def _read_left_out(self) -> None:
-        """Parameters that only earlier micro-batches used hold a gradient that is summed too; in
-        view mode it may be reduced already, so it is counted as not read."""
+        """Read parameters that only earlier micro-batches used: their gradients are summed too. In
+        view mode they may be reduced already, so they count as not read."""
         recorder = self.recorder
         if recorder.observer.passes == 1:
             return
@@ -231,8 +232,8 @@ class DdpSource(GradientSource):
         self.recorder.read_all(reduced, reduced=True)
 
     def step_without_input(self) -> None:
-        """Under ``join()``: the others have reduced once more, this worker had no batch left."""
-        if self.model().require_forward_param_sync:  # DDP keeps here whether they synchronized
+        """Under ``join()``: the other ranks reduced once more, and this rank had no batch left."""
+        if self.model().require_forward_param_sync:  # DDP stores here whether they synchronized
             self.recorder.shadow()
 
 
@@ -242,7 +243,7 @@ def _main_hook(_result: None, hook: Any) -> None:
             Hook(source.recorder, source.step_without_input)()
 
 
-# Those whose workers may shadow steps under ``join()``.
+# Sources whose ranks may shadow steps under ``join()``.
 JOIN_LISTENERS: Listeners[DdpSource] = Listeners(
     TappedFunction(_DDPJoinHook, "main_hook", after=_main_hook)
 )

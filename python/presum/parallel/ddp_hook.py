@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""presum's communication hook on a DistributedDataParallel module: for audits, and for sums.
+"""presum's communication hook on a DistributedDataParallel module, for audits and for sums.
 
-Division follows DDP's own, so that parameters are the same bits as without a hook: it multiplies
-by 1/W where it copies a gradient into its bucket. Where gradients lie in their buckets it divides
-at times, which a hook cannot see: for bucket views W must be a power of two, when both are one.
+It divides as DDP does, so that parameters get the same bits as without a hook: DDP multiplies by
+1/W when it copies a gradient into its bucket. If gradients are views of their buckets, DDP
+sometimes divides instead, which a hook cannot see; with bucket views W must therefore be a power of
+two, for which both give the same bits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CommHook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 
 
 class DdpAuditingSource(DdpSource):
-    """As :class:`DdpSource`, and audits what is reduced."""
+    """A :class:`DdpSource` that also audits the reduction."""
 
     def __init__(
         self, model: DistributedDataParallel, group: dist.ProcessGroup, audits: Audits
@@ -44,9 +45,9 @@ class DdpAuditingSource(DdpSource):
 
 
 class HookState(HoldsHook):
-    """What DDP holds of ours for as long as the model lives; the recording may end earlier.
+    """What DDP holds of presum for as long as the model lives; the recording may end earlier.
 
-    Copies and pickles as one that does nothing, so that models still do.
+    Copies and pickles of it do nothing, so that models can still be copied and pickled.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class HookState(HoldsHook):
         audits: Audits | None = None,
     ) -> None:
         self.group = group
-        self.inner = None  # what the user registered
+        self.inner = None  # the hook that the user registered
         self.passes = 0  # backward passes that were reduced
         self.audits = audits
         self._source = source
@@ -65,11 +66,11 @@ class HookState(HoldsHook):
         return (HookState, ())
 
     def takes_another(self) -> bool:
-        """Whether a hook that the user registers may run inside ours."""
+        """Whether a hook that the user registers can run inside this one."""
         return self.inner is None
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
-        """Reduces one bucket as ``inner`` or as DDP without a hook would."""
+        """Reduce one bucket as ``inner`` does, or as DDP does without a hook."""
         audits = self._audit_is_due(bucket) and not bucket.buffer().is_sparse
         self.passes += bucket.is_last()
         if not audits:
@@ -95,7 +96,7 @@ class HookState(HoldsHook):
         return self.audits.follow(gathering, self._reduce(bucket), again, self.tell)
 
     def tell(self, make_audit: MakeAudit) -> None:
-        """Has an audit made for whom it concerns. Called by several threads."""
+        """Make an audit, if the recording is still active. Called by several threads."""
         source = self._source()
         if source is not None and not source.recorder.off:
             try:
@@ -122,11 +123,12 @@ def presum_hook(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
     return state.reduce(bucket)  # type: ignore[no-any-return]
 
 
-presum_hook.__annotations__.clear()  # DDP compares them with types, and these are texts
+presum_hook.__annotations__.clear()  # DDP compares them with types, but these are strings
 
 
 class CommHooks:
-    """Models whose communication hook is ours; one that the user registers later runs inside it."""
+    """Models with presum's communication hook; a hook that the user registers later runs inside
+    it."""
 
     def __init__(self) -> None:
         self._replacement = ReplacedFunction(
@@ -135,7 +137,7 @@ class CommHooks:
 
     def install(self, model: DistributedDataParallel, state: HookState) -> None:
         model.register_comm_hook(state, presum_hook)
-        self._replacement.apply()  # for good: the hook of a model cannot be taken off again
+        self._replacement.apply()  # permanent: a model's hook cannot be removed
 
     def _register(self, original: Any, model: Any, state: Any, hook: CommHook) -> None:
         ours = installed(model)
@@ -147,7 +149,7 @@ class CommHooks:
 
 
 def installed(model: DistributedDataParallel) -> HookState | None:
-    """The state of our hook on a model; a copy of a model has none."""
+    """The state of presum's hook on a model; a copy of a model has none."""
     held = (state for _, state in model._comm_hooks)
     ours = (state for state in held if isinstance(state, HookState) and state.group is not None)
     return next(ours, None)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leaves of a DDP model on one worker from pass to pass, and what its ``.grad`` holds.
+"""The leaves of a DDP model on one rank from pass to pass, and the contents of its ``.grad``.
 
-Gradients of passes under ``no_sync()`` are leaves of their own: they are moved out of ``.grad`` as
-they come. A sum that was not zeroed may be taken back: then its leaves are summed once more.
+Gradients of passes under ``no_sync()`` are separate leaves: they are moved out of ``.grad`` as they
+arrive. If a sum is not zeroed before the next pass, it is taken back, and its leaves are summed
+again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Version = tuple[int, int]
 
 
 class DdpLeaves:
-    """Of one model, for as long as it lives. What goes wrong here raises."""
+    """The leaves of one model, for as long as it lives. Errors raise."""
 
     def __init__(
         self,
@@ -51,23 +52,23 @@ class DdpLeaves:
         self._parameters = list(parameters)
         self._places = {id(parameter): place for place, parameter in enumerate(parameters)}
         self._passes = ReducingPasses(model)
-        self._due = True  # whether the backward pass under way reduces
+        self._due = True  # whether the current backward pass reduces
         self._pass = TAPS.backward_passes  # its number
-        # Places whose .grad holds a sum that was not zeroed since.
+        # Places whose .grad holds a sum that has not been zeroed since.
         self._sums: dict[int, Version | None] = {}
-        self._whole = True  # none of that sum's other places were zeroed
+        self._whole = True  # no other place of that sum was zeroed
         self._described = False  # its leaves are retained
-        self._take_back: set[int] = set()  # of it, what the pass under way did not reach yet
-        self._stash: dict[int, torch.Tensor] = {}  # and what it did, until the pass has reduced
-        self._retains = True  # leaves of what is reduced, in case that another pass adds to it
-        self._retained = False  # leaves of the pass under way
-        self._adds_up = False  # a pass has added to what was reduced
-        self._flags = 0  # of the pass under way
+        self._take_back: set[int] = set()  # its places that the current pass has not reached yet
+        self._stash: dict[int, torch.Tensor] = {}  # those that it has reached, until it has reduced
+        self._retains = True  # retain the leaves of a reduction, in case another pass adds to it
+        self._retained = False  # leaves of the current pass
+        self._adds_up = False  # a pass has added to a reduced gradient
+        self._flags = 0  # of the current pass
         self._tainted = 0  # the flags of leaves since the last reduction
-        self.unreduced = False  # leaves wait
+        self.unreduced = False  # leaves wait to be reduced
         self._reduced_in = -1  # the last pass that was reduced
-        self._unreached: list[tuple[nn.Parameter, torch.Tensor]] = []  # and where their sums come
-        TAPS.add()  # for good
+        self._unreached: list[tuple[nn.Parameter, torch.Tensor]] = []  # and the place of their sum
+        TAPS.add()  # permanent
         OPTIMIZER_CALLS.watch(self)
         model.register_forward_hook(_Tap(lambda *_: self._passes.after_forward()))
         for place, parameter in enumerate(parameters):
@@ -76,11 +77,11 @@ class DdpLeaves:
     # ---- a pass
 
     def enter(self) -> None:
-        """Into a backward pass, if it is a new one."""
+        """Enter a backward pass, if it is a new one."""
         if self._pass == TAPS.backward_passes:
             return
         if self._stash:
-            self._settle()  # the pass before ended in an exception
+            self._settle()  # the previous pass ended in an exception
         self._leaves.passes += not self._due
         self._look()
         self._due = self._passes.begin() or self._passes.takes_no_part
@@ -88,7 +89,7 @@ class DdpLeaves:
         self._pass = TAPS.backward_passes
 
     def _look(self) -> None:
-        """At what is in ``.grad`` before this pass adds to it."""
+        """Examine ``.grad`` before this pass adds to it."""
         self._flags = 0
         self._forget({at for at in self._held() if self._parameters[at].grad is None})
         changed = [at for at in self._sums if self._sums[at] != _version_of(self._grad(at))]
@@ -97,7 +98,7 @@ class DdpLeaves:
         self._forget({at for at, there in zip(changed, nonzero, strict=True) if not there})
         if not self._sums:
             return
-        if not self._whole:  # optimizers that zero their parameters at times of their own
+        if not self._whole:  # optimizers that zero only their own parameters
             self._flags = MIXED
             self._retains = self._adds_up
         else:
@@ -111,7 +112,7 @@ class DdpLeaves:
             self._give_up()
 
     def _give_up(self) -> None:
-        """What is in ``.grad`` is not the sum of leaves any more."""
+        """``.grad`` is no longer the sum of the leaves."""
         self._described = False
         for place in self._sums:
             self._leaves.discard(place)
@@ -127,7 +128,8 @@ class DdpLeaves:
         return gradient
 
     def arrives(self, place: int) -> None:
-        """A gradient is about to be added to ``.grad``; what is there has its leaves kept."""
+        """A gradient is about to be added to ``.grad``. Clear a sum there whose leaves are
+        retained."""
         self.enter()
         if place not in self._take_back:
             return
@@ -138,8 +140,8 @@ class DdpLeaves:
         del self._sums[place]
 
     def _settle(self) -> None:
-        """The pass is over. Where DDP did not take part in it (a penalty on parameters, a graph
-        that is used again), the sum is still wanted."""
+        """The pass is over. If DDP took no part in it (a penalty on parameters, a graph that is
+        used again), restore the sums."""
         stash, self._stash = self._stash, {}
         self._take_back.clear()
         if self._reduced_in == self._pass:
@@ -154,7 +156,7 @@ class DdpLeaves:
         self._give_up()
 
     def accumulated(self, place: int, parameter: torch.Tensor) -> None:
-        """A gradient was added to ``.grad``: of a pass that is not reduced it becomes a leaf."""
+        """A gradient was added to ``.grad``. If the pass does not reduce, it becomes a leaf."""
         if self._due or parameter.grad is None:
             return
         if place in self._sums:
@@ -162,10 +164,10 @@ class DdpLeaves:
             del self._sums[place]
         self._leaves.add(place, _flat(parameter.grad.clone()))
         self.unreduced = True
-        parameter.grad.zero_()  # not None: DDP would take the parameter for unused
+        parameter.grad.zero_()  # not None: DDP would consider the parameter unused
 
     def forget(self, parameters: Collection[int]) -> None:
-        """The leaves of parameters, given by their ``id``: they were zeroed."""
+        """Forget the leaves of parameters, given by their ``id``, that were zeroed."""
         self._forget({self._places[one] for one in self._places.keys() & parameters})
 
     def _forget(self, places: set[int]) -> None:
@@ -185,18 +187,18 @@ class DdpLeaves:
                 self._retains = self._adds_up
 
     def check_step(self, parameters: Iterable[nn.Parameter]) -> None:
-        """An optimizer has made a step with these."""
+        """An optimizer has stepped with these parameters."""
         if not self.unreduced:
             return
         waiting = set(self._leaves.places())
         if any(self._places.get(id(one)) in waiting for one in parameters):
             raise RuntimeError(
-                "presum: the optimizer made a step while micro-batches of passes under no_sync() "
-                "were not reduced yet: let the last backward pass before a step be outside of it"
+                "presum: the optimizer stepped before the micro-batches of passes under no_sync() "
+                "were reduced: run the last backward pass before each step outside no_sync()"
             )
 
     def whole(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
-        """The sum of this worker's leaves, of which ``gradient`` is the last; with
+        """The sum of this rank's leaves, of which ``gradient`` is the last; with
         ``microbatch_mean`` their mean."""
         self.enter()
         passes = self._leaves.passes + 1
@@ -212,22 +214,22 @@ class DdpLeaves:
     # ---- its reduction
 
     def contribution(self) -> Contribution:
-        """What this worker brings to the reduction that begins. Under join(), a worker without
-        input takes part with a leaf of zeros that does not count."""
+        """This rank's contribution to the reduction that begins. Under join(), a rank without input
+        contributes a leaf of zeros that does not count."""
         fresh = in_backward()
         dropped = not fresh and self._shadow()
         if not self._due:
             raise RuntimeError(
-                "presum: with static_graph=True DDP fails where the first backward pass of all is "
-                "under no_sync(), with presum or without: let that one synchronize"
+                "presum: with static_graph=True, DDP fails if the very first backward pass is "
+                "under no_sync(), with or without presum: let the first pass synchronize"
             )
         self._unreached = []
         passes, flags = self._leaves.passes, self._flags | self._tainted | DROPPED * dropped
         return Contribution(passes + 1, passes + fresh, flags, self._reduction.microbatch_mean)
 
     def _shadow(self) -> bool:
-        """The others reduce, this worker has no input left, but perhaps leaves that wait. Whether
-        leaves of a sum were given up that others may take back."""
+        """The other ranks reduce, and this rank has no input left, but may have leaves that wait.
+        Returns whether it gave up leaves of a sum that other ranks may take back."""
         dropped = not self.unreduced and self._leaves.passes > 0
         if self.unreduced:
             self._leaves.passes += not self._due
@@ -253,13 +255,13 @@ class DdpLeaves:
         place = self._places.get(id(parameter), NO_PLACE)
         if place == NO_PLACE and parameter.requires_grad and self._leaves.passes:
             raise RuntimeError(
-                "presum: a parameter that was frozen at presum.attach is trained now, and its "
-                "micro-batches cannot be told apart: attach once it is not frozen"
+                "presum: a parameter that was frozen at presum.attach is trained now, so its "
+                "micro-batches cannot be separated: attach after it is unfrozen"
             )
         return place
 
     def reduced(self) -> None:
-        """The last bucket is on its way."""
+        """The reduction of the last bucket has started."""
         self._reduced_in = self._pass
         self._sums = dict.fromkeys(range(len(self._parameters)))
         self._whole, self._described = True, self._retained
@@ -272,8 +274,8 @@ class DdpLeaves:
             queue_last(self._finish)
 
     def _finish(self) -> None:
-        """DDP has put the sums in place, but for what no worker used in its last pass: there too
-        the mean over leaves has changed."""
+        """DDP has written the sums, except for parameters that no rank used in its last pass. There
+        too the mean over leaves has changed."""
         unreached, self._unreached = self._unreached, []
         with torch.no_grad():
             for parameter, mean in unreached:
@@ -282,13 +284,13 @@ class DdpLeaves:
         self._sums.clear()
         for place, parameter in enumerate(self._parameters):
             if parameter.grad is None:
-                self._leaves.discard(place)  # zeros: nobody used it
+                self._leaves.discard(place)  # zeros: no rank used it
             else:
                 self._sums[place] = _version_of(parameter.grad)
 
 
 class OptimizerCalls:
-    """Has leaves forgotten where ``zero_grad`` is called, and steps without them refused."""
+    """Forgets leaves when ``zero_grad`` is called, and refuses steps before leaves are reduced."""
 
     def __init__(self) -> None:
         self._models: weakref.WeakSet[DdpLeaves] = weakref.WeakSet()
@@ -299,14 +301,14 @@ class OptimizerCalls:
         ]
 
     def watch(self, leaves: DdpLeaves) -> None:
-        """For as long as it lives."""
+        """Watch for as long as ``leaves`` lives."""
         self._models.add(leaves)
         if self._watches:
             return
         self._watches = True
         for replacement in self._replacements:
             replacement.apply()
-        # After the step: it may run the last backward pass itself, in a closure.
+        # After the step, because the step may run the last backward pass itself, in a closure.
         register_optimizer_step_post_hook(self._step)
 
     def _optimizer(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
@@ -329,7 +331,8 @@ OPTIMIZER_CALLS = OptimizerCalls()
 
 
 class _Tap:
-    """A function that torch calls for as long as the model lives; copies and pickles as nothing."""
+    """A function that torch calls for as long as the model lives. Copies and pickles of it do
+    nothing."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
@@ -349,10 +352,10 @@ def _hook(leaves: DdpLeaves, place: int, parameter: nn.Parameter) -> None:
         if leaves is not None:
             leaves.arrives(place)
 
-    # DDP keeps this node. A hook of the tensor would be called by autograd.grad too.
+    # DDP keeps this node. autograd.grad would call a hook of the tensor too.
     get_gradient_edge(parameter).node.register_prehook(arrives)
 
-    def accumulated(owner: torch.Tensor) -> None:  # a parameter that holds itself is never freed
+    def accumulated(owner: torch.Tensor) -> None:  # a self-referring parameter is never freed
         leaves = ours()
         if leaves is not None:
             leaves.accumulated(place, owner)
@@ -366,5 +369,5 @@ def _flat(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _version_of(gradient: torch.Tensor) -> Version:
-    """By which it is seen whether it was written to, or another one put in its place."""
+    """Changes if the gradient is written to or replaced."""
     return gradient.data_ptr(), gradient._version

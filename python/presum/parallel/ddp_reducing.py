@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reproducible reduction in place of DistributedDataParallel's own: in its communication hook.
+"""A reproducible reduction that replaces DistributedDataParallel's own, in its communication hook.
 
-The hook gets a backward pass's gradients bucket by bucket, in one order on all workers. While a
-bucket's first round is under way the second of the one before starts; autograd's thread waits for
-first rounds only. Gradients of passes under ``no_sync()`` are leaves of their own: they are moved
-out of ``.grad`` as they come.
+The hook gets the gradients of a backward pass bucket by bucket, in the same order on all ranks.
+During the first round of a bucket, the second round of the previous bucket starts; autograd's
+thread waits only for first rounds. Gradients of passes under ``no_sync()`` are separate leaves:
+they are moved out of ``.grad`` as they arrive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from presum.torch_events.losses import Scalar
 
 
 class DdpReducingSource(DdpSource):
-    """As :class:`DdpSource`, for a model whose gradients presum sums."""
+    """A :class:`DdpSource` for a model whose gradients presum sums."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class DdpReducingSource(DdpSource):
         self._audits = audits
         self._state: Callable[[], ReducingState | None] = lambda: None  # the model holds it
         self._had_leaves: list[int] = []
-        self._shares: list[torch.Tensor] = []  # of the Gram matrix, by bucket
+        self._shares: list[torch.Tensor] = []  # parts of the Gram matrix, one per bucket
 
     def hook(self) -> list[Any]:
         if self._state() is None:
@@ -64,15 +64,15 @@ class DdpReducingSource(DdpSource):
         return super().hook()
 
     def own(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
-        """The sum of this worker's leaves."""
+        """The sum of this rank's leaves."""
         state = self._state()
         return gradient if state is None else state.leaves.whole(place, gradient)
 
     reads_in_place = False
-    reads_grad = False  # leaves are told apart from what ``.grad`` holds
+    reads_grad = False  # leaves are separate from the contents of ``.grad``
 
     def held(self) -> Scalar:
-        """Leaves that wait were moved out of it."""
+        """Also counts leaves that wait outside ``.grad``."""
         state = self._state()
         if state is not None and state.leaves.unreduced:
             waiting = (self.recorder.setup.parameters[place]() for place in state.leaves.places())
@@ -81,20 +81,20 @@ class DdpReducingSource(DdpSource):
         return super().held()
 
     def listen_to_arrivals(self) -> None:
-        """No need."""
+        """Not needed."""
 
     def _read_left_out(self) -> None:
-        """Leaves of parameters that the last micro-batch did not use are on their way by now."""
+        """The leaves of parameters that the last micro-batch did not use are already in transit."""
         observer = self.recorder.observer
         observer.skip(sum(not observer.seen(place) for place in self._had_leaves))
 
     def measures(self) -> bool:
-        """Whether the bucket under way belongs to a step that is recorded."""
+        """Whether the current bucket belongs to a recorded step."""
         recorder = self.recorder
         return recorder.in_backward and recorder.observer.records and not recorder.off
 
     def add_gram(self, gram: torch.Tensor) -> None:
-        """A bucket's share of the Gram matrix. Called by several threads."""
+        """Add a bucket's part of the Gram matrix. Called by several threads."""
         upper = torch.triu_indices(*gram.shape, device=gram.device)
         self._shares.append(gram[upper[0], upper[1]])
 
@@ -111,10 +111,10 @@ class DdpReducingSource(DdpSource):
 
 
 class ReducingState(HookState):
-    """What DDP holds of ours for as long as the model lives.
+    """What DDP holds of presum for as long as the model lives.
 
-    What goes wrong here raises, and so ends the training: a sum that was asked to be reproducible
-    is not replaced by one that is not.
+    Errors raise and so end the training: a reduction that was requested to be reproducible is never
+    replaced by one that is not.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ReducingState(HookState):
         self._reduction = reduction
         self._counts: list[int] = []
         self._divisor = 1
-        self._pending: Callable[[], None] | None = None  # has the bucket before summed
+        self._pending: Callable[[], None] | None = None  # sums the previous bucket
         self._sums_of_sums = SumsOfSums(reduction)
         self._scratch: dict[int, Scratch] = {}  # by bucket
 
@@ -153,7 +153,7 @@ class ReducingState(HookState):
             self._proceed()
             self.leaves.reduced()
             self.passes += 1
-        return future.then(flat_value)  # as it is, an error would reach DDP as a value
+        return future.then(flat_value)  # without ``then``, an error would reach DDP as a value
 
     def _followed(self, local: torch.Tensor, reduced: Future[torch.Tensor]) -> Future[torch.Tensor]:
         assert self.audits is not None

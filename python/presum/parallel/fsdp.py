@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching one module that ``fully_shard`` (FSDP2, HSDP) or its ``replicate`` was applied to.
+"""Recording of a module that ``fully_shard`` (FSDP2, HSDP) or its ``replicate`` was applied to.
 
-FSDP2 hands each parameter group's gradients, still whole and this worker's own, to one function of
-its own, ``foreach_reduce``; post-accumulate hooks see shards of the sum only, and a wrapper around
-the reduce-scatter sees neither groups of one worker nor which parameters took part. So that
-function is replaced while a recording listens: it reads, and calls what was there.
+FSDP2 passes the gradients of each parameter group, still whole and this rank's own, to one internal
+function, ``foreach_reduce``. Post-accumulate hooks see only shards of the sum, and a wrapper around
+the reduce-scatter sees neither groups of one rank nor which parameters took part. Therefore presum
+replaces that function during a recording: the replacement reads the gradients and calls the
+original.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from presum.torch_events.taps import Listeners, TappedFunction
 
 
 class FsdpSource(GradientSource):
-    """A pass reduces as ``set_requires_gradient_sync`` says. ``zero_grad()`` does not clear what
-    passes without it have accumulated."""
+    """A pass reduces if ``set_requires_gradient_sync`` says so. ``zero_grad()`` does not clear what
+    passes without synchronization have accumulated."""
 
     sees_zeroing = False
-    tells_waits = False  # its all-gathers lie within passes: on a device no event tells them apart
+    tells_waits = False  # all-gathers run inside passes: on a device no event separates them
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, model)
@@ -65,7 +66,8 @@ class FsdpSource(GradientSource):
         return id(held) in self._held
 
     def reducing(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
-        """A parameter group is about to be reduced: the gradients of some of its parameters."""
+        """A parameter group is about to be reduced: ``gradients`` of ``held``, some of its
+        parameters."""
         recorder = self.recorder
         if not recorder.in_backward:
             recorder.pass_begins(reduces=True, more_follow=False)
@@ -108,7 +110,7 @@ class FsdpSource(GradientSource):
 
 
 def _name_of(held: Any, modules: dict[int, str]) -> str:
-    """By where it lives: FSDP replaces the parameter itself when it is used first."""
+    """The name by the parameter's module: FSDP replaces the parameter itself on first use."""
     home = held._module_info
     prefix = modules.get(id(home.module), "")
     return canonical_name(f"{prefix}.{home.param_name}" if prefix else str(home.param_name))
@@ -136,7 +138,7 @@ CAN_STAND_IN = _ReduceScatter is not None  # torch 2.9 or newer
 
 
 class ReduceScatterStandIn(_ReduceScatter if CAN_STAND_IN else object):  # type: ignore[misc]
-    """What a parameter group calls in place of the one inside."""
+    """Takes the place of a parameter group's reduce-scatter, which is ``inside``."""
 
     def __init__(self, inside: Any) -> None:
         self.inside = inside

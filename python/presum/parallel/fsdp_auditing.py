@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FSDP2's reduce-scatter really does: ``attach(audit=N)``, docs/audit.md.
+"""Audits FSDP2's reduce-scatter: ``attach(audit=N)``, docs/audit.md.
 
-Each worker compares a sample of its own shard with the exact sum of what all put in for it. The
-function that a parameter group calls is wrapped, for as long as the model lives.
+Each rank compares a sample of its own shard with the exact sum of all ranks' inputs to it. presum
+wraps the function that a parameter group calls, for as long as the model lives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from presum.torch_events.taps import TAPS
 
 
 class FsdpAuditingSource(FsdpSource):
-    """As :class:`FsdpSource`, and audits what FSDP2 sums."""
+    """A :class:`FsdpSource` that also audits FSDP2's sums."""
 
     def __init__(self, model: nn.Module, audits: Audits) -> None:
         super().__init__(model)
@@ -37,7 +37,8 @@ class FsdpAuditingSource(FsdpSource):
 
 
 class FsdpAuditor:
-    """Which group of which backward pass is audited: by what FSDP does alike on all workers."""
+    """Decides which group of which backward pass is audited, from what FSDP does alike on all
+    ranks."""
 
     def __init__(
         self,
@@ -46,19 +47,19 @@ class FsdpAuditor:
         source: FsdpSource,
         whole: Callable[[], bool],
     ) -> None:
-        """``whole`` tells whether what is handed over now is all that a shard is the sum of."""
+        """``whole`` returns whether the current input is everything that a shard is the sum of."""
         self.audits = audits
         self._source = weakref.ref(source)
         self._whole = whole
         self._pass = -1
-        self._passes = -1  # that reduced, before the one under way
+        self._passes = -1  # that reduced, before the current one
         self._calls = 0
-        TAPS.add()  # for good
+        TAPS.add()  # permanent
         for group in groups:
             group._reduce_scatter_comm = AuditedReduceScatter(group._reduce_scatter_comm, self)
 
     def due(self) -> bool:
-        """Whether the call that begins is to be audited."""
+        """Whether to audit the call that begins."""
         if self._pass != TAPS.backward_passes:
             self._pass = TAPS.backward_passes
             self._passes += 1
@@ -68,7 +69,7 @@ class FsdpAuditor:
         return self.audits.due(self._passes, self._calls - 1) and self._whole()
 
     def tell(self, make_audit: Callable[[], Any]) -> None:
-        """Has an audit made, unless the recording has ended here."""
+        """Make an audit, unless the recording on this rank has ended."""
         source = self._source()
         if source is not None and not source.recorder.off:
             recorder = source.recorder
@@ -76,12 +77,12 @@ class FsdpAuditor:
 
 
 class AuditedReduceScatter(ReduceScatterStandIn):
-    """Calls the one inside, and has what it did compared."""
+    """Calls the reduce-scatter inside, and audits the result."""
 
     def __init__(self, inside: Any, auditor: FsdpAuditor) -> None:
         super().__init__(inside)
         self._auditor = auditor
-        # Only torch's own is known to do the same when it is called once more.
+        # Only torch's own is known to do the same when called twice.
         self._repeats = type(inside).__module__.startswith("torch.")
 
     def __call__(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reproducible reduction in place of FSDP2's own reduce-scatter.
+"""A reproducible reduction that replaces FSDP2's own reduce-scatter.
 
-FSDP2 lays a parameter group's gradients out shard by shard and hands them to a function that can be
-replaced. Gradients of passes without ``requires_gradient_sync`` it would add up: they are leaves of
-their own, and the newest stays where FSDP2 looks for what was accumulated.
+FSDP2 lays out the gradients of a parameter group shard by shard and passes them to a function that
+can be replaced. FSDP2 would add up the gradients of passes without ``requires_gradient_sync``; here
+they are separate leaves, and the newest stays where FSDP2 looks for accumulated gradients.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from presum.torch_events.taps import TAPS, ReplacedFunction
 
 
 def check_groups(groups: Sequence[Any]) -> None:
-    """Raises ValueError for parameter groups that cannot be reduced so."""
+    """Raises ValueError for parameter groups that cannot be reduced reproducibly."""
     if any(REDUCERS.of(one) for group in groups for one in group.fsdp_params):
         raise ValueError(
-            "presum.attach: presum sums this model already, from an earlier attach; it does so as "
-            "long as the model lives"
+            "presum.attach: presum already sums this model's gradients, since an earlier attach, "
+            "and does so for as long as the model lives"
         )
     if any(isinstance(group.mesh_info, DDPMeshInfo) for group in groups):
         raise ValueError(
@@ -64,7 +64,7 @@ def check_groups(groups: Sequence[Any]) -> None:
 
 
 Version = tuple[float, int]
-DIVIDES = "does not go with set_gradient_divide_factor or set_force_sum_reduction_for_comms"
+DIVIDES = "does not support set_gradient_divide_factor and set_force_sum_reduction_for_comms"
 
 
 def _divides_otherwise(group: Any) -> bool:
@@ -77,7 +77,7 @@ def _reduced_as(one: Any) -> torch.dtype:
 
 
 class FsdpReducingSource(FsdpSource):
-    """As :class:`FsdpSource`, for a model whose gradients presum sums."""
+    """A :class:`FsdpSource` for a model whose gradients presum sums."""
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class FsdpReducingSource(FsdpSource):
         return super().hook()
 
     def reducing(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
-        """This worker's own gradient is the sum of its leaves."""
+        """This rank's own gradient is the sum of its leaves."""
         assert self._reducer is not None
         super().reducing(held, self._reducer.whole(held, gradients))
 
 
 class FsdpReducer:
-    """Stands in for the reduce-scatter of a model's parameter groups, for as long as they live."""
+    """Replaces the reduce-scatter of a model's parameter groups, for as long as they live."""
 
     def __init__(self, groups: Sequence[Any], reduction: Reduction) -> None:
         self._reduction = reduction
@@ -114,26 +114,26 @@ class FsdpReducer:
         self.places = weakref.WeakKeyDictionary({one: at for at, (one, _) in enumerate(held)})
         self._groups = weakref.WeakKeyDictionary(held)
         self._pass = TAPS.backward_passes
-        self._reduces: bool | None = True  # the pass under way; None: it is not known yet
+        self._reduces: bool | None = True  # the current pass; None: not known yet
         self._kept: set[int] = set()  # places whose gradient of this pass was kept
         self._done: set[int] = set()  # places that were reduced in this pass
-        self._summed: set[int] = set()  # places whose gradient holds all leaves already
-        self._agreed = -1  # the pass in which all workers told how many leaves they have
+        self._summed: set[int] = set()  # places whose gradient already contains all leaves
+        self._agreed = -1  # the pass in which all ranks exchanged their numbers of leaves
         self._counts: list[int] = []
         self._versions: weakref.WeakKeyDictionary[Any, Version] = weakref.WeakKeyDictionary()
         self._sums_of_sums = SumsOfSums(reduction)
-        self._earlier: list[torch.Tensor] = []  # of the group under way
+        self._earlier: list[torch.Tensor] = []  # of the current group
         for group in groups:
             group._reduce_scatter_comm = ReducingReduceScatter(group._reduce_scatter_comm, self)
-        TAPS.add()  # for good
+        TAPS.add()  # permanent
         REDUCERS.add(self)
 
     def has_one_leaf_each(self) -> bool:
-        """Whether no worker brings earlier leaves to the reduction under way."""
+        """Whether no rank contributes earlier leaves to the current reduction."""
         return max(self._counts) == 1
 
     def _enter(self) -> None:
-        """Into a backward pass, if it is a new one."""
+        """Enter a backward pass, if it is a new one."""
         if self._pass == TAPS.backward_passes:
             return
         self._pass = TAPS.backward_passes
@@ -154,10 +154,10 @@ class FsdpReducer:
             )
         self._reduces = reduces
 
-    # ---- passes that are not reduced
+    # ---- passes that do not reduce
 
     def keep(self, one: Any) -> None:
-        """A pass that is not reduced has left a parameter's gradient."""
+        """Keep a parameter's gradient of a pass that does not reduce."""
         self._is_of_a_kind(reduces=False)
         if getattr(one, "_unsharded_param", None) is None:
             return  # never used
@@ -167,8 +167,8 @@ class FsdpReducer:
             self._kept.add(self.places[one])
 
     def push(self, original: Any, one: Any) -> None:
-        """A parameter may have a new gradient: the one before becomes a leaf, unless it is of the
-        same pass, as where a module ran twice."""
+        """A parameter may have a new gradient. The previous one becomes a leaf, unless it is from
+        the same pass, as when a module runs twice."""
         self._enter()
         place = self.places[one]
         if place in self._kept:
@@ -178,10 +178,10 @@ class FsdpReducer:
             one.unsharded_accumulated_grad = None
             self._leaves.add(place, leaf.contiguous().view(-1))
 
-    # ---- the pass that is
+    # ---- the pass that reduces
 
     def whole(self, held: Sequence[Any], gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The sums of this worker's leaves, of which ``gradients`` are the last; with
+        """The sums of this rank's leaves, of which ``gradients`` are the last; with
         ``microbatch_mean`` their means."""
         self._enter()
         return [self._whole(one, g) for one, g in zip(held, gradients, strict=True)]
@@ -196,7 +196,7 @@ class FsdpReducer:
     def prepare(
         self, held: Sequence[Any], gradients: list[torch.Tensor], group: dist.ProcessGroup | None
     ) -> None:
-        """A parameter group is about to be reduced. With one worker the sums are made here."""
+        """A parameter group is about to be reduced. With one rank, the sums are computed here."""
         self._is_of_a_kind(reduces=True)
         self._check(held)
         alone = group is None or group.size() == 1
@@ -211,7 +211,7 @@ class FsdpReducer:
 
     def _agree(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         self._agreed, leaves = self._pass, self._leaves.passes + 1
-        # Whether sums of an earlier pass are still there, as they were.
+        # Whether sums of an earlier pass are still there, unchanged.
         flags = LOST * any(_version_of(one) == v for one, v in self._versions.items())
         contribution = Contribution(leaves, leaves, flags, self._reduction.microbatch_mean)
         contributions = [contribution] if group is None else agree(group, contribution, device)
@@ -225,14 +225,14 @@ class FsdpReducer:
         if places & self._done:
             raise RuntimeError(
                 "presum: a module of fully_shard ran twice in one forward pass, so its gradients "
-                "are reduced in two parts: that cannot be summed reproducibly"
+                "are reduced in two parts, which cannot be summed reproducibly"
             )
         self._done |= places
 
     def _of_passes(
         self, held: Sequence[Any], gradients: Sequence[torch.Tensor], world: int
     ) -> list[torch.Tensor]:
-        """The leaves of earlier passes, laid out as FSDP2 lays out the last."""
+        """The leaves of earlier passes, in the layout that FSDP2 uses for the last pass."""
         of_each = [self._leaves.of(self.places[one]) for one in held]
         return [
             in_shards(
@@ -242,14 +242,14 @@ class FsdpReducer:
         ]
 
     def done(self, held: Sequence[Any]) -> None:
-        """A parameter group is reduced."""
+        """A parameter group has been reduced."""
         self._earlier = []
         for one in held:
             self._leaves.discard(self.places[one])
             self._versions[one] = _version_of(one)
 
     def scatter(self, out: torch.Tensor, last: torch.Tensor, group: dist.ProcessGroup) -> None:
-        """The shard of this worker."""
+        """Compute this rank's shard."""
         divisor = divisor_of(self._reduction, len(self._counts), sum(self._counts))
         earlier = [used_here(leaf).to(last.dtype) for leaf in self._earlier]
         exact = ExactSum(Participants(group, self._counts, divisor), [*earlier, last])
@@ -258,8 +258,8 @@ class FsdpReducer:
 
 
 def _version_of(one: Any) -> Version:
-    """By which it is seen whether a parameter's sum was written to, or replaced; never equal where
-    there is none."""
+    """Changes if a parameter's sum is written to or replaced. Never equal to itself if there is
+    none."""
     grad = one.sharded_param.grad
     if grad is None:
         return (math.nan, 0)
@@ -276,7 +276,8 @@ def _leaf(of: Sequence[torch.Tensor], slot: int, like: torch.Tensor) -> torch.Te
 
 
 def in_shards(held: Sequence[Any], tensors: Sequence[torch.Tensor], world: int) -> torch.Tensor:
-    """Tensors as FSDP2 lays out gradients: (worker, its parts of all, padded with zeros), flat."""
+    """Tensors in FSDP2's gradient layout: flat, (rank, its part of each tensor, padded with
+    zeros)."""
     parts = []
     for one, tensor in zip(held, tensors, strict=True):
         dim = one.fsdp_placement.dim
@@ -289,7 +290,7 @@ def in_shards(held: Sequence[Any], tensors: Sequence[torch.Tensor], world: int) 
 
 
 class ReducingReduceScatter(ReduceScatterStandIn):
-    """Has presum sum, and never calls the one inside."""
+    """Lets presum sum, and never calls the reduce-scatter inside."""
 
     def __init__(self, inside: Any, reducer: FsdpReducer) -> None:
         super().__init__(inside)
@@ -302,7 +303,7 @@ class ReducingReduceScatter(ReduceScatterStandIn):
 
 
 class ReducerRegistry:
-    """Which parameters of FSDP2 are summed by presum."""
+    """The FSDP2 parameters whose gradients presum sums."""
 
     def __init__(self) -> None:
         self._reducers: weakref.WeakSet[FsdpReducer] = weakref.WeakSet()
@@ -314,7 +315,7 @@ class ReducerRegistry:
         ]
 
     def add(self, reducer: FsdpReducer) -> None:
-        """For as long as it lives."""
+        """Register ``reducer`` for as long as it lives."""
         self._reducers.add(reducer)
         for replacement in self._replacements:
             replacement.apply()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FSDP2's reduction makes of each layer: this worker's shard of what goes in and comes out,
-at steps at which that is due (docs/metrics.md, "Layer by layer")."""
+"""Reads each layer's input and output of FSDP2's reduction, in this rank's shard, at the steps
+where that is due (docs/metrics.md, "Layer by layer")."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ARGUMENTS = inspect.signature(_fsdp_collectives.foreach_reduce)
 
 
 class ShardReader:
-    """Of one model. ``.grad`` may hold the sums of earlier reductions: what came out is what one
-    adds to it."""
+    """Reads the shards of one model. ``.grad`` may contain the sums of earlier reductions: the
+    output of a reduction is what it adds to ``.grad``."""
 
     def __init__(
         self, recorder: Recorder, places: dict[int, int], groups: Sequence[weakref.ref[Any]]
@@ -28,11 +28,11 @@ class ShardReader:
         self._recorder = recorder
         self._places = places
         self._groups = groups
-        self._before: dict[int, torch.Tensor | None] = {}  # what ``.grad`` held
+        self._before: dict[int, torch.Tensor | None] = {}  # the contents of ``.grad``
         self._told = False
 
     def goes_in(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
-        """Whole gradients of this worker's own, about to be reduced."""
+        """This rank's own whole gradients, about to be reduced."""
         self._before.clear()
         if not self._recorder.reads_sums or not self._recorder.layers_due:
             return
@@ -42,7 +42,8 @@ class ShardReader:
                 self._tell(one, _own_part(one, gradient))
 
     def came_out(self, held: list[Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Of the same parameters; with the arguments of ``foreach_reduce``."""
+        """The reduced gradients of the same parameters; ``arguments`` and ``named`` are those of
+        ``foreach_reduce``."""
         if not self._before:
             return
         call = _call(held, arguments, named)
@@ -60,8 +61,9 @@ class ShardReader:
                 self._tell(one, _reduced_part(one, before, scale) if known else None)
 
     def _divisor(self) -> float:
-        """By which most of the model's groups divide their sums. A program may set another number
-        than that of the ranks for all; a group that differs from the others is told as it is."""
+        """The number by which most of the model's groups divide their sums. A program can set a
+        number other than the world size for all groups; the division of a group that differs from
+        the others is reported unchanged."""
         replicas = self._recorder.setup.replicas
         alive = [group for held in self._groups if (group := held()) is not None]
         divisors = [
@@ -78,8 +80,8 @@ class ShardReader:
 
 
 class _Call(NamedTuple):
-    ranks: int  # over which is reduced
-    partial: bool  # replicas are summed in another call than this one
+    ranks: int  # ranks of the reduction
+    partial: bool  # replicas are summed in another call
 
 
 def _call(held: list[Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> _Call:
@@ -99,8 +101,8 @@ def _ranks_of(group: Any) -> int:
 
 
 def _place(one: Any) -> tuple[int, int] | None:
-    """The first element of this worker's shard, and how many it has; None where they do not lie
-    side by side within the parameter."""
+    """The first element of this rank's shard, and its number of elements; None if they are not
+    contiguous within the parameter."""
     if one.fsdp_placement.dim != 0 or one.is_dtensor:
         return None
     shard = getattr(one.mesh_info, "shard_mesh_rank", 0)

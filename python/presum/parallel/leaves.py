@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The micro-batches of a step on one worker, each parameter's gradients kept apart.
+"""The micro-batches of a step on one rank, with separate gradients for each.
 
-``.grad`` would add them up in its own precision, and so depend on how they are divided over
-workers.
+``.grad`` would add them in its own precision, so the result would depend on how they are
+distributed over ranks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import torch
 
 from presum.reduce import tensors
 
-NO_PLACE = -1  # of a parameter that has no leaves
+NO_PLACE = -1  # of a parameter without leaves
 
 
 class Slice(NamedTuple):
-    """A parameter's place in a flat buffer, which may have another order than the parameter."""
+    """A parameter's place in a flat buffer, which can have a different memory order than the
+    parameter."""
 
     parameter: int  # or NO_PLACE
     start: int
@@ -26,12 +27,12 @@ class Slice(NamedTuple):
     strides: Sequence[int]
 
     def of(self, flat: torch.Tensor) -> torch.Tensor:
-        """It, as a view of the buffer in the parameter's shape."""
+        """The parameter's view of the buffer, in the parameter's shape."""
         return flat.as_strided(self.shape, self.strides, self.start)
 
 
 def slices(places: Iterable[int], views: Iterable[torch.Tensor], flat: torch.Tensor) -> list[Slice]:
-    """Those of parameters whose views of a flat buffer are given."""
+    """The slices of parameters, given their views of a flat buffer."""
     start = int(flat.storage_offset())
     return [
         Slice(place, int(view.storage_offset()) - start, view.shape, view.stride())
@@ -40,15 +41,15 @@ def slices(places: Iterable[int], views: Iterable[torch.Tensor], flat: torch.Ten
 
 
 class Leaves:
-    """What the backward passes left that were not reduced, by parameter."""
+    """The gradients of backward passes that did not reduce, by parameter."""
 
     def __init__(self) -> None:
         self.passes = 0
-        self._held: dict[int, list[tuple[int, torch.Tensor]]] = {}  # with the pass
+        self._held: dict[int, list[tuple[int, torch.Tensor]]] = {}  # with the number of the pass
 
     def add(self, parameter: int, gradient: torch.Tensor) -> None:
-        """One gradient of the pass under way, flat and ours to keep; a second one of the same
-        parameter (tied, re-entrant checkpoint) is the rest of the same gradient."""
+        """Add a gradient of the current pass, flat and owned by presum. A second one of the same
+        parameter (tied weights, reentrant checkpoint) is the rest of the same gradient."""
         held = self._held.setdefault(parameter, [])
         if held and held[-1][0] == self.passes:
             held[-1][1].add_(gradient)
@@ -62,7 +63,7 @@ class Leaves:
         self._held.pop(parameter, None)
 
     def with_last(self, parameter: int, gradient: torch.Tensor, divisor: int) -> torch.Tensor:
-        """The sum of a parameter's leaves and one more, which is flat; changes nothing."""
+        """The sum of a parameter's leaves and one more, flat gradient. Changes nothing."""
         out = torch.empty_like(gradient)
         tensors.exact([*self.of(parameter), gradient], divisor, out)
         return out
@@ -73,8 +74,8 @@ class Leaves:
     def take(
         self, layout: Sequence[Slice], last: torch.Tensor, *, retain: bool
     ) -> list[torch.Tensor]:
-        """The leaves of a flat buffer in the order of passes, and ``last``; gives them away, or
-        retains all."""
+        """The leaves of a flat buffer in the order of passes, and ``last``. Removes them, or with
+        ``retain`` keeps all."""
         flat = [torch.zeros_like(last) for _ in range(self.passes)]
         for place in layout:
             for of_pass, leaf in self._held.get(place.parameter, []):
@@ -86,13 +87,13 @@ class Leaves:
         return [*flat, last]
 
     def _retain(self, layout: Sequence[Slice], last: torch.Tensor) -> None:
-        """Make a flat buffer the leaves of the pass under way."""
+        """Store a flat buffer as the leaves of the current pass."""
         for place in layout:
             if place.parameter != NO_PLACE:
                 leaf = place.of(last).clone(memory_format=torch.contiguous_format)
                 self.add(place.parameter, leaf.view(-1))
 
     def clear(self) -> None:
-        """Forget all, and begin to count passes again."""
+        """Remove all leaves, and restart the count of passes."""
         self.passes = 0
         self._held.clear()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flat buffer's reproducible sum over the workers of a group, by collectives of any backend.
+"""The reproducible sum of a flat buffer over the ranks of a group, with collectives of any backend.
 
-It takes two rounds. On Gloo and MPI the second one starts when the first has arrived; on NCCL
+It takes two rounds. On Gloo and MPI the second round starts when the first has arrived; on NCCL
 both are queued on the stream. docs/reduction.md counts steps and bytes.
 """
 
@@ -24,20 +24,21 @@ from presum.parallel.collectives import all_gather, used_here
 from presum.reduce import tensors
 
 log = logging.getLogger("presum")
-# What a worker's leaves come on top of:
+# What a rank's leaves are added on top of:
 LOST = 1  # a sum whose own leaves are gone
 MIXED = 2  # a sum of which some parameters were zeroed
-TOOK_BACK = 4  # a sum whose leaves are brought once more
-DROPPED = 8  # nothing; but it has given up such leaves
+TOOK_BACK = 4  # a sum whose leaves are contributed once more
+DROPPED = 8  # nothing, but the rank has given up such leaves
 SUM_OF_SUMS = (
-    "gradients were reduced on top of reduced ones that zero_grad() did not clear: their sum is "
-    "rounded twice, and depends on how micro-batches are shared out (let passes before the last "
-    "be under no_sync(), with FSDP2 after set_requires_gradient_sync(False))"
+    "gradients were reduced on top of reduced gradients that zero_grad() did not clear: their sum "
+    "is rounded twice, and depends on how micro-batches are distributed (run passes before the "
+    "last under no_sync(), with FSDP2 after set_requires_gradient_sync(False))"
 )
 
 
 class Participants(NamedTuple):
-    """Of a sum: who takes part, how many leaves each worker brings, what divides the sum."""
+    """The ranks of a sum: their group, the number of leaves of each rank, and the divisor of the
+    sum."""
 
     group: dist.ProcessGroup | None  # None: the default one
     counts: Sequence[int]
@@ -45,20 +46,20 @@ class Participants(NamedTuple):
 
     @property
     def leaves(self) -> int:
-        """Of all workers together."""
+        """The number of leaves of all ranks together."""
         return sum(self.counts)
 
 
 class Scratch:
-    """Memory that is used again at the next step: on hosts fresh pages cost as much as a pass. For
+    """Memory that the next step reuses: on the host, fresh pages cost as much time as a pass. For
     one flat buffer at a time."""
 
     def __init__(self) -> None:
         self._held: dict[str, torch.Tensor] = {}
 
     def take(self, name: str, like: torch.Tensor, *shape: int) -> torch.Tensor:
-        """Not initialized, of the device and dtype of ``like``. On devices new each time: there
-        torch keeps memory, and knows which stream still reads it."""
+        """Uninitialized memory with the device and dtype of ``like``. On devices it is allocated
+        each time: there torch caches memory, and knows which stream still reads it."""
         if not like.is_cpu:
             return like.new_empty(shape)
         held = self._held.get(name)
@@ -68,11 +69,11 @@ class Scratch:
 
 
 class ExactSum:
-    """One flat buffer on its way through the workers: each gets everyone's leaves of one chunk,
-    sums them, and hands the sum out.
+    """The sum of one flat buffer over the ranks: each rank receives all ranks' leaves of one chunk,
+    sums them, and distributes the sum.
 
-    ``begin``, and ``proceed`` or ``scatter``, issue collectives: in the same order of buffers on
-    all workers. ``out`` may be a leaf.
+    ``begin``, and ``proceed`` or ``scatter``, issue collectives, so all ranks must call them in the
+    same order of buffers. ``out`` can be a leaf.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class ExactSum:
         share: Callable[[torch.Tensor], None] | None = None,
         scratch: Scratch | None = None,
     ) -> None:
-        """``share`` gets the products of all pairs of leaves in this worker's chunk, float64 of
-        [leaves, leaves]; at most 64 leaves."""
+        """``share`` gets the dot products of all pairs of leaves in this rank's chunk, a float64
+        tensor of shape [leaves, leaves]; at most 64 leaves."""
         self._participants = participants
         self._group: dist.ProcessGroup | None = participants.group
         self._scratch = scratch or Scratch()
@@ -108,7 +109,8 @@ class ExactSum:
         )
 
     def _in_chunks(self) -> torch.Tensor:
-        """The leaves as (chunk, leaf, element), padded with zeros; one leaf stays where it is."""
+        """The leaves as (chunk, leaf, element), padded with zeros. A single leaf that needs no
+        padding is not copied."""
         room = self._width * self._world - self._leaves[0].numel()
         if len(self._leaves) == 1 and room == 0:
             return self._leaves[0]
@@ -128,7 +130,8 @@ class ExactSum:
         self._share(gram)
 
     def proceed(self, out: torch.Tensor) -> Future[Any]:
-        """Wait for the first round and start the second; the future is done with it."""
+        """Wait for the first round and start the second. The future completes with the second
+        round."""
         copies = self._world if out.is_cpu else 1  # see _gather
         parts = self._scratch.take("parts", out, copies, self._width)
         self._sum(parts[0])
@@ -137,8 +140,8 @@ class ExactSum:
         return self._gather(parts).get_future()  # type: ignore[no-any-return]
 
     def _gather(self, parts: torch.Tensor) -> Any:
-        """Everyone's first part. Gloo's all-gather goes around a ring, one part after the other;
-        its all-to-all sends them at once."""
+        """Gather every rank's first part. Gloo's all-gather passes the parts around a ring one
+        after another; its all-to-all sends them at once."""
         group = self._group
         if not parts.is_cpu:
             return all_gather(self._sums, parts[0], group=group, async_op=True)
@@ -146,24 +149,24 @@ class ExactSum:
         return dist.all_to_all_single(self._sums, parts.view(-1), group=group, async_op=True)
 
     def complete(self, out: torch.Tensor) -> None:
-        """After the second round: the sum is in ``out``, on every worker."""
+        """After the second round: put the sum into ``out``, on every rank."""
         if self._sums is not out:
             out.copy_(used_here(self._sums)[: out.numel()])
 
     def scatter(self, out: torch.Tensor) -> None:
-        """In place of ``proceed`` and ``complete``: this worker's part, where each has one part of
-        the buffer. Waits."""
+        """Instead of ``proceed`` and ``complete``: compute this rank's part, if each rank needs one
+        part of the buffer. Waits."""
         self._sum(out)
 
     def release_group(self) -> None:
-        """Of the group, once the last collective is issued: the thread that completes this is the
-        group's own, and must not be the last to hold it."""
+        """Drop the reference to the group after the last collective is issued. The group's own
+        thread completes this object, and must not hold the last reference."""
         self._group = self._first = None
         self._participants = self._participants._replace(group=None)
 
 
 def hand_over(reduction: ExactSum, buffer: torch.Tensor, future: Future[torch.Tensor]) -> None:
-    """Proceeds; once the sum is in ``buffer``, so it is in ``future``, or what went wrong."""
+    """Proceed. ``future`` completes with ``buffer`` once the sum is in it, or with the error."""
 
     second = reduction.proceed(buffer)
     reduction.release_group()
@@ -180,12 +183,12 @@ def hand_over(reduction: ExactSum, buffer: torch.Tensor, future: Future[torch.Te
 
 
 def divisor_of(reduction: Reduction, workers: int, leaves: int) -> int:
-    """What divides the sum of that many leaves of that many workers."""
+    """The divisor of the sum of ``leaves`` leaves of ``workers`` ranks."""
     return leaves if reduction.microbatch_mean else workers
 
 
 def check_dtypes(dtypes: Collection[torch.dtype]) -> None:
-    """Raises ValueError where gradients of these dtypes cannot be summed."""
+    """Raises ValueError if gradients of these dtypes cannot be summed."""
     for dtype in dtypes:
         name = str(dtype).removeprefix("torch.")
         if name not in NAMED:
@@ -193,53 +196,53 @@ def check_dtypes(dtypes: Collection[torch.dtype]) -> None:
 
 
 class Contribution(NamedTuple):
-    """What a worker brings to a sum."""
+    """What a rank contributes to a sum."""
 
     leaves: int
-    counted: int  # of them, where the sum is divided by leaves
+    counted: int  # leaves that count in the divisor, if it is their number
     flags: int
-    microbatch_mean: int  # must be the same everywhere
+    microbatch_mean: int  # must be the same on all ranks
 
 
 def agree(group: dist.ProcessGroup, own: Contribution, device: torch.device) -> list[Contribution]:
-    """What each worker brings. Waits.
+    """Exchange the contributions of all ranks. Waits.
 
     Raises:
-        RuntimeError: on every worker, if they are to sum in different ways, or while a CUDA graph
-            is captured.
+        RuntimeError: on every rank, if ranks differ in ``microbatch_mean``, or on a rank that is
+            capturing a CUDA graph.
     """
     if capturing(device):
         raise RuntimeError(
-            "presum: a pass that presum reduces cannot be captured into a CUDA graph: ranks tell "
-            "each other how many leaves they bring"
+            "presum: a pass that presum reduces cannot be captured into a CUDA graph, because "
+            "ranks exchange their numbers of leaves"
         )
     mine = torch.tensor(own, dtype=torch.int64, device=device)
     found = mine.new_empty(dist.get_world_size(group) * len(own))
     all_gather(found, mine, group=group)
     contributions = [Contribution(*row) for row in found.view(-1, len(own)).tolist()]
     if any(one.microbatch_mean != own.microbatch_mean for one in contributions):
-        raise RuntimeError("presum: workers were attached with different microbatch_mean")
+        raise RuntimeError("presum: ranks were attached with different microbatch_mean")
     return contributions
 
 
 class SumsOfSums:
-    """Looks after leaves that come on top of a sum; says so once."""
+    """Checks for leaves that are added on top of a sum, and warns once."""
 
     def __init__(self, reduction: Reduction) -> None:
         self._reduction = reduction
         self._said = False
 
     def check(self, contributions: Sequence[Contribution]) -> None:
-        """Raises RuntimeError, on every worker, if the result would be wrong."""
+        """Raises RuntimeError, on every rank, if the result would be wrong."""
         flags = functools.reduce(operator.or_, (one.flags for one in contributions))
         if flags & TOOK_BACK and flags & DROPPED:
             raise RuntimeError(
-                "presum: under join() a worker without input has given up leaves that others sum "
-                "again: call zero_grad() after each reduction, or accumulate under no_sync()"
+                "presum: under join() a rank without input has given up leaves that other ranks "
+                "sum again: call zero_grad() after each reduction, or accumulate under no_sync()"
             )
         if flags & LOST and self._reduction.microbatch_mean:
             raise RuntimeError(
-                f"presum: {SUM_OF_SUMS}; with microbatch_mean it has no right divisor"
+                f"presum: {SUM_OF_SUMS}; with microbatch_mean there is no correct divisor"
             )
         if flags & (LOST | MIXED) and not self._said:
             self._said = True

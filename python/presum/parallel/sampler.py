@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same global batches on any number of workers."""
+"""The same global batches for any number of ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from torch.utils.data import Sampler
 
 
 class MicroBatchSampler(Sampler[list[int]]):
-    """Batch sampler whose step always holds the same ``micro_batches`` micro-batches of ``size``
-    samples, however many workers share them: worker r of W gets its M = ``micro_batches`` / W of
-    them, one after the other, and calls ``backward()`` M times a step.
+    """A batch sampler whose steps contain the same micro-batches for any number of ranks.
 
-    With ``reduction=`` the gradient of a step then has the same bits for every W; what else must be
-    fixed is in docs/integrations.md. What does not fill a step at an epoch's end is left out.
+    Each step has ``micro_batches`` micro-batches of ``size`` samples. Rank r of W ranks gets M =
+    ``micro_batches`` / W consecutive ones, and calls ``backward()`` M times per step. With
+    ``reduction=`` the gradient of a step then has the same bits for every W; docs/integrations.md
+    lists what else must be fixed. Samples at the end of an epoch that do not fill a step are
+    dropped.
+
+    Pass it to ``DataLoader(batch_sampler=...)``. It yields lists of ``size`` indices. Call
+    :meth:`set_epoch` before each epoch if ``shuffle`` is set.
 
     >>> sampler = MicroBatchSampler(range(8), size=2, micro_batches=2, workers=1, rank=0)
     >>> list(sampler)
@@ -35,11 +39,21 @@ class MicroBatchSampler(Sampler[list[int]]):
         shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        """``workers`` and ``rank`` are by default those of torch.distributed.
+        """Create the sampler.
+
+        Args:
+            data: the data set; only its length is used.
+            size: samples per micro-batch.
+            micro_batches: micro-batches per step over all ranks, a multiple of ``workers``.
+            workers: the number of ranks. Default: the world size of torch.distributed.
+            rank: this rank. Default: the rank in torch.distributed.
+            shuffle: draw a new order for each epoch, the same on all ranks.
+            seed: the seed of the order, the same on all ranks.
 
         Raises:
-            ValueError: counts that are no integers or below 1, micro-batches that workers cannot
-                share evenly, or less data than one step takes.
+            ValueError: a count is not an integer or is below 1, ``micro_batches`` is not a multiple
+                of ``workers``, ``rank`` is out of range, or ``data`` has fewer samples than one
+                step.
         """
         self.num_replicas = dist.get_world_size() if workers is None else workers
         self.rank = dist.get_rank() if rank is None else rank
@@ -54,11 +68,14 @@ class MicroBatchSampler(Sampler[list[int]]):
             raise ValueError(f"presum.MicroBatchSampler: size must be at least 1, not {size}")
         if self.num_replicas < 1 or micro_batches < 1 or micro_batches % self.num_replicas:
             raise ValueError(
-                f"presum.MicroBatchSampler: {micro_batches} micro-batches cannot be shared by "
-                f"{self.num_replicas} workers: the first must be a multiple of the last"
+                f"presum.MicroBatchSampler: micro_batches ({micro_batches}) must be a multiple of "
+                f"workers ({self.num_replicas})"
             )
         if not 0 <= self.rank < self.num_replicas:
-            raise ValueError(f"presum.MicroBatchSampler: rank {self.rank} of {self.num_replicas}")
+            raise ValueError(
+                f"presum.MicroBatchSampler: rank {self.rank} is out of range for "
+                f"{self.num_replicas} ranks"
+            )
         self.size = size
         self.micro_batches = micro_batches
         self.shuffle = shuffle
@@ -67,16 +84,16 @@ class MicroBatchSampler(Sampler[list[int]]):
         self._samples = len(data)
         if self._steps() == 0:
             raise ValueError(
-                f"presum.MicroBatchSampler: a step takes {micro_batches} micro-batches of {size} "
-                f"samples, the data has {self._samples}"
+                f"presum.MicroBatchSampler: a step needs {micro_batches} micro-batches of {size} "
+                f"samples, but the data has {self._samples} samples"
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Another order, where samples are shuffled."""
+        """Set the epoch, which selects the order if ``shuffle`` is set."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Micro-batches of this worker in an epoch."""
+        """The number of micro-batches of this rank in an epoch."""
         return self._steps() * (self.micro_batches // self.num_replicas)
 
     def _steps(self) -> int:

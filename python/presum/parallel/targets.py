@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kind of model is to be watched, who else trains it, and how its gradients are seen."""
+"""Determines the kind of a model, its ranks, and how its gradients are read."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from presum.torch_events.hooks import Hook
 if TYPE_CHECKING:
     from presum.parallel.auditing import Audits
 
-# Sources use names private to torch: where a release has lost one, attaching models of that way
-# fails, and that is said in one line.
+# Sources use names that are private to torch. If a release lacks one, attaching that kind of model
+# fails with a one-line message.
 
 MODES = ("passive", "manual")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A model as presum sees it."""
+    """A model, as presum observes it."""
 
     wrapper: nn.Module  # whose forward pass takes a micro-batch
-    module: nn.Module  # the bare one; the same where there is no wrapper
+    module: nn.Module  # the model inside the wrapper; the same if there is no wrapper
     kind: str
-    ranks: Sequence[int]  # global ranks of the data-parallel workers
-    parameters: Mapping[str, nn.Parameter]  # what the reduction sums
+    ranks: Sequence[int]  # global ranks of the data-parallel group
+    parameters: Mapping[str, nn.Parameter]  # those whose gradients are reduced
     device: torch.device
-    source: Callable[[int], GradientSource]  # by the cadence at which steps are recorded
+    source: Callable[[int], GradientSource]  # takes the cadence of recorded steps
     ignored: Collection[str] = field(default=())  # by the wrapper
 
 
 class WatchOptions(NamedTuple):
-    """How a model is to be watched, and its gradients to be summed."""
+    """How to observe a model and to sum its gradients."""
 
     mode: str = "passive"
     reduction: Reduction | None = None
@@ -51,7 +51,7 @@ class WatchOptions(NamedTuple):
 
 
 def target_of(model: object, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
-    """Raises ValueError for what cannot be watched, or not be summed as wished."""
+    """Raises ValueError for a model that cannot be recorded or summed as requested."""
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(model, nn.Module):
         raise ValueError(f"presum.attach needs a module, not {type(model).__name__}")
@@ -68,7 +68,7 @@ def target_of(model: object, group: dist.ProcessGroup | None, options: WatchOpti
 
 
 def is_watched(model: nn.Module) -> bool:
-    """Whether a recording of a model is under way."""
+    """Whether the model is being recorded."""
     hooks = model._forward_pre_hooks.values()
     return any(isinstance(hook, Hook) and hook.is_of_a_recording() for hook in hooks)
 
@@ -89,12 +89,12 @@ def _target(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOpt
 
 
 def is_fsdp(model: nn.Module) -> bool:
-    """Whether ``fully_shard`` was applied to a module itself."""
+    """Whether ``fully_shard`` was applied to the module itself."""
     return isinstance(model, FSDPModule)
 
 
 def outermost_fsdp(model: nn.Module) -> list[nn.Module]:
-    """The modules that ``fully_shard`` was applied to and that lie in no other such."""
+    """The modules that ``fully_shard`` was applied to and that are inside no other such module."""
     if is_fsdp(model):
         return [model]
     return [found for child in model.children() for found in outermost_fsdp(child)]
@@ -104,12 +104,12 @@ def _why_not(model: nn.Module) -> str:
     name = type(model).__name__
     if any(base.__name__ == "FullyShardedDataParallel" for base in type(model).__mro__):
         return (
-            "presum.attach: FSDP1 (FullyShardedDataParallel) reduces flat shards and cannot be "
-            "watched; use FSDP2, torch.distributed.fsdp.fully_shard"
+            "presum.attach: FSDP1 (FullyShardedDataParallel) reduces flat shards, which presum "
+            "does not support; use FSDP2, torch.distributed.fsdp.fully_shard"
         )
     return (
         f"presum.attach needs a DistributedDataParallel or fully_shard model, not {name}: attach "
-        "after wrapping, and give the wrapper itself; where your code reduces gradients by hand, "
+        "after wrapping, and give the wrapper itself; if your code reduces gradients by hand, "
         'use mode="manual"'
     )
 
@@ -125,8 +125,8 @@ def _ddp(
         _check_unhooked(model)
         if model._delay_all_reduce_params:
             raise ValueError(
-                "presum.attach: reduction does not go with delay_all_reduce_named_params, whose "
-                "parameters DDP reduces by itself"
+                "presum.attach: reduction does not support delay_all_reduce_named_params, whose "
+                "parameters DDP reduces separately"
             )
         check_dtypes({p.dtype for p in parameters.values()})
     elif options.audit_every is not None:
@@ -170,8 +170,8 @@ def _check_hookable(model: DistributedDataParallel) -> None:
     world = dist.get_world_size(model.process_group)
     if model.gradient_as_bucket_view and world & (world - 1):
         raise ValueError(
-            "presum.attach: with audit and gradient_as_bucket_view the number of workers "
-            f"must be a power of two, not {world}: else bits of the mean could change"
+            "presum.attach: with audit and gradient_as_bucket_view the number of ranks must "
+            f"be a power of two, not {world}, or bits of the mean could change"
         )
     _check_unhooked(model)
 
@@ -181,14 +181,14 @@ def _check_unhooked(model: DistributedDataParallel) -> None:
 
     if installed(model) is not None:
         raise ValueError(
-            "presum.attach: presum is in this model's communication hook already, from an earlier "
-            "attach; it stays there as long as the model lives"
+            "presum.attach: this model already has presum's communication hook, from an earlier "
+            "attach; it stays for as long as the model lives"
         )
     states = [state for _, state in model._comm_hooks]
     if states and not any(isinstance(one, HookState) and one.group is None for one in states):
         raise ValueError(
             "presum.attach: the model has a communication hook already; attach first, and register "
-            "it afterwards: it will run inside (with reduction= leave it out: that replaces hooks)"
+            "it afterwards: it will run inside (with reduction=, drop it: presum replaces hooks)"
         )
 
 
@@ -226,13 +226,11 @@ def _check_audited(groups: Sequence[Any]) -> None:
 
     if any(isinstance(group._reduce_scatter_comm, AuditedReduceScatter) for group in groups):
         raise ValueError(
-            "presum.attach: this model's sums are audited already, from an earlier attach; they "
-            "are as long as the model lives"
+            "presum.attach: this model's reduction is already audited, since an earlier attach, "
+            "for as long as the model lives"
         )
     if not any(hasattr(group.mesh_info, "shard_process_group") for group in groups):
-        raise ValueError(
-            "presum.attach: audit on FSDP2 is for shards; with replicate() there are none"
-        )
+        raise ValueError("presum.attach: audit on FSDP2 needs shards; replicate() has none")
 
 
 def _fsdp_source(model: nn.Module, options: WatchOptions, every: int) -> GradientSource:
@@ -250,10 +248,10 @@ def _fsdp_source(model: nn.Module, options: WatchOptions, every: int) -> Gradien
 
 def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
     if isinstance(model, DistributedDataParallel) or is_fsdp(model):
-        raise ValueError('presum.attach: mode="manual" is for a module that nobody else reduces')
+        raise ValueError('presum.attach: mode="manual" is for a module without DDP or FSDP2')
     if not dist.is_initialized():
         raise ValueError("presum.attach: call torch.distributed.init_process_group first")
-    # A GAN may switch all of a network off while another trains.
+    # A GAN may freeze all of a network while another one trains.
     parameters = _trainable(model) or dict(model.named_parameters())
     return Target(
         wrapper=model,
@@ -272,7 +270,7 @@ def _ranks_of(group: dist.ProcessGroup | None) -> list[int]:
     except KeyError:
         raise ValueError(
             f"presum.attach: torch.distributed does not know the ranks of {type(group).__name__}, "
-            "the model's process group (its ranks may change, as under torchft): not watched"
+            "the model's process group (its ranks may change, as under torchft): not recorded"
         ) from None
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums whose bits do not depend on the order of their terms, nor on how these are divided over
-workers, nor on the processor.
+"""Sums whose bits do not depend on the order of their terms, on their distribution over ranks, or
+on the processor.
 
-The terms ("leaves") are equally shaped NumPy arrays or torch tensors: one micro-batch's gradient on
-one worker, say. docs/reduction.md has the definitions, proofs, bounds and costs.
+The terms ("leaves") are NumPy arrays or torch tensors of equal shape, for example one gradient per
+micro-batch. docs/reduction.md has the definitions, proofs, bounds and costs.
 
 >>> import numpy as np
 >>> from presum import reduce
@@ -37,23 +37,31 @@ Leaf = TypeVar("Leaf", Array, "torch.Tensor")
 
 
 def sum(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> Leaf:
-    """The correctly rounded sum of equally shaped arrays, element by element, or their mean: one
-    rounding, to nearest, ties to even.
+    """The correctly rounded elementwise sum of arrays of equal shape, or their mean. It is rounded
+    once, to nearest, ties to even.
 
-    ``arrays`` is a sequence of NumPy arrays or of torch tensors (on any one device), or one of them
-    whose first axis counts the leaves; 1 to 32,767 leaves of any shape, fp32, bf16 (torch), fp16 or
-    fp64 (not on devices without kernels). Result: a new contiguous array of a leaf's shape, dtype
-    and device, without a gradient.
+    NaN, or infinities of both signs, give NaN; a single sign of infinity gives that infinity. An
+    exact zero is +0, even from -0 alone. Overflow gives an infinity. Denormals count in full. Empty
+    arrays give an empty array. The arguments are not changed. Thread-safe.
 
-    ``mean`` divides the sum by the number of leaves before the only rounding. NaN, or infinities of
-    both signs, give NaN; else infinities win; an exact zero is +0, also of -0 alone; too large is
-    an infinity; denormals count in full. An empty array gives an empty one. Memory: the result and,
-    for leaves that are not contiguous, their copies. Tensors outside the CPU are queued on the
-    current stream, without a wait. Torch operations take about 300 MB, and under
-    ``torch.use_deterministic_algorithms`` longer; the bits are the same.
+    Memory: the result and, for leaves that are not contiguous, their copies. Work on tensors
+    outside the CPU is queued on the current stream, without synchronization. On devices without
+    presum's kernels, torch operations compute the same bits; they take about 300 MB, and more time
+    under ``torch.use_deterministic_algorithms``.
 
-    Thread-safe; arguments are not changed. ValueError for no leaf, too many, unequal shapes, dtypes
-    or devices, and what cannot be summed.
+    Args:
+        arrays: 1 to 32,767 leaves: a sequence of NumPy arrays or torch tensors (on any one device),
+            or one array or tensor whose first dimension counts the leaves. Any shape. fp32, fp16,
+            bf16 (torch only) or fp64 (on devices, only with kernels).
+        mean: divide the exact sum by the number of leaves before rounding.
+
+    Returns:
+        A new contiguous array or tensor with the shape, dtype and device of a leaf. A tensor does
+        not require gradients.
+
+    Raises:
+        ValueError: no leaf, too many leaves, unequal shapes, dtypes or devices, or a type that
+            cannot be summed.
 
     >>> sum([np.float32([0.1, -0.0]), np.float32([0.2, -0.0]), np.float32([-0.3, 0.0])])
     array([-7.450581e-09,  0.000000e+00], dtype=float32)
@@ -63,13 +71,23 @@ def sum(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> Leaf:
 
 
 def sum_with_gram(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> tuple[Leaf, Leaf]:
-    """The exact sum, as ``sum`` gives it, and the dot products of all pairs of leaves.
+    """The exact sum, as from :func:`sum`, and the dot products of all pairs of leaves.
 
-    The second is a float64 matrix [leaves, leaves] of the same kind and device: element (a, b) is
-    the sum over all elements of leaf a times leaf b, in float64; its diagonal has the squared
-    norms. At most 64 leaves. Additions run in a fixed order on the CPU, so bits do not depend on
-    the processor; on other devices the last bits are the device's. A leaf with NaN or infinity
-    makes its row and column NaN or infinite; empty leaves give zeros.
+    The arguments are not changed. Thread-safe.
+
+    Args:
+        arrays: 1 to 64 leaves, as for :func:`sum`.
+        mean: as for :func:`sum`; it does not affect the dot products.
+
+    Returns:
+        The sum, and a float64 matrix of shape [leaves, leaves], of the same kind and on the same
+        device. Its element (a, b) is the dot product of leaves a and b, computed in float64; the
+        diagonal has the squared norms. On the CPU, additions run in a fixed order, so the bits do
+        not depend on the processor; on other devices the last bits may differ. A leaf with NaN or
+        infinity makes its row and column NaN or infinite. Empty leaves give zeros.
+
+    Raises:
+        ValueError: as for :func:`sum`.
 
     >>> sum_with_gram([np.float32([3, 4]), np.float32([1, 0])], mean=True)
     (array([2., 2.], dtype=float32), array([[25.,  3.],
@@ -90,24 +108,31 @@ def sum_with_gram(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> tuple
 def audit(
     arrays: Sequence[Leaf] | Leaf, result: Leaf | None = None, *, seed: int = 1
 ) -> dict[str, Any]:
-    """What adding in another order or format changes; with ``result``, what an all-reduce that gave
-    it did (docs/audit.md).
+    """Measure what another order or format of addition changes; with ``result``, find out how an
+    all-reduce computed it (docs/audit.md).
 
-    ``arrays`` are the workers' gradients, as for ``sum``; 1 to 1,024 of them. They are read in
-    chunks: memory-mapped files do. ``seed`` is of orders of arrival.
+    The arrays are read in chunks, so memory-mapped files work. The arguments are not changed.
+    Thread-safe.
 
-    Without ``result``: ``workers``, ``dtype``, ``elements``, ``ways`` (a dictionary for each order
-    and format, with what it measures against the exact sum) and ``changes`` (elements in which two
-    of them differ).
+    Args:
+        arrays: the gradients of 1 to 1,024 ranks, as for :func:`sum`.
+        result: the output of the all-reduce, with the shape of an array, and its dtype or a wider
+            one (for example fp32 for bf16 gradients).
+        seed: seeds the simulated orders of arrival, from 0 to 2^64 - 1. Used only without
+            ``result``.
 
-    ``result`` has the shape of an array and its dtype or a wider one, as the sum of bf16 gradients
-    in fp32. Then: the same measures of it, ``operation`` ("sum", "mean" or "unknown"),
-    ``accumulation`` (the format of partial sums), ``order``, ``division``, ``wrong`` (elements
-    that no rounding explains), ``copy_of`` (the worker whose own gradient it is, or None),
-    ``hypotheses``, ``pieces`` of a ring, and ``findings``, a sentence each; none where all is well.
+    Returns:
+        A dict. Without ``result``: ``workers`` (the number of arrays), ``dtype``, ``elements``,
+        ``ways`` (a dict for each order and format, with its errors against the exact sum) and
+        ``changes`` (the number of elements in which two of the ways differ). With ``result``: the
+        same measures for it, ``operation`` ("sum", "mean" or "unknown"), ``accumulation`` (the
+        format of partial sums), ``order``, ``division``, ``wrong`` (the number of elements that no
+        rounding explains), ``copy_of`` (the rank whose own gradient it is, or None),
+        ``hypotheses``, ``pieces`` of a ring, and ``findings`` (sentences; empty if all is well).
 
-    Thread-safe; arguments are not changed. ValueError as for ``sum``, and for no elements or a
-    result that does not fit.
+    Raises:
+        ValueError: as for :func:`sum`; there are no elements; ``result`` does not match ``arrays``;
+            or ``seed`` is invalid.
 
     >>> import numpy as np
     >>> leaves = np.random.default_rng(1).standard_normal((4, 5000), np.float32)
@@ -120,7 +145,7 @@ def audit(
 
 def _sum(leaves: list[Any], mean: bool, gram: Any = None) -> Any:
     if not isinstance(mean, bool):
-        raise UserError(f"presum.reduce: mean is True or False, not {mean!r}")
+        raise UserError(f"presum.reduce: mean must be True or False, not {mean!r}")
     divisor = len(leaves) if mean else 1
     if isinstance(leaves[0], np.ndarray):
         return _sum_arrays(leaves, divisor, gram)

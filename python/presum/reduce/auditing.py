@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``presum.reduce.audit``: arrays in chunks to the auditor of the C++ library."""
+"""``presum.reduce.audit``: passes arrays in chunks to the auditor of the C++ library."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from presum.reduce.terms import check_kind, checked, dtype_name
 
 WORKERS_MAX = 1024
 CHUNK = 1 << 16  # elements
-BITS = {"float64": 53, "float32": 24, "bfloat16": 8, "float16": 11}  # of a significand
+BITS = {"float64": 53, "float32": 24, "bfloat16": 8, "float16": 11}  # bits of a significand
 FP32_BITS = BITS["float32"]
 
 
 def audited(arrays: Any, result: Any, seed: int) -> dict[str, Any]:
-    """What the function of the public name tells."""
+    """The result of :func:`presum.reduce.audit`."""
     leaves = checked(arrays, WORKERS_MAX)
     elements = math.prod(leaves[0].shape)
     if elements == 0:
-        raise UserError("presum.reduce: no elements to judge")
+        raise UserError("presum.reduce: the arrays have no elements")
     flat, name = [leaf.reshape(-1) for leaf in leaves], dtype_name(leaves[0])
     if result is not None:
         _check_result(result, leaves[0])
         return _compared(flat, result.reshape(-1), elements)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-        raise UserError(f"presum.reduce: seed is a whole number from 0 to 2^64 - 1, not {seed!r}")
+        raise UserError(f"presum.reduce: seed must be an integer from 0 to 2^64 - 1, not {seed!r}")
     survey = _core.Survey(len(flat), NAMED[name], elements, seed)
     for part in _chunks(elements):
         survey.add([_block(leaf, part, leaf.dtype) for leaf in flat])
@@ -42,14 +42,14 @@ def audited(arrays: Any, result: Any, seed: int) -> dict[str, Any]:
 def _check_result(result: Any, leaf: Any) -> None:
     check_kind("the result", result)
     if isinstance(result, np.ndarray) != isinstance(leaf, np.ndarray):
-        raise UserError("presum.reduce: a NumPy array and torch tensors: use one of them")
+        raise UserError("presum.reduce: the result and the leaves must both be arrays or tensors")
     if result.shape != leaf.shape:
         raise UserError(f"presum.reduce: the result has shape {result.shape}, leaf 0 {leaf.shape}")
     own, wanted = dtype_name(result), dtype_name(leaf)
     if own != wanted and result.dtype.itemsize <= leaf.dtype.itemsize:
         raise UserError(
-            f"presum.reduce: the result holds {own}, which does not hold sums of {wanted}: give "
-            "what the all-reduce wrote, in the gradients' dtype or a wider one"
+            f"presum.reduce: the result has dtype {own}, which cannot hold sums of {wanted}: pass "
+            "the output of the all-reduce, in the gradients' dtype or a wider one"
         )
 
 
@@ -58,7 +58,7 @@ def _chunks(elements: int) -> Iterator[slice]:
 
 
 def _block(flat: Any, part: slice, dtype: Any) -> Any:
-    """A part of it in the host's memory; a wider dtype holds the same values."""
+    """A part of an array in host memory; a wider ``dtype`` represents the same values."""
     if isinstance(flat, np.ndarray):
         return np.ascontiguousarray(flat[part], dtype.newbyteorder("="))
     return flat[part].detach().resolve_neg().to("cpu", dtype).contiguous()
@@ -86,7 +86,7 @@ def _compared(flat: list[Any], result: Any, elements: int) -> dict[str, Any]:
 def _findings(found: dict[str, Any], own_bits: int) -> Iterator[str]:
     elements, wrong, bits = found["elements"], found["wrong"], found["accumulation_bits"]
     if found["copy_of"] is not None:
-        yield f"the gradients of worker {found['copy_of']} alone: nothing was reduced"
+        yield f"the result is the gradient of rank {found['copy_of']} alone: nothing was reduced"
     elif 2 * found["nonfinite"] > elements:
         yield f"{found['nonfinite']:,} of {elements:,} elements are NaN or infinite"
     elif found["unrelated"]:

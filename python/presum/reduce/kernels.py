@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sum of ``include/presum/reduce.h`` as a CUDA kernel: one launch on the current stream. The
-bits are those of ``torch_ops``; fp64 is summed too. Addresses of more than 192 leaves are uploaded
-first.
+"""The sum of ``include/presum/reduce.h`` as a CUDA kernel: one launch on the current stream.
+
+It gives the same bits as ``torch_ops``, and also sums fp64. The addresses of more than 192 leaves
+are uploaded first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _uploaded(addresses: list[int], device: torch.device) -> torch.Tensor:
 
 
 def exact(leaves: Sequence[torch.Tensor], divisor: int, out: torch.Tensor) -> None:
-    """The correctly rounded quotient of the sum. ``out`` may be one of the leaves."""
+    """The sum divided by ``divisor``, correctly rounded. ``out`` can be one of the leaves."""
     device = leaves[0].device
     addresses = [leaf.data_ptr() for leaf in leaves]
     with on_device(device):

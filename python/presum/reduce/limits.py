@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a sum takes. Needs neither NumPy nor torch."""
+"""Limits of a sum. Needs neither NumPy nor torch."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sum of ``include/presum/reduce.h`` of torch tensors: what communication hooks call.
+"""The sum of ``include/presum/reduce.h`` for torch tensors, as communication hooks call it.
 
-All tensors are strided, contiguous, one-dimensional, equally long and on one device. On the CPU the
-C++ kernels run, on a CUDA device those of CUDA; elsewhere torch operations. What is not on the CPU
-is queued on the current stream, and nothing waits for it. All three give the same bits. fp32, bf16,
-fp16; fp64 where there are kernels. Elements: NaN among the leaves, or infinities of both signs,
-give NaN; else infinities win; an exact zero is +0; what is too large is an infinity. Zero elements
-are nothing to do. One rank's one leaf is a sum too.
+All tensors are strided, contiguous, one-dimensional, of equal length and on one device. C++ kernels
+run on the CPU, CUDA kernels on a CUDA device, and torch operations on other devices; all give the
+same bits. Work outside the CPU is queued on the current stream, without synchronization. dtypes:
+fp32, bf16, fp16, and fp64 where there are kernels. NaN among the leaves, or infinities of both
+signs, give NaN; a single sign of infinity gives that infinity; an exact zero is +0; overflow gives
+an infinity. Zero elements and a single leaf are valid.
 
 ``divisor`` divides the exact sum before the only rounding: 1 for the sum, the number of leaves for
-the mean; at most 2^31 - 1. Errors are ValueError. Thread-safe; arguments are borrowed for the call,
-and must not overlap outputs unless said.
+the mean; at most 2^31 - 1. Errors are ValueError. Thread-safe. Arguments are borrowed for the call
+and must not overlap outputs, except where the docstring allows it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from presum.reduce import kernels, torch_ops
 
 
 def elsewhere(device: torch.device) -> Any:
-    """What sums tensors that are not in host memory; None for those that are."""
+    """The module that sums tensors on this device; None for host memory."""
     if in_host_memory(device):
         return None
     return kernels if why_not(device) is None else torch_ops
@@ -39,11 +39,12 @@ def exact(
     out: torch.Tensor,
     gram: torch.Tensor | None = None,
 ) -> None:
-    """The correctly rounded quotient of the leaves' sum, into ``out`` (which may be a leaf).
+    """Write the sum of the leaves, divided by ``divisor`` and correctly rounded, to ``out`` (which
+    can be a leaf).
 
-    The dot products of all pairs of at most 64 leaves are added to ``gram``, float64 of
-    [leaves, leaves] on the same device. Their order of additions, so their last bits, is fixed on
-    the CPU only.
+    The dot products of all pairs of at most 64 leaves are added to ``gram``, a float64 tensor of
+    shape [leaves, leaves] on the same device. The order of these additions, and so their last bits,
+    is fixed only on the CPU.
     """
     if ops := elsewhere(out.device):
         if gram is not None:
@@ -56,7 +57,7 @@ def exact(
 def sum_all(
     leaves: Sequence[torch.Tensor], divisor: int, gram: torch.Tensor | None
 ) -> torch.Tensor:
-    """``presum.reduce.sum`` of tensors of any shape and strides."""
+    """``presum.reduce.sum`` for tensors of any shape and strides."""
     flat = [leaf.detach().resolve_neg().reshape(-1).contiguous() for leaf in leaves]
     out = torch.empty_like(flat[0])
     exact(flat, divisor, out, gram)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is given to be summed: equally shaped NumPy arrays or torch tensors."""
+"""Checks the arguments of a sum: NumPy arrays or torch tensors of equal shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from presum.errors import UserError
 
 
 def is_tensor(value: object) -> bool:
-    torch = sys.modules.get("torch")  # there is no tensor where torch was not imported
+    torch = sys.modules.get("torch")  # without torch imported, there are no tensors
     return torch is not None and isinstance(value, torch.Tensor)
 
 
@@ -23,17 +23,17 @@ def dtype_name(leaf: Any) -> str:
 
 
 def checked(arrays: Any, most: int) -> list[Any]:
-    """The leaves. Raises UserError for what cannot be summed."""
+    """The leaves as a list. Raises UserError for arguments that cannot be summed."""
     whole = isinstance(arrays, np.ndarray) or is_tensor(arrays)
     if whole and arrays.ndim == 0:
-        raise UserError("presum.reduce: one array without axes; its first counts the leaves")
+        raise UserError("presum.reduce: the array has no dimension that counts the leaves")
     if not (whole or isinstance(arrays, Iterable)):
-        raise UserError(f"presum.reduce: {type(arrays).__name__} given; give a sequence of arrays")
+        raise UserError(f"presum.reduce: pass a sequence of arrays, not {type(arrays).__name__}")
     if whole and getattr(arrays, "is_nested", False):
         arrays = arrays.unbind()
-    leaves = list(arrays)  # of one dimension: scalars, which only count
+    leaves = list(arrays)  # of a one-dimensional array: scalars, which are only counted
     if not 1 <= len(leaves) <= most:
-        raise UserError(f"presum.reduce: {len(leaves)} leaves; give from 1 to {most:,} arrays")
+        raise UserError(f"presum.reduce: {len(leaves)} leaves given; pass 1 to {most:,} arrays")
     if isinstance(arrays, np.ndarray):
         leaves = [arrays[index, ...] for index in range(len(arrays))]
     for index, leaf in enumerate(leaves):
@@ -43,13 +43,13 @@ def checked(arrays: Any, most: int) -> list[Any]:
 
 
 def check_kind(name: str, leaf: Any) -> None:
-    """Raises UserError for what is no dense array of a dtype that can be summed."""
+    """Raises UserError unless ``leaf`` is a dense array of a dtype that can be summed."""
     kind = type(leaf).__name__
     if not (isinstance(leaf, np.ndarray) or is_tensor(leaf)):
         raise UserError(f"presum.reduce: {name} is {kind}, not a NumPy array or torch tensor")
     if not _is_dense(leaf):
         raise UserError(
-            f"presum.reduce: {name} is masked, sparse, distributed or nested: give dense ones"
+            f"presum.reduce: {name} is masked, sparse, distributed or nested: pass a dense one"
         )
     if dtype_name(leaf) not in NAMED:
         raise UserError(
@@ -68,7 +68,7 @@ def _is_dense(leaf: Any) -> bool:
 
 def _check_like(index: int, leaf: Any, first: Any) -> None:
     if isinstance(leaf, np.ndarray) != isinstance(first, np.ndarray):
-        raise UserError("presum.reduce: NumPy arrays and torch tensors together: use one of them")
+        raise UserError("presum.reduce: leaves must be all NumPy arrays or all torch tensors")
     for what in ("shape", "dtype", "device"):
         own, wanted = getattr(leaf, what, None), getattr(first, what, None)
         if own != wanted:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sum of ``include/presum/reduce.h`` in torch operations, for tensors outside host memory.
 
-Integer arithmetic on the bit patterns throughout, so that the bits are those of the C++ kernels on
-any device and whatever its flush modes are. Nothing is read back, no shape depends on data. All
-tensors are one-dimensional, contiguous, on one device; fp32, bf16 or fp16; ``CHUNK`` elements are
-handled at once. Work is queued on the current stream.
+It uses integer arithmetic on the bit patterns throughout, so it gives the bits of the C++ kernels
+on any device and in any flush mode. Nothing is read back, and no shape depends on data. All tensors
+are one-dimensional, contiguous and on one device; fp32, bf16 or fp16. Each iteration handles
+``CHUNK`` elements. Work is queued on the current stream.
 
-Numbers are held in digits of 24 bits, lowest first, one int64 tensor each. A significand of 24
-bits, shifted by at most 23, has 47: 32,767 of them fit into an int64 without a carry.
-torch has no unsigned 64-bit arithmetic; no intermediate value here reaches 2^63.
+Numbers are stored as digits of 24 bits, lowest first, one int64 tensor per digit. A significand of
+24 bits, shifted by at most 23, has 47 bits: 32,767 of them fit into an int64 without a carry. torch
+has no unsigned 64-bit arithmetic; no intermediate value here reaches 2^63.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from presum.errors import UserError
 from presum.reduce.limits import DIVISOR_MAX, LEAVES_MAX
 
-CHUNK = 1 << 20  # elements handled at once: bounds the temporary memory to about 300 MB
+CHUNK = 1 << 20  # elements per iteration; limits temporary memory to about 300 MB
 DIGIT = 24
 DIGIT_MASK = (1 << DIGIT) - 1
 COUNT_BITS = 15  # of the number of leaves
@@ -33,7 +33,7 @@ COUNT_MASK = (1 << COUNT_BITS) - 1
 class Format:
     """A binary floating-point format."""
 
-    precision: int  # bits of a significand, the hidden one included
+    precision: int  # bits of a significand, including the hidden one
     exponents: int  # bits of the exponent field
     integer: torch.dtype
 
@@ -43,7 +43,7 @@ class Format:
 
     @property
     def special(self) -> int:
-        """The exponent field of what is not finite."""
+        """The exponent field of infinities and NaN."""
         return (1 << self.exponents) - 1
 
     @property
@@ -56,7 +56,8 @@ class Format:
 
     @property
     def digits(self) -> int:
-        """How many hold the sum of 2^15 leaves in units of the smallest denormal, with its sign."""
+        """The number of digits for the sum of 2^15 leaves in units of the smallest denormal, with
+        its sign."""
         return -(-(self.special - 2 + self.precision + COUNT_BITS + 1) // DIGIT)
 
 
@@ -68,7 +69,7 @@ FORMATS = {
 
 
 def _check(dtype: torch.dtype, divisor: int, leaves: int) -> None:
-    """What the C++ library checks by itself."""
+    """The checks that the C++ library does for its own kernels."""
     if dtype not in FORMATS:
         wanted = "move fp64 leaves to the CPU" if dtype == torch.float64 else "use fp32, bf16, fp16"
         raise UserError(f"presum.reduce: {dtype} cannot be summed on this device: {wanted}")
@@ -86,7 +87,7 @@ def _chunks(count: int) -> Iterator[slice]:
 
 
 def _unpack(leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exponent field (0 and 1 have the same scale) and signed significand, as int32."""
+    """The exponent field (0 and 1 have the same scale) and the signed significand, as int32."""
     form = FORMATS[leaf.dtype]
     bits = leaf.view(form.integer).to(torch.int32)
     exponent = (bits >> (form.precision - 1)) & form.special
@@ -96,8 +97,8 @@ def _unpack(leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _code(significand: torch.Tensor, hidden: int) -> torch.Tensor:
-    """What is not finite, as an integer whose sum still says what was there: +Inf counts 1,
-    -Inf 2^15, NaN both."""
+    """Non-finite values as integers whose sum shows which occurred: +Inf counts 1, -Inf 2^15, NaN
+    both."""
     infinity = torch.where(significand < 0, 1 << COUNT_BITS, 1)
     return torch.where(significand.abs() > hidden, (1 << COUNT_BITS) + 1, infinity)
 
@@ -112,7 +113,8 @@ def _carry(digits: torch.Tensor) -> None:
 
 
 def _magnitude(digits: torch.Tensor) -> torch.Tensor:
-    """Brings digits of any size or sign to 24 bits each, in place; tells where it is negative."""
+    """Normalize digits of any size and sign to 24 bits each, in place. Returns where the number is
+    negative."""
     _carry(digits)
     negative = digits[-1] < 0
     digits *= torch.where(negative, -1, 1)
@@ -121,12 +123,12 @@ def _magnitude(digits: torch.Tensor) -> torch.Tensor:
 
 
 def _divide(digits: torch.Tensor, divisor: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The quotient's first two digits that hold its highest bit (25 to 48 bits), the place in bits
-    of the lower one, and whether anything is left."""
+    """The first two digits of the quotient that include its highest bit (25 to 48 bits), the
+    position in bits of the lower one, and whether a remainder is left."""
     window = torch.zeros_like(digits[0])
     place, rest, nothing = torch.zeros_like(window), torch.zeros_like(window), window.clone()
     left = torch.zeros_like(window, dtype=torch.bool)
-    # The unit is the smallest denormal, so one digit below the point holds the rounding bit.
+    # The unit is the smallest denormal, so one digit below the point contains the rounding bit.
     for row in range(len(digits) - 1, -2, -1):
         digit = digits[row] if row >= 0 else nothing
         if divisor > 1:
@@ -143,8 +145,8 @@ def _divide(digits: torch.Tensor, divisor: int) -> tuple[torch.Tensor, torch.Ten
 def _round(
     window: torch.Tensor, place: torch.Tensor, left: torch.Tensor, form: Format
 ) -> torch.Tensor:
-    """The bits of window x 2^place smallest denormals (and a little more where ``left``), to
-    nearest, ties to even. ``window`` is below 2^48 and has more bits than the format's precision,
+    """The bits of window x 2^place smallest denormals (plus a little if ``left``), rounded to
+    nearest, ties to even. ``window`` is below 2^48, and has more bits than the format's precision
     unless the result is denormal or zero."""
     length = (window.double().view(torch.int64) >> 52) - 1022
     ulp = (length + place - form.precision).clamp(min=0)
@@ -153,8 +155,8 @@ def _round(
     rest = window - (kept << dropped)
     half = torch.ones_like(rest) << (dropped - 1)
     up = (rest > half) | ((rest == half) & (left | ((kept & 1) != 0)))
-    # A significand that lacks the hidden bit is denormal, and one that is a bit too long carries
-    # into the exponent: addition does both.
+    # A significand without the hidden bit is denormal, and one with an extra bit carries into the
+    # exponent: the addition handles both.
     return ((ulp << (form.precision - 1)) + kept + up).clamp(max=form.infinity)
 
 
@@ -172,7 +174,7 @@ def _pack(
 
 @torch.no_grad()
 def exact(leaves: Sequence[torch.Tensor], divisor: int, out: torch.Tensor) -> None:
-    """The correctly rounded quotient of the sum. ``out`` may be one of the leaves."""
+    """The sum divided by ``divisor``, correctly rounded. ``out`` can be one of the leaves."""
     _check(out.dtype, divisor, len(leaves))
     for part in _chunks(out.numel()):
         digits = _sum([leaf[part] for leaf in leaves])
@@ -184,8 +186,8 @@ def exact(leaves: Sequence[torch.Tensor], divisor: int, out: torch.Tensor) -> No
 
 
 def _sum(leaves: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Digits of the sum in smallest denormals, without carries; the last row has the codes of what
-    is not finite."""
+    """The digits of the sum in units of the smallest denormal, without carries. The last row has
+    the codes of non-finite values."""
     form = FORMATS[leaves[0].dtype]
     size = (form.digits + 1, leaves[0].numel())
     digits = torch.zeros(size, dtype=torch.int64, device=leaves[0].device)
@@ -203,8 +205,8 @@ def _sum(leaves: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @torch.no_grad()
 def add_gram(leaves: Sequence[torch.Tensor], gram: torch.Tensor) -> None:
-    """Adds the dot products of all pairs of leaves to the float64 matrix ``gram``. Relative error
-    2^-53 per addition: the order of additions is the device's."""
+    """Add the dot products of all pairs of leaves to the float64 matrix ``gram``. The relative
+    error is 2^-53 per addition; the device determines the order of additions."""
     step = max(1, CHUNK // len(leaves))
     for at in range(0, leaves[0].numel(), step):
         wide = torch.stack([leaf[at : at + step].double() for leaf in leaves])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of one model on one worker, and its recording from ``attach`` to its end."""
+"""The steps of one model on one rank, and its recording from ``attach`` to its end."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of the micro-batches between two optimizer steps: which of their gradients the
-second does not get."""
+"""Follows the micro-batches between two optimizer steps: which of their gradients the second step
+does not get."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from presum.steps.value_sample import Parameters, Tensors, ValueSample
 from presum.torch_events.losses import Scalar
 from presum.torch_events.optimizers import OPTIMIZER_STEPS, parameters_of
 
-FORWARDS_MAX = 1024  # that are followed between two steps of the optimizer
-SAMPLED_FIRST, SAMPLED_EVERY = 3, 10  # turns in which sums are held against what they were
+FORWARDS_MAX = 1024  # forward passes followed between two optimizer steps
+SAMPLED_FIRST, SAMPLED_EVERY = 3, 10  # windows in which sums are verified
 
 
 class TrainingForward(NamedTuple):
-    """A forward pass in training mode whose output may be differentiated."""
+    """A forward pass in training mode whose output can be differentiated."""
 
-    has_loss: bool  # in an output that says so
-    differentiates_input: bool  # it may be the gradient of that which is wanted
+    has_loss: bool  # the output has a field for the loss
+    differentiates_input: bool  # the program may want the gradient of an input
     rows: MicroBatchSamples | None
 
     @property
     def batch(self) -> int | None:
-        """How many batches loaders had handed out: forwards with one number may be of one batch."""
+        """The number of batches that loaders have yielded: forwards with the same number may be of
+        one batch."""
         return None if self.rows is None else self.rows.state.offered
 
 
@@ -48,29 +49,30 @@ class WaitingPasses:
 
 
 class ClearedPasses(NamedTuple):
-    """Likewise, where they are gone."""
+    """Backward passes whose gradients were cleared before use."""
 
     passes: int
     scale: Scalar
-    moved: Scalar | None  # what multiplied the parameters since
+    moved: Scalar | None  # the factor that the parameters changed by since
     rows: list[MicroBatchSamples]
 
 
 class EmptiedPasses(NamedTuple):
-    """Passes of which the optimizer gets nothing."""
+    """Passes whose gradients the optimizer does not get."""
 
     passes: int
     factor: Scalar  # 0, once it is known
-    parameters: ValueSample | None  # before its step, where there is no gradient at all
+    parameters: ValueSample | None  # before the step, if there is no gradient at all
 
 
 class AccumulationWindow:
-    """Of one model. Forward passes that are not recorded are not followed.
+    """The passes of one model between two optimizer steps. Forward passes that are not recorded are
+    not followed.
 
-    Programs clear gradients on purpose, and these are not lost: after they moved parameters
-    (sharpness-aware training), those of an input (adversarial examples), parts of a loss that they
-    add up themselves, of another model that steps in between, and where a loss scaler found
-    infinities.
+    Programs also clear gradients on purpose, and these do not count as lost: after they moved
+    parameters (sharpness-aware training), gradients of an input (adversarial examples), parts of a
+    loss that the program adds up itself, gradients of another model that steps in between, and
+    after a loss scaler found infinities.
     """
 
     def __init__(self, setup: RecorderSetup, source: GradientSource) -> None:
@@ -78,7 +80,7 @@ class AccumulationWindow:
         self._source = source
         self._number = 0
         self._follows = bool(setup.optimizers)
-        self._clears = False  # has ever cleared something
+        self._clears = False  # has ever cleared gradients
         self._emptied: EmptiedPasses | None = None
         self._own_steps = OPTIMIZER_STEPS.total
         self._begin()
@@ -86,12 +88,12 @@ class AccumulationWindow:
     def _begin(self) -> None:
         self._forwards: dict[int, TrainingForward] = {}
         self._reached: set[int] = set()
-        self._unknown = False  # whether some pass went through none of them
+        self._unknown = False  # some pass went through none of them
         self._of_pass: set[int] = set()
         self._waiting = WaitingPasses()
         self._cleared: list[ClearedPasses] = []
         self._others = self._steps_of_others()
-        self._sample: ValueSample | None = None  # of gradients, as the last pass has left them
+        self._sample: ValueSample | None = None  # of gradients, as the last pass left them
         self._factor: Scalar | None = None
         self._found: LateValues = []
 
@@ -101,7 +103,7 @@ class AccumulationWindow:
     # ---- passes
 
     def forward(self, number: int, forward: TrainingForward) -> None:
-        """One that may be differentiated has ended."""
+        """A forward pass that can be differentiated has ended."""
         if len(self._forwards) >= FORWARDS_MAX:
             self._unknown = True
         elif self._follows:
@@ -112,19 +114,19 @@ class AccumulationWindow:
         self._of_pass.add(number)
 
     def pass_begins(self) -> None:
-        """Before a backward pass adds to what there is."""
+        """Before a backward pass adds to ``.grad``."""
         sample, self._sample = self._sample, None
         self._of_pass = set()
         if sample is None or self._versions() != self._waiting.versions:
             return
         factor = sample.factor_to(self._source.accumulated())
         if factor is not None and self._source.sees_zeroing:
-            factor = _one_for_zero(factor)  # ``zeroed`` tells of that
+            factor = _one_for_zero(factor)  # ``zeroed`` reports that
         if factor is not None:
             self._factor = factor if self._factor is None else _first_change(self._factor, factor)
 
     def pass_ends(self, rows: Iterable[MicroBatchSamples | None]) -> None:
-        """It has accumulated."""
+        """A backward pass has accumulated."""
         self._sample = None
         if not self._follows:
             return
@@ -147,16 +149,16 @@ class AccumulationWindow:
 
     @property
     def asks_for_the_last(self) -> bool:
-        """Whether it matters what the optimizer gets: ``keep`` is to be called once the gradients
-        of the last pass are reduced."""
+        """Whether the optimizer's input matters: call ``keep`` once the gradients of the last pass
+        are reduced."""
         return bool(self._cleared) or (self._follows and self._is_sampled)
 
     def keep(self) -> None:
-        """Gradients are what the optimizer, or the next pass, ought to find."""
+        """Remember the gradients, which the optimizer or the next pass should find unchanged."""
         self._sample = ValueSample.of(self._source.accumulated())
 
     def zeroed(self, scale: Scalar) -> None:
-        """``.grad`` holds nothing; ``scale`` is that of the loss in the last pass."""
+        """``.grad`` is empty; ``scale`` is the scale of the loss in the last pass."""
         waiting = self._waiting
         if not waiting.count:
             return
@@ -173,13 +175,13 @@ class AccumulationWindow:
     # ---- the optimizer
 
     def hands_over(self, scale: Scalar) -> None:
-        """To the optimizer, or to a reduction that the program makes."""
+        """Gradients go to the optimizer, or to a reduction in the program."""
         if self._cleared and self._steps_of_others() == self._others:
             self._found += self._lost_passes(scale)
         self._cleared = []
 
     def optimizer_begins(self, scale: Scalar, optimizer: Optimizer) -> LateValues:
-        """What this window has lost, as fingerprints; another one begins."""
+        """The passes that this window has lost, as fingerprints. Begins the next window."""
         self._emptied = self._look_for_nothing(optimizer)
         self.hands_over(scale)
         found = self._found
@@ -192,7 +194,7 @@ class AccumulationWindow:
         return found
 
     def _look_for_nothing(self, optimizer: Optimizer) -> EmptiedPasses | None:
-        """Whether the optimizer gets nothing, though passes have left something."""
+        """Whether the optimizer gets nothing although passes have accumulated gradients."""
         waiting = self._waiting
         if not waiting.count or not self._source.sees_zeroing or self._holds_some():
             return None
@@ -211,13 +213,14 @@ class AccumulationWindow:
         return EmptiedPasses(passes, factor, None)
 
     def _is_of(self, optimizer: Optimizer) -> bool:
-        """Whether it holds the model's parameters: master weights get their gradients otherwise."""
+        """Whether the optimizer holds the model's parameters: master weights get their gradients in
+        another way."""
         held = {id(parameter) for parameter in parameters_of(optimizer)}
         return any(id(parameter()) in held for parameter in self._setup.parameters)
 
     def stepped(self) -> LateValues:
-        """An optimizer of this model has; what it got nothing of. One that moves parameters without
-        a gradient has taken it from elsewhere."""
+        """An optimizer of this model has stepped. Returns what its step lacked. If parameters moved
+        without a gradient, the optimizer has taken it from elsewhere."""
         self._own_steps += 1
         emptied, self._emptied = self._emptied, None
         if emptied is None:
@@ -236,15 +239,15 @@ class AccumulationWindow:
         ]
 
     def _holds_some(self) -> bool:
-        """Whether some gradient is there, as far as nobody asks for its values."""
+        """Whether there is some gradient, if no sample of values is needed to decide."""
         if self._sample is not None:
             return False
         held = (parameter() for parameter in self._setup.parameters)
         return any(parameter is not None and parameter.grad is not None for parameter in held)
 
     def _lost_passes(self, scale: Scalar) -> LateValues:
-        """Where the optimizer gets what the last passes alone have made, perhaps scaled: else the
-        program may have put together what it had cleared."""
+        """Lost passes, if the optimizer gets exactly the gradients of the last passes, perhaps
+        scaled. Otherwise the program may have combined the gradients that it had cleared."""
         factor = self._sample.factor_to(self._source.accumulated()) if self._sample else None
         if factor is None:
             return []
@@ -261,8 +264,8 @@ class AccumulationWindow:
         return _counted("passes_cleared", count)
 
     def _detached(self) -> int | torch.Tensor:
-        """Forwards of which nothing became part of a gradient, though something of others did: a
-        loss, or all forwards of a batch."""
+        """The number of forwards that became part of no gradient although others did: a loss, or
+        all forwards of a batch."""
         if self._unknown or not self._reached or len(self._reached) == len(self._forwards):
             return 0
         followed = self._forwards.items()
@@ -281,7 +284,7 @@ class AccumulationWindow:
         return Parameters(self._setup.parameters)
 
     def _versions(self) -> int:
-        """Of some of the parameters: steps of optimizers move all."""
+        """The versions of some parameters: optimizer steps change all parameters."""
         first, last = self._setup.parameters[0](), self._setup.parameters[-1]()
         return (0 if first is None else first._version) + (0 if last is None else last._version)
 
@@ -289,7 +292,7 @@ class AccumulationWindow:
 def _disjoint(
     some: Sequence[MicroBatchSamples], others: Sequence[MicroBatchSamples]
 ) -> bool | torch.Tensor:
-    """Whether no row is in both; a tensor where they lie on a device."""
+    """Whether no row is in both; a tensor if the hashes are on a device."""
     a, b = ([of.hashes for of in rows if len(of.hashes)] for rows in (some, others))
     late = [[one for one in of if isinstance(one, torch.Tensor)] for of in (a, b)]
     if late[0] and late[1]:
@@ -316,7 +319,7 @@ def _first_change(before: Scalar, now: Scalar) -> Scalar:
 
 
 def _and(*conditions: bool | torch.Tensor) -> bool | torch.Tensor:
-    """A tensor if one of them is; comparisons of tensors are."""
+    """A tensor if one of the conditions is a tensor."""
     late = [one for one in conditions if isinstance(one, torch.Tensor)]
     known = all(one for one in conditions if not isinstance(one, torch.Tensor))
     return torch.stack([one.reshape(()) for one in late]).all() & known if late else known

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This worker's own gradients where ``.grad`` holds something already: what a pass adds to it.
+"""This rank's own gradients if ``.grad`` is not empty: what a backward pass adds to it.
 
-``.grad`` would be the sum of both. What arrives at a parameter's AccumulateGrad node is the pass's
-own; a hook of the tensor would not do: it misses hooks that were registered later, and fires for
-``autograd.grad`` as well.
+``.grad`` would contain the sum. The input of a parameter's AccumulateGrad node is the gradient of
+this pass alone. A tensor hook would not work: it misses hooks that are registered later, and fires
+for ``autograd.grad`` too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Arrives = Callable[[int, torch.Tensor], None]
 
 
 class Arrivals:
-    """Tells of the gradients that arrive at a model's parameters, once it is asked to."""
+    """Reports the gradients that arrive at a model's parameters, once ``listen`` is called."""
 
     def __init__(self, arrives: Arrives) -> None:
-        """``arrives`` is a bound method, held weakly, and must not raise."""
+        """``arrives`` is a bound method, held weakly; it must not raise."""
         self._arrives = weakref.WeakMethod(arrives)
         self._handles: dict[int, Any] = {}
 
@@ -36,12 +36,12 @@ class Arrivals:
         return len(self._handles)
 
     def listen(self, parameters: Iterable[tuple[int, nn.Parameter]]) -> None:
-        """From now on, within a backward pass too, to those that are not frozen just now. It may be
-        called again."""
+        """Listen to parameters that are not frozen now. It can be called inside a backward pass,
+        and more than once."""
         for place, parameter in parameters:
             if place not in self._handles and parameter.requires_grad:
-                # DDP keeps it. Of a parameter that it does not reduce (frozen when it was wrapped)
-                # it dies with its graph, and what comes there later is not known.
+                # DDP keeps the node alive. For a parameter that DDP does not reduce (frozen at
+                # wrapping), it dies with its graph, and later gradients are not seen.
                 node = get_gradient_edge(parameter).node
                 tell = partial(_tell, self._arrives, place)
                 self._handles[place] = node.register_prehook(tell)
@@ -61,9 +61,9 @@ def _tell(
 
 
 def held_by(parameters: Iterable[tuple[int, nn.Parameter]], *, on_host: bool) -> Scalar:
-    """How large what their ``.grad`` holds is at most: 0 where that is nothing, or zeros; NaN where
-    it cannot be read. In host memory 1 for whatever it holds. On a device a tensor there: nothing
-    waits for it."""
+    """The largest absolute value in ``.grad`` of these parameters: 0 if there are none or all are
+    zero, NaN if one cannot be read. In host memory, 1 for any nonzero value. On a device, a tensor
+    there, without synchronization."""
     held, unread = [], False
     for _, parameter in parameters:
         if parameter.grad is None:
@@ -90,8 +90,8 @@ def _values(gradient: torch.Tensor) -> torch.Tensor | None:
 
 
 def as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Laid out as the parameter is, so that all workers read it in one order; it may come expanded,
-    or with other strides."""
+    """The gradient in the parameter's memory layout, so that all ranks read it in the same order.
+    It may arrive expanded or with other strides."""
     if gradient.layout != torch.strided or gradient.stride() == parameter.stride():
         return gradient
     with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms that a program clips by, or tells."""
+"""Norms that a program clips by, or reports."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from presum.steps.setup import RecorderSetup
 from presum.torch_events.losses import Scalar
 
 L2 = 2.0
-NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
+NORMS_SAMPLED = 25  # one norm in this many is compared with the norm of the gradients
 
 
 class ClipNorms:
-    """What one model's gradients are clipped by, for the step under way."""
+    """The norms by which one model's gradients are clipped in the current step."""
 
     def __init__(self, setup: RecorderSetup) -> None:
         self._setup = setup
         self._fingerprints = setup.fingerprints
-        self._told: dict[str, int] = {}  # how many were
+        self._told: dict[str, int] = {}  # the number of reports per name
 
     def clips(
         self, parameters: Sequence[torch.Tensor], norm: object, limit: object, kind: float | None
     ) -> None:
-        """Gradients are about to be clipped. Only all of the model's count."""
+        """Gradients are about to be clipped. Counts only if ``parameters`` are all of the
+        model's."""
         if not (self._setup.observer.in_window or self._setup.observer.open):
             return
         own = {id(p) for _, p in self._setup.alive() if p.grad is not None}
@@ -49,7 +50,8 @@ class ClipNorms:
         self._norm("grad_norm_told", norm, "grad_norm_then")
 
     def _norm(self, name: str, norm: object, of_gradients: str, kind: float = L2) -> None:
-        """A norm that the program uses; once in so many times with that of the gradients now."""
+        """A norm that the program uses; every NORMS_SAMPLED-th time with the current norm of the
+        gradients."""
         times = self._told[name] = self._told.get(name, 0) + 1
         self._fingerprints.norm(name, norm)
         self._fingerprints.forget(of_gradients)  # of an earlier call in this step

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of parameters that a program keeps elsewhere."""
+"""Compares copies of parameters that a program keeps elsewhere."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ NAMES_TOLD = 8
 def differing(
     parameters: Mapping[str, torch.Tensor], copies: Sequence[tuple[str, torch.Tensor]]
 ) -> list[str]:
-    """The names of those that are not their parameter, cast to their dtype, bit for bit.
+    """The names of copies that differ from their parameter, cast to the copy's dtype, bit for bit.
 
     Raises:
-        ValueError: none, an unknown name, another shape, a DTensor beside a whole tensor.
+        ValueError: there are no copies, a name is unknown, a shape differs, or only one of copy and
+            parameter is a DTensor.
     """
     if not copies:
-        raise ValueError("presum: compare was given no tensor")
+        raise ValueError("presum: compare needs at least one tensor")
     return [name for name, copy in copies if not _is_equal(name, copy, parameters)]
 
 
 def told(name: str, different: Sequence[str], all_: int) -> str:
-    """For people."""
+    """The result as text for people."""
     if not different:
         return f"{name}: none of {all_} differ"
     more = ", ..." if len(different) > NAMES_TOLD else ""
@@ -42,7 +43,7 @@ def _is_equal(name: str, copy: object, parameters: Mapping[str, torch.Tensor]) -
         raise ValueError(f"presum: compare: {name} is {what}")
     own: torch.Tensor = parameter.detach()
     if is_distributed(own) != is_distributed(copy):
-        raise ValueError(f"presum: compare: of {name} only one is a DTensor: give whole tensors")
+        raise ValueError(f"presum: compare: of {name} only one is a DTensor: pass whole tensors")
     if own.shape != copy.shape:
         shapes = f"{tuple(copy.shape)}, the parameter {tuple(own.shape)}"
         raise ValueError(f"presum: compare: {name} has shape {shapes}")
@@ -52,7 +53,7 @@ def _is_equal(name: str, copy: object, parameters: Mapping[str, torch.Tensor]) -
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """But any NaN for another: a cast may change which."""
+    """Any NaN equals any other: a cast may change a NaN's bits."""
     if a.is_complex():
         a, b = torch.view_as_real(a), torch.view_as_real(b)
     word = INTEGERS[a.element_size()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that have ended, until their packets are on their way."""
+"""Steps that have ended, until their packets are sent."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ LAST_NUMBERS_SECONDS = 1.0  # how long the end of a recording waits for a device
 
 
 class EndedSteps:
-    """Makes packets of what has ended, and keeps what the window under way has that is no number
-    yet."""
+    """Makes the packets of ended steps, and keeps the current window's values that are still on a
+    device."""
 
     def __init__(self, setup: RecorderSetup) -> None:
         self._setup = setup
         self.late = LateNumbers()
         self.samples = StepSamples()
-        self._windows = 0  # that were left before the one that these are of
-        self._late_steps: set[int] = set()  # whose packets are not made yet
+        self._windows = 0  # the windows left before the current one
+        self._late_steps: set[int] = set()  # steps whose packets are not made yet
 
     def due(self) -> bool:
         """Whether the last event has left a window."""
@@ -44,8 +44,8 @@ class EndedSteps:
         gram: torch.Tensor | None,
         marks: Marks,
     ) -> bool:
-        """The step that the last event has ended, if one is recorded: whether it is. What is late
-        of the window before goes."""
+        """Send the step that the last event ended, with the previous window's late values. Returns
+        whether that step is recorded."""
         observer, setup = self._setup.observer, self._setup
         self._windows = observer.windows
         late, self.late = self.late, LateNumbers()
@@ -67,7 +67,7 @@ class EndedSteps:
         return True
 
     def take_final_states(self) -> None:
-        """Of the parameters as training has left them, for the final note."""
+        """Store the final state of the parameters for the final note."""
         final = self._setup.fingerprints.final_states(on_host=self._setup.on_host)
         if not final.states:
             return
@@ -77,7 +77,7 @@ class EndedSteps:
             self._setup.fingerprints.report_states(states, self._setup.observer)
 
     def _late_packet(self, extras: StepExtras, number: int, fetched: FetchedStep) -> bytes:
-        """On the background thread: the numbers have left the device."""
+        """Runs on the background thread, once the numbers have left the device."""
         try:
             ended = extras.ended
             extras = extras.with_words(fetched.words)
@@ -101,12 +101,13 @@ class EndedSteps:
         return ended.packet()
 
     def await_numbers(self) -> None:
-        """Of steps that are still on a device: after the end nobody looks for them any more."""
+        """Wait for steps that are still on a device: after the end nothing looks for them."""
         _waited_for(lambda: not self._late_steps)
 
 
 def _waited_for(done: Callable[[], bool]) -> bool:
-    """Whether it is, within the time that the end of a recording has."""
+    """Wait until ``done()``, at most as long as the end of a recording may wait. Returns whether it
+    is done."""
     deadline = time.monotonic() + LAST_NUMBERS_SECONDS
     while not done() and time.monotonic() < deadline:
         poll_host_copies()
@@ -115,20 +116,20 @@ def _waited_for(done: Callable[[], bool]) -> bool:
 
 
 class StepExtras(NamedTuple):
-    """A step that has ended, and what it is still to be told; some of it may be on a device."""
+    """An ended step, and values to add to it; some of them may be on a device."""
 
     ended: EndedStep
     prints: TakenFingerprints
     gram: torch.Tensor | None
-    marks: Marks  # on the device's clock
+    marks: Marks  # in the device's time
 
     def words(self) -> list[torch.Tensor]:
-        """What is on a device, as bits of 64."""
+        """The values that are on a device, as 64-bit words."""
         gram = [] if self.gram is None else [self.gram.view(torch.int64)]
         return [*self.prints.tensors(), *gram]
 
     def with_words(self, words: Sequence[Sequence[int]]) -> StepExtras:
-        """The same with what ``words()`` brought."""
+        """The same, with the values of ``words()`` from the device."""
         gram = None if self.gram is None else _doubles(words[-1])
         prints = self.prints.with_numbers(words if gram is None else words[:-1])
         return StepExtras(self.ended, prints, gram, self.marks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What forward passes tell of their micro-batches."""
+"""Collects the facts of forward passes about their micro-batches."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from presum.torch_events.taps import TAPS
 
 
 class ForwardFacts(NamedTuple):
-    """What a forward pass of the wrapper told of its micro-batch."""
+    """What a forward pass of the wrapper showed of its micro-batch."""
 
     forward: int  # its number
     loss: Scalar | None
     tokens: Scalar
-    share: Scalar | None  # of the tokens that the loss was divided by, where it is not all of them
+    share: Scalar | None  # of the tokens that the loss was divided by, unless it is all of them
     rows: MicroBatchSamples | None
 
 
 class ForwardPasses:
-    """Of one model: has backward passes told that begin at what they gave."""
+    """The forward passes of one model: it hooks their outputs, to see where backward passes
+    begin."""
 
     def __init__(
         self, setup: RecorderSetup, inner: nn.Module | None, window: AccumulationWindow
@@ -46,19 +47,20 @@ class ForwardPasses:
         self._inner = None if inner is None else weakref.ref(inner)
         self._shifts_labels = inner is not None and shifts_labels(inner)
         self._forwards = 0
-        self._rows: MicroBatchSamples | None = None  # of the last one, until a pass takes them
+        self._rows: MicroBatchSamples | None = None  # of the last forward, until a pass takes them
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A training forward of the wrapper."""
+        """A training forward of the wrapper begins."""
         recorded = self._setup.observer.next_is_recorded
         self._rows = self._setup.fingerprints.rows(args, kwargs, recorded=recorded)
 
     def end(
         self, listener: EventListener, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """``listener.output_reached`` is called where a backward pass begins at its output."""
+        """A forward has ended. ``listener.output_reached`` is called when a backward pass reaches
+        its output."""
         loss, recorded = find_loss(output), self._setup.observer.next_is_recorded
-        other = first_tensor(output, but=loss)  # what is trained may be made of that instead
+        other = first_tensor(output, but=loss)  # the program may derive another loss from it
         for given in (loss, other):
             if given is not None:
                 self._setup.fingerprints.gives(given, is_loss=given is loss)
@@ -71,7 +73,7 @@ class ForwardPasses:
                 wanted = any(_is_differentiated(x) for x in (*args, *kwargs.values()))
                 forward = TrainingForward(has_loss, wanted, facts.rows)
                 self._window.forward(self._forwards, forward)
-        # What a framework that adds losses up is about to train on may be another one.
+        # A framework that adds losses up may be about to train on a different one.
         is_known = TAPS.passes_added_up is None or facts.share is not None
         if loss is not None:
             value = kept_value(loss) if recorded and is_known else None
@@ -84,12 +86,12 @@ class ForwardPasses:
         return inner is not None and inner.training
 
     def take_rows(self) -> MicroBatchSamples | None:
-        """Of the last forward, if no backward pass has them yet."""
+        """The rows of the last forward, unless a backward pass has taken them."""
         rows, self._rows = self._rows, None
         return rows
 
     def _facts_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ForwardFacts:
-        """What is known of its micro-batch besides the loss."""
+        """The facts of its micro-batch besides the loss."""
         rows = self.take_rows()
         shifted = self._shifts_labels if TAPS.shifts_labels is None else TAPS.shifts_labels
         given = {"labels": TAPS.labels, **kwargs}
@@ -105,5 +107,5 @@ def _is_differentiated(value: object) -> bool:
 def _watch(listener: EventListener, output: torch.Tensor, facts: ForwardFacts) -> None:
     hooks = output._backward_hooks or {}
     for key in [key for key, hook in hooks.items() if belongs_to(hook, listener)]:
-        del hooks[key]  # of an output that the model gives again
+        del hooks[key]  # of an output that the model returns again
     output.register_hook(OutputHook(listener, facts))  # type: ignore[no-untyped-call]

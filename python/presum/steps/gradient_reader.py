@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads gradients, wherever they lie."""
+"""Reads gradients from any kind of memory."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from presum.steps.setup import RecorderSetup
 
 @dataclass(frozen=True)
 class GradientPart:
-    """What a worker of a sharded model puts in for its part of a gradient, or gets out."""
+    """The part of a gradient that a rank of a sharded model contributes, or gets."""
 
     elements: torch.Tensor
     first: int  # its first element within the parameter
     of: torch.Tensor  # the sharded parameter
     reduced: bool
-    added: bool = False  # to what earlier reductions left
-    scale: float = 1.0  # makes what was reduced the mean
+    added: bool = False  # to the result of earlier reductions
+    scale: float = 1.0  # turns the reduced value into the mean
 
 
 class GradientReader:
-    """Of one model: hands what it reads to the observer, or queues it on the device."""
+    """Reads one model's gradients: passes them to the observer, or queues them on the device."""
 
     def __init__(self, setup: RecorderSetup) -> None:
         self._setup = setup
         self._observer = setup.observer
-        self._device_step: DeviceStep | None = None  # where gradients are not in host memory
+        self._device_step: DeviceStep | None = None  # if gradients are not in host memory
         self._repeated: set[int] = set()  # parameters that a step has reported twice
         self._told: set[int] = set()  # parameters whose gradients cannot be read
 
     def begin(self) -> None:
-        """A step's gradients come."""
+        """The gradients of a step begin."""
         if not self._setup.on_host:
             self._device_step = self._new_step()
 
     def take_device_step(self) -> DeviceStep:
-        """What was queued; nothing where nothing was."""
+        """The queued reads; empty if nothing was queued."""
         step, self._device_step = self._device_step, None
         return step or self._new_step()
 
@@ -51,12 +51,12 @@ class GradientReader:
         return DeviceStep(self._setup.device, self._setup.sketch_size, apart=self._repeated)
 
     def forget(self) -> None:
-        """What was queued is not wanted."""
+        """Drop the queued reads."""
         self._device_step = None
 
     def read(self, index: int, grad: torch.Tensor, *, reduced: bool) -> None:
-        """One gradient, this worker's own or the reduced one: now in host memory, on a device at
-        the next flush() at the latest."""
+        """Read one gradient, this rank's own or the reduced one. In host memory it is read now; on
+        a device at the latest at the next flush()."""
         if self._device_step is None and read_plain(self._observer, index, grad, reduced):
             return
         grad = grad.detach()
@@ -76,18 +76,18 @@ class GradientReader:
         read(index, *memory_of(grad), dtype)
 
     def flush(self) -> None:
-        """What was read may change from now on."""
+        """Read all queued gradients now: they may change afterwards."""
         if self._device_step is not None:
             self._device_step.flush()
 
     @property
     def queued_bytes(self) -> int:
-        """Of gradients that the next flush() reads; they are kept until then."""
+        """Bytes of the gradients that the next flush() reads; they are kept until then."""
         return 0 if self._device_step is None else self._device_step.queued_bytes
 
     def read_part(self, index: int, part: GradientPart) -> None:
-        """One worker's part of a gradient in host memory; where it cannot be read, what came of its
-        layer is not known."""
+        """Read one rank's part of a gradient in host memory. If it cannot be read, its layer's
+        result is unknown."""
         plain, shard = readable(part.elements), shard_of(part.of)
         dtype = DTYPES.get(part.elements.dtype)
         if plain is None or dtype is None or shard is None or not plain.is_cpu:

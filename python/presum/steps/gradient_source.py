@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a recorder has the gradients of its model from."""
+"""The interface through which a recorder gets the gradients of its model."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from presum.torch_events.taps import TAPS
 
 
 class AuditResult(NamedTuple):
-    """What was found of a reduction."""
+    """The result of an audit."""
 
     record: AuditRecord
     repeat: bool | None  # whether the same reduction gave the same bits again
 
 
 class Recorder(EventListener, Protocol):
-    """Who is told of a model's backward passes and gradients: a :class:`~presum._core.PassFlags`,
-    of which a :class:`~presum._core.ParameterHook` tells."""
+    """Receives a model's backward passes and gradients. It is a :class:`~presum._core.PassFlags`,
+    to which :class:`~presum._core.ParameterHook` reports."""
 
     setup: RecorderSetup
     observer: Observer
     in_backward: bool
-    arrivals: int  # gradients that came so far
-    reads_sums: bool  # what ``.grad`` holds is to be read
-    reads_arrivals: bool  # what is added to it
-    gathers: bool  # whether read() may wait for more gradients, on a device
+    arrivals: int  # gradients that have arrived so far
+    reads_sums: bool  # the contents of ``.grad`` are to be read
+    reads_arrivals: bool  # the addends are to be read
+    gathers: bool  # read() may wait for more gradients, on a device
     waiting: Waiting
 
     def pass_begins(self, *, reduces: bool, more_follow: bool, readable: bool = True) -> None: ...
@@ -71,16 +71,16 @@ class Recorder(EventListener, Protocol):
 
 
 class GradientSource:
-    """Tells a recorder of the backward passes of one model and of what is in them.
+    """Reports the backward passes of one model and their gradients to a recorder.
 
-    Micro-batches enter through the forward of ``wrapper``; ``inner`` is the bare module (the same
-    where there is no wrapper). It holds both weakly.
+    Micro-batches enter through the forward of ``wrapper``; ``inner`` is the module inside (the same
+    if there is no wrapper). Both are held weakly.
     """
 
-    reads_grad = True  # gradients are what ``.grad`` holds, with what it held before
+    reads_grad = True  # gradients are the contents of ``.grad``, including earlier ones
     broadcasts = False  # between the wrapper's forward pass and the module's
-    tells_waits = True  # on a device too: what waits for others is known
-    sees_zeroing = True  # ``held`` tells whether what passes have accumulated was zeroed since
+    tells_waits = True  # time spent waiting for other ranks is known, on devices too
+    sees_zeroing = True  # ``held`` shows whether accumulated gradients were zeroed since
 
     def __init__(self, wrapper: nn.Module, inner: nn.Module) -> None:
         self.wrapper = weakref.ref(wrapper)
@@ -93,68 +93,68 @@ class GradientSource:
         return self._recorder
 
     def start(self, recorder: Recorder) -> list[Any]:
-        """Have gradients come in; the handles are what is to be undone."""
+        """Start to report gradients. Returns the handles to remove at the end."""
         self._recorder = recorder
         return self.hook()
 
     def hook(self) -> list[Any]:
-        """Register what tells of gradients."""
+        """Register the hooks that report gradients."""
         raise NotImplementedError
 
     def pass_is_over(self) -> None:
-        """Every gradient of a backward pass is there. To call ``recorder.pass_ends`` if it is one
-        of this model that accumulated."""
+        """Every gradient of a backward pass has arrived. Must call ``recorder.pass_ends`` if the
+        pass accumulated into this model."""
         raise NotImplementedError
 
     def before_pass(self) -> None:
-        """A parameter's gradient is there, the first one of its backward pass. To call
-        ``recorder.pass_begins``."""
+        """The first gradient of a backward pass has arrived. Must call ``recorder.pass_begins``."""
 
     def forward_is_over(self) -> None:
-        """A forward pass of the wrapper, of any kind."""
+        """A forward pass of the wrapper, of any kind, has ended."""
 
     def queue(self, hook: Hook) -> None:
-        """Have it called at the end of the backward pass under way."""
+        """Call ``hook`` at the end of the current backward pass."""
         Variable._execution_engine.queue_callback(hook)
 
     def accumulated(self) -> Tensors:
-        """What passes have left of each parameter's gradient."""
+        """The accumulated gradient of each parameter."""
         return Gradients(self.recorder.setup.parameters)
 
     def held(self) -> Scalar:
-        """How large what ``.grad`` holds is at most (:func:`held_by`)."""
+        """The largest absolute value in ``.grad`` (:func:`held_by`)."""
         setup = self.recorder.setup
         return held_by(setup.alive(), on_host=setup.on_host)
 
     def listen_to_arrivals(self) -> None:
-        """``.grad`` holds something where a window begins."""
+        """``.grad`` is not empty when a window begins."""
 
     def begin_reading(self) -> None:
-        """A pass begins that is read."""
+        """A pass that is read begins."""
 
     def accumulates(self) -> bool:
-        """Whether the run of the engine under way accumulates into this model, as far as its caller
-        has said: ``torch.autograd.grad`` and ``backward(inputs=)`` of others do not."""
+        """Whether the current run of the engine accumulates into this model, as far as its caller
+        has said. ``torch.autograd.grad`` and ``backward(inputs=)`` of other tensors do not."""
         run = TAPS.run()
         return run is None or run.may_reach(p for _, p in self.recorder.setup.alive())
 
     def own(self, _place: int, gradient: torch.Tensor) -> torch.Tensor:
-        """This worker's own gradient, of what a parameter's ``.grad`` holds."""
+        """This rank's own gradient, given the contents of a parameter's ``.grad``."""
         return gradient
 
     def take_gram(self) -> torch.Tensor | None:
-        """This worker's share of the Gram matrix, where it was taken."""
+        """This rank's part of the Gram matrix, if it was computed."""
         return None
 
 
 def queue_last(call: Callable[[], None]) -> None:
-    """Have it called at the end of the backward pass under way, after the framework has reduced.
-    Twice: with a static graph DDP's own first callback queues another one, and FSDP reduces the
-    last groups in one."""
+    """Call ``call`` at the end of the current backward pass, after the framework has reduced. It is
+    queued twice: with a static graph, DDP's first callback queues another one, and FSDP reduces the
+    last groups in a callback."""
     engine = Variable._execution_engine
     engine.queue_callback(lambda: engine.queue_callback(call))
 
 
 def in_backward() -> bool:
-    """Inside a backward pass: activation checkpointing computes forward passes again."""
+    """Whether a backward pass is running: activation checkpointing recomputes forward passes in
+    it."""
     return bool(torch._C._current_graph_task_id() != -1)

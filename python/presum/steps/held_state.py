@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What modules hold beside parameters and buffers, and whether a forward pass has written to it."""
+"""The state of modules besides parameters and buffers, and whether a forward pass has written to
+it."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from presum.devices.torch_pass import fingerprint
 from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 
-DEPTH, OBJECTS = 5, 1 << 17  # that are looked into
+DEPTH, OBJECTS = 5, 1 << 17  # limits of the search
 PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 OWN = frozenset(vars(nn.Module()))
 
 
 class Held(NamedTuple):
-    """What a module holds, and by what each of it is known."""
+    """A module's other state, with marks to recognize a change."""
 
     name: str
     module: nn.Module
@@ -29,22 +30,22 @@ class Held(NamedTuple):
 
 
 def held_state(module: nn.Module) -> list[Held]:
-    """Of all its parts: their attributes, and what lies in them.
+    """The other state of all submodules: their attributes, and objects inside these.
 
     Raises:
-        ValueError: it is too much to be looked at.
+        ValueError: there are too many objects.
     """
     known = Marks()
     return [Held(name, part, _marks(part, known)) for name, part in module.named_modules()]
 
 
 def written(held: list[Held]) -> str:
-    """Where something is another than it was; nothing where nothing is."""
+    """The name of something that has changed; "" if nothing has."""
     known = Marks()
     for one in held:
         now = _marks(one.module, known)
         for key in one.marks.keys() | now.keys():
-            if [now.get(key, held)] != [one.marks.get(key, held)]:  # a NaN is itself
+            if [now.get(key, held)] != [one.marks.get(key, held)]:  # so that NaN equals itself
                 return f"{one.name}.{key}".lstrip(".")
     return ""
 
@@ -54,19 +55,19 @@ def _marks(module: nn.Module, known: Marks) -> dict[str, object]:
 
 
 class Marks:
-    """What objects are known by; one that several modules hold is looked into once."""
+    """Marks to recognize objects; an object in several modules is examined once."""
 
     def __init__(self) -> None:
         self._known: dict[int, object] = {}
 
     def of(self, value: Any, depth: int) -> object:
-        """Equal for as long as nothing is written to it."""
+        """A mark that is equal as long as nothing is written to the value."""
         if isinstance(value, PLAIN):
             return value
         if id(value) not in self._known:
             if len(self._known) >= OBJECTS:
-                raise ValueError("its modules hold more objects than are looked at")
-            self._known[id(value)] = id(value)  # where it holds itself
+                raise ValueError("its modules hold more objects than presum examines")
+            self._known[id(value)] = id(value)  # in case it contains itself
             self._known[id(value)] = self._look(value, depth)
         return self._known[id(value)]
 

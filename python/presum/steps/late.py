@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of one step that are still on a device when the step is told of them."""
+"""Numbers of one step that are still on a device when the step records them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 
 from presum._core import Late
 
-CHUNK = 512  # so many scalars become one tensor, which takes no more memory than one of them
+CHUNK = 512  # this many scalars become one tensor, which takes no more memory than one of them
 NUMBERS_MAX = 1 << 18
 Number = float | Late
 
 
 class LateNumbers:
-    """They travel to the host together, once the step has ended."""
+    """Collects the numbers, which go to the host together once the step has ended."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -21,7 +21,7 @@ class LateNumbers:
         self._scalars: list[torch.Tensor] = []
 
     def number(self, value: float | torch.Tensor) -> Number:
-        """The number, or the place of one that is to come; NaN where there are too many."""
+        """The number, or the place of a number that follows. NaN if there are too many."""
         if not isinstance(value, torch.Tensor):
             return float(value)
         if self._count == NUMBERS_MAX:
@@ -36,5 +36,5 @@ class LateNumbers:
         return Late(self._count - 1)
 
     def tensors(self) -> list[torch.Tensor]:
-        """All, in the order of their places."""
+        """All numbers, in the order of their places."""
         return [*self._chunks, *self._scalars]

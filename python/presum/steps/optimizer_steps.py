@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is looked at around the steps of optimizers, beside the gradients. An error in one of these
-looks ends that one alone."""
+"""Observations around optimizer steps, besides gradients. An error in one of them ends only that
+one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from presum.torch_events.optimizers import OPTIMIZER_STEPS
 
 
 class OptimizerSteps:
-    """Of one model's optimizers, and of those that hold none of its parameters."""
+    """The steps of one model's optimizers, and of optimizers that hold none of its parameters."""
 
     def __init__(self, setup: RecorderSetup, window: AccumulationWindow, aside: Families) -> None:
         self._setup = setup
@@ -38,7 +38,7 @@ class OptimizerSteps:
         self.training_thread = 0  # of the last training forward
 
     def hook_others(self, recorder: EventListener) -> list[Any]:
-        """The handle of the recorder's hooks of steps of any optimizer, where they concern it."""
+        """The handle of the recorder's hooks on steps of any optimizer, if they matter to it."""
         self._asks_others = bool(self._setup.parameters) and self._others.concern
         if not self._asks_others:
             return []
@@ -52,19 +52,19 @@ class OptimizerSteps:
         self._aside.call("other optimizers", tell, *arguments)
 
     def begins(self, optimizer: Optimizer, scale: Scalar) -> None:
-        """A step that takes what was accumulated, with a loss that was scaled so."""
+        """A step begins that uses the accumulated gradients; ``scale`` is the scale of the loss."""
         self._setup.fingerprints.optimizer_begins(optimizer)
         self._tell("lost gradients", self._window.optimizer_begins, scale, optimizer)
         self._aside.call("rounded updates", self._rounded.before, optimizer)
         self._tell("small gradients", self._small.look, optimizer, scale)
 
     def ends(self, optimizer: Optimizer) -> None:
-        """Its parameters are what the step has left."""
+        """A step has ended; the parameters are updated."""
         self._tell("lost gradients", self._window.stepped)
         self._tell("rounded updates", self._rounded.after, optimizer)
 
     def saves(self, optimizer: Optimizer) -> None:
-        """The program takes the state of its optimizer."""
+        """The program reads its optimizer's state."""
         mine = self.training_thread == threading.get_ident()  # not before the first forward pass
         if not mine or in_backward() or in_optimizer_step() or self._observer.in_window:
             return
@@ -73,27 +73,27 @@ class OptimizerSteps:
             self._tell_snapshot(partial(self._setup.snapshots.saved, done, optimizer))
 
     def recording_ends(self) -> None:
-        """Where training has left the parameters, if nobody has changed them since."""
+        """Take the final parameters, if they have not changed since the last step."""
         if self._setup.snapshots is not None and self._setup.fingerprints.as_stepped():
             self._tell_snapshot(self._setup.snapshots.left)
 
     def model_begins(self) -> None:
-        """The first forward pass of a step that is recorded."""
+        """The first forward pass of a recorded step."""
         if self._setup.snapshots is not None:
             self._tell_snapshot(self._setup.snapshots.begins)
 
     def window_begins(self) -> None:
-        """A step is about to be computed: what other optimizers have done until now."""
+        """A step is about to be computed: report what other optimizers have done so far."""
         if self._asks_others:
             self._tell("other optimizers", self._others.told)
 
     def pass_ends(self) -> None:
-        """A backward pass has."""
+        """A backward pass has ended."""
         if self._asks_others:
             self._aside.call("other optimizers", self._others.pass_ends)
 
     def _tell(self, family: str, look: Callable[..., LateValues], *args: Any) -> None:
-        """What a look at the step under way has found."""
+        """Record what an observation of the current step has found."""
         self._setup.fingerprints.tell(self._aside.call(family, look, *args) or [])
 
     def _tell_snapshot(self, take: Callable[[], bytes | None]) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of optimizers that presum was not given: those that train the model after all, and those
-that train nothing, because they were built before it was copied, sharded or replaced."""
+"""Steps of optimizers that presum was not given: optimizers that do train the model, and optimizers
+that train nothing because they were built before the model was copied, sharded or replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from presum.torch_events.optimizers import parameters_of
 
 
 class LocalParameters(Parameters):
-    """Of a model; of a sharded one this rank's parts."""
+    """The parameters of a model; of a sharded model this rank's parts."""
 
     def __getitem__(self, place: int) -> torch.Tensor | None:
         parameter = super().__getitem__(place)
@@ -27,8 +27,8 @@ class LocalParameters(Parameters):
 
 
 class OtherOptimizers:
-    """Of one model. What an optimizer that holds nothing of it does is of no interest as long as
-    another one holds some of it, or as it trains another model that is watched."""
+    """The other optimizers of one model. An optimizer that holds none of the model is ignored as
+    long as another optimizer holds some of it, or as it trains another recorded model."""
 
     def __init__(self, setup: RecorderSetup) -> None:
         self._setup = setup
@@ -36,13 +36,13 @@ class OtherOptimizers:
             weakref.WeakKeyDictionary()
         )
         self._holder: weakref.ref[Optimizer] | None = None
-        self._astray = 0  # steps of optimizers that hold nothing that is watched
+        self._astray = 0  # steps of optimizers that hold no recorded parameter
         self._empty = False  # the optimizer that is about to step has no gradient
         self._begin()
         _MODELS.add(self)
 
     def _begin(self) -> None:
-        self._steps = self._in_vain = 0  # since they were told
+        self._steps = self._in_vain = 0  # since the last report
         self._sample: ValueSample | None = None  # of the parameters, after the first pass since
 
     @property
@@ -52,16 +52,16 @@ class OtherOptimizers:
         return not any(self.is_held_by(one) for one in given if one is not None)
 
     def pass_ends(self) -> None:
-        """The model has a gradient."""
+        """A backward pass has ended, so the model has a gradient."""
         if self._sample is None:
             self._sample = ValueSample.of(LocalParameters(self._setup.parameters))
 
     def begins(self, optimizer: Optimizer, *_: object) -> None:
-        """The step of whichever optimizer of this process."""
+        """A step of any optimizer of this process begins."""
         self._empty = _has_no_gradient(optimizer)
 
     def ends(self, optimizer: Optimizer, *_: object) -> None:
-        """It has stepped."""
+        """The step has ended."""
         if not _moves(optimizer) or self._sample is None:
             return
         if self.is_held_by(optimizer):
@@ -73,8 +73,8 @@ class OtherOptimizers:
         self._steps += 1
 
     def told(self) -> LateValues:
-        """What was seen since it was last asked for, as fingerprints: before a forward pass, for
-        whoever moves parameters by hand has done so by then."""
+        """The observations since the last call, as fingerprints. Called before a forward pass: a
+        program that moves parameters by hand has done so by then."""
         steps, in_vain, sample = self._steps, self._in_vain, self._sample
         self._begin()
         values: LateValues = [(KIND["steps_of_others"], steps)] if steps else []
@@ -87,8 +87,8 @@ class OtherOptimizers:
         return [*values, (KIND["steps_in_vain"], in_vain)] if factor == 1 else values
 
     def is_held_by(self, optimizer: Optimizer) -> bool:
-        """Whether an optimizer holds some of the model's parameters, as far as the beginnings of
-        its groups have not changed since that was asked."""
+        """Whether the optimizer holds some of the model's parameters. Cached until the first
+        parameters of its groups change."""
         groups = [group["params"] for group in optimizer.param_groups]
         beginnings = [(len(group), id(group[0])) for group in groups if group]
         known = self._held.get(optimizer)
@@ -99,8 +99,8 @@ class OtherOptimizers:
         return known[1]
 
     def _has_a_holder(self) -> bool:
-        """Whether some optimizer of the process holds some of the model. To look at all of its
-        objects takes a while: it is done less and less often."""
+        """Whether some optimizer of the process holds some of the model. Searching all objects
+        takes a while, so it is done less and less often."""
         holder = None if self._holder is None else self._holder()
         if holder is not None and self.is_held_by(holder):
             return True
@@ -113,7 +113,7 @@ class OtherOptimizers:
         return holder is not None
 
 
-_MODELS: weakref.WeakSet[OtherOptimizers] = weakref.WeakSet()  # that are watched
+_MODELS: weakref.WeakSet[OtherOptimizers] = weakref.WeakSet()  # the recorded models
 
 
 def _has_no_gradient(optimizer: Optimizer) -> bool:
@@ -121,12 +121,13 @@ def _has_no_gradient(optimizer: Optimizer) -> bool:
 
 
 def _has_gradient(parameter: torch.Tensor) -> bool:
-    """Also where mixed precision keeps it, as Megatron and Transformer Engine do."""
+    """Includes the attributes in which Megatron and Transformer Engine keep gradients with mixed
+    precision."""
     names = ("grad", "main_grad", "decoupled_grad")
     return any(getattr(parameter, name, None) is not None for name in names)
 
 
 def _moves(optimizer: Optimizer) -> bool:
-    """Whether some of its learning rates is above 0, as far as that is known."""
+    """Whether one of its learning rates is above 0 or unknown."""
     rates = [group.get("lr") for group in optimizer.param_groups]
     return any(not isinstance(rate, (int, float)) or rate > 0 for rate in rates)

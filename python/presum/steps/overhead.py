@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What presum takes of this rank's time, told once a recording."""
+"""Measures presum's own time on this rank, once per recording."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import time
 from presum._core import PassFlags
 from presum.steps.setup import RecorderSetup
 
-FIRST = 10  # recorded step from which it is counted: caches are warm
-LAST = 60  # to which: whatever is sampled by default has been done
+FIRST = 10  # the first recorded step that is measured: caches are warm
+LAST = 60  # the last one: everything that is sampled by default has run
 
 
 class Overhead:
-    """Adds the facts ``overhead_ms``, presum's milliseconds a step on the threads of the training,
-    and ``step_ms``, those of the whole step: means from the recorded step ``FIRST`` to ``LAST``, of
-    all steps between them, recorded or not, and with what the program does between steps.
+    """Adds the facts ``overhead_ms``, presum's milliseconds per step on the training threads, and
+    ``step_ms``, the milliseconds of the whole step.
 
-    Not in it: the background thread, hashes of samples while a loader hands out a batch, waits for
-    collectives that are asked for (``audit``, ``reduction``).
+    Both are means from recorded step ``FIRST`` to ``LAST``, over all steps between them, recorded
+    or not, and include what the program does between steps. They exclude the background thread,
+    hashes of samples while a loader prepares a batch, and waits for collectives that were requested
+    (``audit``, ``reduction``).
     """
 
     def __init__(self, setup: RecorderSetup, flags: PassFlags) -> None:

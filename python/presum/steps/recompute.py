@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One micro-batch of a step computed once more, to be held against what it gave.
+"""Recomputes one micro-batch of a step and compares the gradients.
 
-The program's loss is not known, and not needed: the gradient that arrived at each of the model's
-outputs is kept, and sent through the new ones. Nothing of the program's changes: parameters are
-seen through aliases, buffers and arguments are copies, generators go back to where they were. Where
-the forward pass writes to an attribute, or to what one holds, nothing is computed again.
+The program's loss is neither known nor needed: presum keeps the gradient that arrived at each
+output of the model, and propagates it back from the recomputed outputs. Nothing of the program
+changes: parameters are accessed through aliases, buffers and arguments are copied, and generators
+are restored. If the forward pass writes to an attribute, or to an object inside one, nothing is
+recomputed.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from presum.text import printable
 from presum.torch_events.hooks import Hook
 
 EQUAL, NOT_DETERMINISTIC, CORRUPTED, CHANGED, TRANSIENT = range(5)
-ALIGNMENT = 64  # bytes: kernels choose by it, and by strides, in which order they add
-ROOM = 8  # times its elements that a view may span to be copied as it lies
+ALIGNMENT = 64  # bytes: kernels choose the order of additions by alignment and strides
+ROOM = 8  # a view that spans more than this many times its elements is not copied
 COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
@@ -45,32 +46,32 @@ HOOKS = (
 
 
 class RefusedError(Exception):
-    """Why a micro-batch cannot be computed once more."""
+    """Why a micro-batch cannot be recomputed."""
 
 
 @dataclass
 class Verdict:
-    """What came of it."""
+    """The result of a recomputation."""
 
     answer: int
-    different: list[str] = field(default_factory=list)  # parameters whose gradients are
+    different: list[str] = field(default_factory=list)  # parameters whose gradients differ
 
     def text(self, of: int) -> str:
-        """For people."""
+        """The result as text for people."""
         names = ", ".join(self.different[:4]) + (", ..." if len(self.different) > 4 else "")
         return f"{len(self.different)} of {of}: {names}"
 
 
 class Content(NamedTuple):
-    """What a tensor holds."""
+    """The contents of a tensor."""
 
     version: int
     hash: int
-    sum: int  # of its elements as whole numbers, mod 2^64
+    sum: int  # of its elements as integers, mod 2^64
 
     def flipped(self, now: Content) -> bool:
-        """Whether one bit of it turned over, and torch saw no write. What a program writes behind
-        torch's back changes more."""
+        """Whether a single bit flipped while torch saw no write. Writes by the program that bypass
+        torch change more."""
         distance = abs(now.sum - self.sum)
         distance = min(distance, (1 << 64) - distance)
         changed = now.version == self.version and now.hash != self.hash
@@ -79,23 +80,23 @@ class Content(NamedTuple):
 
 @dataclass
 class KeptForward:
-    """All that a forward pass depends on, as it was before."""
+    """Everything that a forward pass depends on, in the state before it."""
 
     args: Any
     kwargs: Any
     given: list[tuple[torch.Tensor, Content]]  # the program's own tensors
     generators: list[tuple[Callable[[Any], object], Any]]
-    state: list[Held]  # what modules hold beside parameters and buffers
+    state: list[Held]  # the modules' state besides parameters and buffers
     buffers: dict[str, torch.Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     parameters: dict[str, Content]
     output_grads: dict[int, torch.Tensor] = field(default_factory=dict)  # by the output's place
-    arrived: dict[int, torch.Tensor] = field(default_factory=dict)  # by the parameter's
+    arrived: dict[int, torch.Tensor] = field(default_factory=dict)  # by the parameter's place
     handles: list[Any] = field(default_factory=list)
 
 
 class Recomputation:
-    """Of one model: keeps one micro-batch, and computes it again when it is asked to."""
+    """Keeps one micro-batch of one model, and recomputes it on request."""
 
     def __init__(self, setup: RecorderSetup) -> None:
         self._setup = setup
@@ -106,20 +107,20 @@ class Recomputation:
         self._refused = False
 
     def drop(self) -> None:
-        """What was kept, if anything was."""
+        """Drop the kept micro-batch, if there is one."""
         self._ignore()
         self._kept = None
         self._passes = self._forwards = 0
 
     def _ignore(self) -> None:
-        """What comes from now on."""
+        """Stop recording gradients of the kept micro-batch."""
         kept = self._kept  # another thread may drop it
         for handle in kept.handles if kept else ():
             handle.remove()
         self._arrivals.remove()
 
     def _refuse(self, reason: object) -> None:
-        self._setup.fingerprints.note_once(f"no micro-batch is computed once more: {reason}")
+        self._setup.fingerprints.note_once(f"no micro-batch is recomputed: {reason}")
         self._say_refused(str(reason))
         self.drop()
 
@@ -129,7 +130,7 @@ class Recomputation:
             self._setup.observer.fact("recompute_refused", printable(reason))
             self._setup.hello()
 
-    # ---- the first time
+    # ---- the first computation
 
     def keep(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A training forward of the module is about to begin."""
@@ -146,7 +147,7 @@ class Recomputation:
             self._refuse(error)
 
     def gave(self, output: Any) -> None:
-        """It has ended."""
+        """The kept forward has ended."""
         if self._kept is None or self._passes > 0:
             return
         self._forwards += 1
@@ -158,7 +159,7 @@ class Recomputation:
             return
         leaves = tree_leaves(output)
         if _has_reentrant_checkpoint(leaves):
-            self._refuse("a reentrant checkpoint is in it")
+            self._refuse("it contains a reentrant checkpoint")
             return
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
@@ -177,7 +178,7 @@ class Recomputation:
             self._refuse(error)
 
     def _comes(self, place: int, gradient: torch.Tensor) -> None:
-        """To one of the outputs."""
+        """A gradient arrives at one of the outputs."""
         try:
             kept = self._kept
             if kept is not None:
@@ -187,16 +188,16 @@ class Recomputation:
             self._refuse(error)
 
     def pass_ended(self) -> None:
-        """A backward pass of the model has: the first is that of the forward that was kept."""
+        """A backward pass of the model has ended. The first one is that of the kept forward."""
         if self._kept is not None and self._passes == 0:
             self._passes = 1
             self._ignore()
 
-    # ---- and the second
+    # ---- the second
 
     def verdict(self, module: nn.Module) -> Verdict | None:
-        """Computes it, outside of the engine, before parameters change; None where that is not
-        possible or nothing was kept."""
+        """Recompute the kept micro-batch. Call it outside the engine, before parameters change.
+        None if that is impossible or nothing was kept."""
         kept = self._kept
         if kept is None or self._passes == 0:
             return None
@@ -216,9 +217,7 @@ class Recomputation:
         if not kept.output_grads or any(
             gradient.requires_grad for gradient in kept.output_grads.values()
         ):
-            raise RefusedError(
-                "no gradient, or one with a graph of its own, came to the model's output"
-            )
+            raise RefusedError("the model's output got no gradient, or one with a graph of its own")
         now = _parameters(module)
         changed = [name for name in now if now[name] != kept.parameters[name]]
         if not all(kept.parameters[name].flipped(now[name]) for name in changed):
@@ -246,7 +245,7 @@ class Recomputation:
         return [self._setup.names[p] for p in places if not _same(before.get(p), now.get(p))]
 
     def _again(self, module: nn.Module, kept: KeptForward) -> dict[int, torch.Tensor]:
-        """The gradients of all parameters that get one."""
+        """Recompute the gradients of all parameters that get one."""
         named = dict(module.named_parameters())
         aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in named.items()}
         places = {id(parameter): place for place, parameter in self._setup.alive()}
@@ -266,7 +265,7 @@ class Recomputation:
 
 
 class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The other workers do not compute anything once more."""
+    """Refuses collectives, since the other ranks recompute nothing."""
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace in COLLECTIVES:
@@ -275,21 +274,20 @@ class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _refusal(module: nn.Module) -> str:
-    """Why a module's forward cannot be computed once more; nothing where it can, as far as can be
-    told beforehand."""
+    """Why a module's forward cannot be recomputed; "" if it can, as far as known beforehand."""
     everywhere = vars(torch.nn.modules.module)
     if _has_hooks_of_others(everywhere.get(f"_global{kind}", {}) for kind in HOOKS):
-        return "hooks of all modules are registered, and what they do is not known"
+        return "hooks are registered for all modules, and their effect is unknown"
     for name, part in module.named_modules():
         where = name or "the model"
         if any(_draws(value) for value in vars(part).values()):
-            return f"{where} draws from a generator of its own"
+            return f"{where} draws from its own generator"
         if isinstance(part, FSDPModule):
             return "FSDP2 gathers parameters in every forward pass"
         if getattr(part, "_compiled_call_impl", None) is not None or hasattr(part, "_orig_mod"):
             return f"{where} is compiled"
         if _has_hooks_of_others(getattr(part, kind, {}) for kind in HOOKS):
-            return f"{where} has hooks, and what they do is not known"
+            return f"{where} has hooks, and their effect is unknown"
     for name, parameter in module.named_parameters():
         if is_distributed(parameter):
             return f"{name} is a DTensor"
@@ -309,7 +307,7 @@ def _draws(value: object) -> bool:
 
 
 def _has_reentrant_checkpoint(outputs: Sequence[Any]) -> bool:
-    """Its backward pass would add to the program's own gradients."""
+    """The backward pass of a reentrant checkpoint would add to the program's own gradients."""
     nodes = [getattr(output, "grad_fn", None) for output in outputs]
     seen = set(nodes)
     while nodes:
@@ -329,9 +327,9 @@ def _keep(module: nn.Module, args: Any, kwargs: Any) -> KeptForward:
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     unknown = [leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *PLAIN))]
     if unknown:
-        raise RefusedError(f"it is given a {type(unknown[0]).__name__}")
+        raise RefusedError(f"an argument is a {type(unknown[0]).__name__}")
     if any(readable(tensor) is None for tensor in tensors):
-        raise RefusedError("it is given a tensor without memory of its own")
+        raise RefusedError("an argument is a tensor without memory of its own")
     return KeptForward(
         args=_copied(args),
         kwargs=_copied(kwargs),
@@ -357,15 +355,14 @@ def _copied(values: Any) -> Any:
 
 
 def _as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the strides and the alignment of the tensor: with others its kernels may add in
-    another order."""
+    """A copy with the same strides and alignment: with others, kernels may add in another order."""
     tensor = tensor.detach()
     if tensor.layout != torch.strided or tensor.numel() == 0:
         return tensor.clone()
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     span = 1 + sum((size - 1) * stride for size, stride in steps)
     if span > ROOM * tensor.numel():
-        raise RefusedError("it is given a view of a much larger tensor")
+        raise RefusedError("a tensor is a view of a much larger tensor")
     bytes_ = tensor.element_size()
     room = tensor.new_empty(span + ALIGNMENT // bytes_)
     first = (tensor.data_ptr() - room.data_ptr()) % ALIGNMENT // bytes_
@@ -387,7 +384,7 @@ def _content(tensor: torch.Tensor) -> Content:
 
 
 def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    """Bit for bit."""
+    """Whether they are equal bit for bit."""
     if a is None or b is None:
         return a is b
     if a.is_sparse or b.is_sparse:
@@ -400,7 +397,7 @@ def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 
 
 def _generators(device: torch.device) -> list[tuple[Callable[[Any], object], Any]]:
-    """What sets each generator to where it is now."""
+    """Functions and states that restore each generator to its current state."""
     found: list[tuple[Callable[[Any], object], Any]] = [
         (torch.set_rng_state, torch.get_rng_state()),
         (random.setstate, random.getstate()),
@@ -416,7 +413,8 @@ def _generators(device: torch.device) -> list[tuple[Callable[[Any], object], Any
 
 @contextlib.contextmanager
 def _as_it_was(module: nn.Module, kept: KeptForward) -> Iterator[None]:
-    """Generators and autocast; afterwards generators are as they are now."""
+    """Restores the kept generators and autocast; afterwards restores the generators' present
+    state."""
     device = next(module.parameters()).device
     now = _generators(device)
     with contextlib.ExitStack() as stack:

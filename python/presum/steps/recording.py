@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model that is recorded on this rank, from ``attach`` to its end.
+"""The recording of one model on this rank, from ``attach`` to its end.
 
-A session holds its recordings, and a model's hooks hold them; a recording holds its model weakly,
-so a program that lets go of a model frees it as it would without presum. A recording ends when its
-monitor is closed, when its model goes, when the module is wrapped again, and with the process.
+A session holds its recordings, and so do a model's hooks. A recording holds its model weakly, so
+the program frees the model as it would without presum. A recording ends when its monitor is closed,
+when its model is freed, when the module is wrapped again, and with the process.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from presum.text import one_line, printable
 from presum.transport.session import Session, open_sessions
 
 log = logging.getLogger("presum")
-# Ended off the training thread, or in one of their hooks: these are still on.
+# Recorders whose hooks are still registered: they ended off the training thread, or in a hook.
 _left: deque[StepRecorder] = deque()
 
 
 class Recording:
-    """Thread-safety: ``end_without_model`` is for the session's thread, the rest for the training
-    thread."""
+    """The recording of one model. Thread-safety: ``end_without_model`` is for the session's thread,
+    the rest for the training thread."""
 
     def __init__(
         self, session: Session, observer: Observer, ranks: tuple[int, ...], *, preflight: int | None
@@ -52,23 +52,25 @@ class Recording:
         session.send(observer.hello())
 
     def watch(self, wrapper: nn.Module, module: nn.Module, recorder: StepRecorder) -> None:
-        """``wrapper`` is what the recording ends with; ``module`` the bare one."""
+        """Start to record. The recording ends when ``wrapper`` is freed; ``module`` is the module
+        inside."""
         self.recorder = recorder
         self._module = weakref.ref(module)
-        # The last reference to DDP's process group must be Python's: where DDP's reducer has it,
-        # torch (2.13) waits for Gloo's threads with the GIL held, and these may wait for the GIL.
+        # Python must hold the last reference to DDP's process group: if DDP's reducer holds it,
+        # torch (2.13) waits for Gloo's threads with the GIL held, and these threads may wait for
+        # the GIL.
         self._process_group = getattr(wrapper, "process_group", None)
         self._finalizer = weakref.finalize(wrapper, _model_goes, self)
         self._finalizer.atexit = False
 
     def is_of(self, module: object) -> bool:
-        """Whether it records this module, in whatever wrapper."""
+        """Whether this records the module, in any wrapper."""
         return self._module() is module
 
     # ---- its end
 
     def end(self) -> None:
-        """Stop collecting and say goodbye. A second call does nothing."""
+        """Stop recording and send the final packet. A second call does nothing."""
         if self.model_is_gone:
             self.end_without_model()
             unhook_ended()
@@ -76,12 +78,12 @@ class Recording:
             recorder = self.recorder
             if recorder is not None:
                 recorder.close()
-                if recorder.hooked:  # it ended in one
+                if recorder.hooked:  # it ended inside a hook
                     _left.append(recorder)
             self._say_goodbye()
 
     def end_without_model(self) -> None:
-        """Likewise, on any thread, where the model is gone and none of its hooks runs any more."""
+        """Do the same on any thread, once the model is gone and none of its hooks runs."""
         if self._take_the_end():
             if self.recorder is not None:
                 self.recorder.close_without_model()
@@ -108,35 +110,36 @@ class Recording:
             ended = _how_it_ended(self._error_before)
             session.send(self._observer.goodbye(optimizer_steps, values, ended))
         except Exception as error:
-            session.channel.remark(f"the end of the recording cannot be told ({one_line(error)})")
+            session.channel.remark(f"the end of the recording was not sent ({one_line(error)})")
 
-    # ---- what its recorder tells
+    # ---- calls from its recorder
 
     def stepped(self, steps: int) -> None:
-        """After an optimizer step, on the training thread, with the steps done so far."""
+        """Called after an optimizer step, on the training thread, with the number of steps so
+        far."""
         self.session.listeners.tell_training_thread()
         if self._preflight is not None and steps >= self._preflight and not self.ended:
             raise SystemExit(self.session.end_preflight())
 
     def failed(self, error: Exception) -> None:
         """The recorder has stopped."""
-        what = f"collection failed ({type(error).__name__}: {one_line(error)})"
+        what = f"recording failed ({type(error).__name__}: {one_line(error)})"
         self.session.channel.complain(what)
         self.session.send(self._observer.broken(printable(what)))
 
     def note(self, text: str) -> None:
-        """A line for the run log."""
+        """Add a line to the run log."""
         self.session.send(self._observer.note(printable(text)))
 
     def say_if_cut_short(self) -> None:
-        """A preflight that ends before its steps were done."""
+        """Print a line if a preflight ends before its steps are done."""
         if self._preflight is not None and not self.ended:
             steps = self._preflight
             self.session.channel.say(f"presum: training ended before {steps} preflight steps")
 
 
 def watched_parameters() -> Iterator[nn.Parameter]:
-    """Of the models that this process records."""
+    """The parameters of the models that this process records."""
     for session in open_sessions():
         for recording in session.recordings:
             if isinstance(recording, Recording) and recording.recorder is not None:
@@ -144,8 +147,8 @@ def watched_parameters() -> Iterator[nn.Parameter]:
 
 
 def _how_it_ended(before: BaseException | None) -> str:
-    """Where the program ends by an exception that was not there ``before``: why others wait in
-    vain."""
+    """The exception that ends the program, unless it existed ``before``; it explains why other
+    ranks wait."""
     error = _cause_of_exit(sys.exc_info()[1]) or getattr(sys, "last_value", None)
     if error is None or error is before or isinstance(error, (StopIteration, GeneratorExit)):
         return ""
@@ -154,8 +157,8 @@ def _how_it_ended(before: BaseException | None) -> str:
 
 
 def _cause_of_exit(error: BaseException | None) -> BaseException | None:
-    """Of an exception that is being handled as a process of multiprocessing ends: it may be an exit
-    in the place of another one. Elsewhere the program may go on after it."""
+    """The cause of an exception that is being handled as a multiprocessing child ends: a nonzero
+    exit may replace another exception. Elsewhere, the program may continue after it."""
     if multiprocessing.parent_process() is None:
         return None
     if isinstance(error, SystemExit):
@@ -164,7 +167,7 @@ def _cause_of_exit(error: BaseException | None) -> BaseException | None:
 
 
 def _model_goes(recording: Recording) -> None:
-    """Any thread may be here, in the middle of anything: it only leaves a message."""
+    """Any thread may call this at any point, so it only leaves a message."""
     recording.model_is_gone = True
     recorder = recording.recorder
     if recorder is not None:
@@ -173,7 +176,7 @@ def _model_goes(recording: Recording) -> None:
 
 
 def unhook_ended() -> None:
-    """Take off hooks that recordings left which ended with their models, or in one of their hooks.
-    For the training thread, outside of a hook of those."""
+    """Remove the hooks of recordings that ended with their models or inside a hook. For the
+    training thread, outside of such a hook."""
     while _left:
         _left.popleft().unhook()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates of parameters in 16 bits that round to nothing."""
+"""Detects updates of 16-bit parameters that round to nothing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from presum.fingerprints.families import KIND, LateValues, real_bits
 
 EVERY = 10  # optimizer steps
 PARAMETERS = 8
-VALUES = 512  # of each
+VALUES = 512  # per parameter
 HALVES = (torch.bfloat16, torch.float16)
-# What torch's own optimizers keep of a parameter. Another one may keep a copy in more bits there,
-# or what rounding has lost.
+# The state that torch's own optimizers keep per parameter. Other optimizers may keep a copy in more
+# bits, or the rounding error.
 MOMENTS = frozenset(
     (
         *("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "sum"),
@@ -29,7 +29,7 @@ MOMENTS = frozenset(
 
 
 class Before(NamedTuple):
-    """A part of a parameter, and of its gradient."""
+    """A part of a parameter and of its gradient."""
 
     parameter: torch.Tensor
     values: torch.Tensor
@@ -37,14 +37,14 @@ class Before(NamedTuple):
 
 
 class RoundedUpdates:
-    """Holds a sample of an optimizer's parameters against what its step has left."""
+    """Compares a sample of an optimizer's parameters before and after its step."""
 
     def __init__(self) -> None:
-        self._steps: dict[int, int] = {}  # by the optimizer's id: no weak reference to it more
+        self._steps: dict[int, int] = {}  # by id, to avoid another weak reference
         self._before: list[Before] = []
 
     def before(self, optimizer: Optimizer) -> None:
-        """Its step."""
+        """Before the optimizer's step."""
         self._before = []
         steps = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         if steps % EVERY == 1:
@@ -53,7 +53,8 @@ class RoundedUpdates:
             self._before = [one for one in kept if one is not None]
 
     def after(self, optimizer: Optimizer) -> LateValues:
-        """The share that stands still, as a fingerprint, where it was looked at."""
+        """After the step: the share of unchanged elements, as a fingerprint, if a sample was
+        taken."""
         before, self._before = self._before, []
         if not before or _rounds_by_chance(optimizer):
             return []
@@ -71,7 +72,7 @@ class RoundedUpdates:
         total = torch.stack(moving).sum().double()
         share = torch.stack(still).sum() / total
         if not share.is_cpu:
-            # Of no element: no number, and no share is above it.
+            # With no moving elements this is NaN, which exceeds no threshold.
             return [(KIND["unchanged_share"], share.reshape(1).view(torch.int64))]
         return [(KIND["unchanged_share"], real_bits(float(share)))] if total > 0 else []
 
@@ -92,7 +93,7 @@ def _kept(parameter: torch.Tensor) -> Before | None:
 
 
 def some_values(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Some elements, in the order of memory; of a DTensor those of this rank."""
+    """A few elements, in memory order; of a DTensor, those of this rank."""
     plain = readable(tensor.detach())
     if plain is None or plain.numel() == 0:
         return None
@@ -102,8 +103,9 @@ def some_values(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _rounds_by_chance(optimizer: Optimizer) -> bool:
-    """What stands still in a step moves in others. Told by the name of a setting, as torchao's
-    ``bf16_stochastic_round``, or of the class."""
+    """Whether the optimizer rounds stochastically: elements that stay in one step move in others.
+    Recognized by the name of a setting, such as torchao's ``bf16_stochastic_round``, or of the
+    class."""
     settings = {**vars(optimizer), **optimizer.defaults}
     named = [name for name, value in settings.items() if value is True]
     return any("stochastic" in name.lower() for name in (*named, type(optimizer).__name__))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recorder is given."""
+"""The parameters of a recorder."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ from presum.transport.outbox import LatePacket
 
 @dataclass(frozen=True)
 class RecorderSetup:
-    """What every recorder needs.
+    """Everything that a recorder needs.
 
-    ``send`` takes each step's packet, or a function that makes it (run on a background thread, for
-    gradients that are still on their device). ``failed`` takes the first exception of our own
-    code; after it nothing more is recorded.
-    ``hello`` is called when there are new facts, ``note`` takes a line for the run log. ``stepped``
-    is called after each step of the optimizer, its packet sent, with the number of steps so far;
-    what it raises as SystemExit ends the training.
+    ``send`` takes each step's packet, or a function that makes it (called on a background thread,
+    for gradients that are still on their device). ``failed`` takes the first exception of presum's
+    own code, after which nothing more is recorded. ``hello`` is called when there are new facts.
+    ``note`` takes a line for the run log. ``stepped`` is called after each optimizer step, when its
+    packet has been sent, with the number of steps so far; if it raises SystemExit, training ends.
     """
 
     observer: Observer
     parameters: Sequence[weakref.ref[nn.Parameter]]
     names: Sequence[str]
     device: torch.device  # of the gradients
-    on_host: bool  # it is host memory
+    on_host: bool  # the device is host memory
     replicas: int
     optimizers: Sequence[weakref.ref[Optimizer]]
     scaler: torch.amp.GradScaler | None
     every: int
-    verify_every: int | None  # recorded steps of which a micro-batch is computed once more
+    verify_every: int | None  # recorded steps per recomputed micro-batch
     sketch_size: int
     fingerprints: StepFingerprints
     snapshots: Snapshots | None
@@ -49,7 +48,7 @@ class RecorderSetup:
     stepped: Callable[[int], None]
 
     def alive(self) -> Iterator[tuple[int, nn.Parameter]]:
-        """Place and parameter."""
+        """The place and the parameter of each that is alive."""
         for place, reference in enumerate(self.parameters):
             parameter = reference()
             if parameter is not None:

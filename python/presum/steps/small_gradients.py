@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that have passed through fp16 and are too small for it."""
+"""Detects gradients that passed through fp16 and are too small for it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from presum.steps.rounded import EVERY, some_values
 from presum.torch_events.losses import Scalar
 from presum.torch_events.optimizers import parameters_of
 
-FIRST = range(2, 5)  # optimizer steps, then one in EVERY: not those in which RoundedUpdates looks
+FIRST = range(2, 5)  # optimizer steps, then one in EVERY: not those that RoundedUpdates samples
 GRADIENTS = 8
-QUANTUM = 2.0**-24  # the smallest number of fp16
-FEW = 4  # of them
-APART = 1e-3  # by which a multiple may miss, as a mean over workers rounds
-LEAST = 8  # values that are not zero
+QUANTUM = 2.0**-24  # the smallest positive number of fp16
+FEW = 4  # multiples of it
+APART = 1e-3  # tolerance of a multiple, for the rounding of a mean over ranks
+LEAST = 8  # nonzero values
 DTYPES = (torch.float16, torch.float32)
 
 
 class SmallGradients:
-    """Looks at a sample of what an optimizer is about to use: whether all that is at most a few
-    times fp16's smallest number is a multiple of that, as no gradient in another format is."""
+    """Samples the gradients that an optimizer is about to use: whether all values up to a few times
+    fp16's smallest number are multiples of it, which is true of no other format."""
 
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas  # over which gradients are averaged
         self._steps: dict[int, int] = {}  # by the optimizer's id
 
     def look(self, optimizer: Optimizer, scale: Scalar) -> LateValues:
-        """Before its step; ``scale`` is that of the loss."""
+        """Before the optimizer's step; ``scale`` is the scale of the loss."""
         steps = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         scaled = isinstance(scale, torch.Tensor) or scale != 1
         if scaled or not (steps in FIRST or steps % EVERY == 2):
@@ -46,8 +46,8 @@ class SmallGradients:
         return [(KIND["below_fp16"], real_bits(float(share)))]
 
     def _share(self, multiples: torch.Tensor) -> torch.Tensor:
-        """Of elements of which nothing or next to nothing is left, where that is the format's doing
-        and so of most that are not zero; else 0. A mean of what cancels may miss zero as well."""
+        """The share of elements that are zero or nearly zero, if the format causes it and most
+        nonzero elements are so small; else 0. A mean of values that cancel may miss zero too."""
         there, least = multiples > APART, multiples <= FEW * self._replicas
         few = there & least
         misses = few & ((multiples - multiples.round()).abs() > APART)

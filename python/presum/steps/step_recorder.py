@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of one model on one worker: torch's events become those of docs/step.md, and what ends
-there becomes packets."""
+"""Records the steps of one model on one rank: turns torch's events into those of docs/step.md, and
+ended steps into packets."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ log = logging.getLogger("presum")
 class StepRecorder(PassFlags):
     """Turns the backward passes of one model into packets.
 
-    Which of them make a step is the observer's; where gradients come from is the source's. Called
-    by the training thread and by autograd's, never by two at once. The model's hooks hold it; it
-    holds model, parameters and optimizers weakly.
+    The observer decides which passes form a step; the source provides the gradients. The training
+    thread and autograd's threads call it, never two at once. The model's hooks hold it; it holds
+    the model, its parameters and the optimizers weakly.
     """
 
     def __init__(self, source: GradientSource, setup: RecorderSetup) -> None:
@@ -66,7 +66,7 @@ class StepRecorder(PassFlags):
         self.failed = False
         self.ended = False
         self._fingerprints = setup.fingerprints
-        self._aside = Families(ASIDE, setup.note)  # an error in one of these ends it alone
+        self._aside = Families(ASIDE, setup.note)  # an error in one of these ends only that one
         self.waiting = Waiting()
         timed = not setup.on_host and source.tells_waits
         self._marks = marks_of(setup.device) if timed else None
@@ -80,23 +80,23 @@ class StepRecorder(PassFlags):
         self._ended = EndedSteps(setup)
         self._overhead = Overhead(setup, self)
         self._scaled = setup.scaler is not None
-        self._pass_rows: dict[int, MicroBatchSamples | None] = {}  # by the pass's forwards
-        self._held: Scalar = 0.0  # by ``.grad`` where the pass under way began
+        self._pass_rows: dict[int, MicroBatchSamples | None] = {}  # by the number of the forward
+        self._held: Scalar = 0.0  # in ``.grad`` when the current pass began
         self._versions = 0  # of the parameters when the window's last pass ended
         self._scale_of_pass: Scalar = 1.0
         self._end_queued = False
-        self._run: EngineRun | None = None  # in which the pass under way is
-        self._run_told: EngineRun | None = None  # whose loss is known
-        self._looked: EngineRun | None = None  # before which `.grad` was looked at
-        self.gathers = False  # whether read() may wait for more, on a device
-        self._task = -1  # likewise, where a program has called the engine itself
-        self._in_hook = False  # of the optimizer, while others are called out of it
+        self._run: EngineRun | None = None  # of the current pass
+        self._run_told: EngineRun | None = None  # the run whose loss is known
+        self._looked: EngineRun | None = None  # the run before which `.grad` was examined
+        self.gathers = False  # read() may wait for more gradients, on a device
+        self._task = -1  # the same, if the program has called the engine itself
+        self._in_hook = False  # of the optimizer, while it calls others
         self._told_of_audit = False
         self._handles: list[Any] = []
         self._listening = False
 
     def hook(self) -> None:
-        """Register every hook; ``unhook`` takes them off again."""
+        """Register every hook; ``unhook`` removes them."""
         wrapper, inner = self.source.wrapper(), self.source.inner()
         assert wrapper is not None and inner is not None
         self._handles += [TAPS.at_beginnings(self._backward_begins), *self.source.start(self)]
@@ -131,7 +131,8 @@ class StepRecorder(PassFlags):
         ]
 
     def tell_layers(self, call: Callable[..., None], *args: Any) -> None:
-        """What a reduction makes of each layer, by names of torch's own that may change."""
+        """Observe what a reduction does with each layer, through private names of torch that may
+        change."""
         self._aside.call("reduced layers", call, *args)
 
     @property
@@ -139,7 +140,7 @@ class StepRecorder(PassFlags):
         return bool(self._handles)
 
     def unhook(self) -> None:
-        """Remove every hook. Not to be called out of one."""
+        """Remove every hook. Must not be called from inside one."""
         self._ignore()
         for handle in self._handles:
             handle.remove()
@@ -159,22 +160,22 @@ class StepRecorder(PassFlags):
             self._fingerprints.listen(False)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """For a forward pass of the wrapper or the module inside, during which the hooks were
-        registered: theirs came too late."""
+        """Catch up on a forward pass of the wrapper or of the module inside, during which the hooks
+        were registered: its own hooks came too late."""
         if module is self.source.wrapper():
             Hook(self, self._before_forward)(module, args, kwargs)
         if module is self.source.inner():
             Hook(self, self._before_inner_forward)(module, args)
 
-    # ---- what the user reports
+    # ---- reports of the user
 
     def loss(self, value: Scalar, weight: float) -> None:
-        """Report a micro-batch's loss; replaces what the model's output says in this step."""
+        """Report a micro-batch's loss. It replaces the loss in the model's output for this step."""
         if not self.off:
             self.observer.loss(self._ended.late.number(value), weight, 0)
 
     def compare(self, name: str, copies: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
-        """Copies of parameters, now. Raises ValueError."""
+        """Compare copies of parameters now. Raises ValueError."""
         inner = self.source.inner()
         named = () if inner is None else inner.named_parameters(remove_duplicate=False)
         own = {canonical_name(name): parameter for name, parameter in named}
@@ -198,32 +199,32 @@ class StepRecorder(PassFlags):
         self.waiting.end()
         self._ignore()
         if not self._in_hook:
-            self.unhook()  # else they stay and do nothing: torch is walking over them
+            self.unhook()  # else they stay and do nothing, because torch is iterating over them
 
     def _close_step(self) -> None:
         self.observer.closed()
         self._send_ended()
 
     def close_without_model(self) -> None:
-        """End an open step, where the model is gone: its hooks stay and do nothing. For any thread,
-        once none of them runs any more. A step that is on a device is dropped: only the training
-        thread may ask that for its numbers."""
+        """End an open step after the model is gone; its hooks stay and do nothing. For any thread,
+        once no hook runs. A step on a device is dropped: only the training thread may fetch its
+        numbers."""
         self.off = self.ended = True
         self._reader.forget()
         try:
             if self.setup.on_host and not self.in_backward:
                 self._close_step()
-            self.observer.begin_states()  # of a step that has not ended: no final ones
+            self.observer.begin_states()  # drops partial hashes of a step that has not ended
         except Exception as error:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Stop recording. Hooks stay: removing one while torch walks over them is not safe."""
+        """Stop recording. The hooks stay: removing one while torch iterates over them is unsafe."""
         self.off = self.failed = True
         self.waiting.end()
         self._reader.forget()
         try:
-            self.observer.begin_states()  # half of them must not be taken for all at the end
+            self.observer.begin_states()  # partial hashes must not count as complete at the end
             self.setup.failed(error)
         except Exception:
             log.debug("presum: could not say what failed", exc_info=True)
@@ -234,7 +235,7 @@ class StepRecorder(PassFlags):
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         poll_host_copies()
-        # A forward pass of any kind, evaluation too, ends an open step.
+        # A forward pass of any kind, including evaluation, ends an open step.
         if not self.in_backward or not in_backward():
             self._leave_failed_step()
             self.waiting.end()
@@ -256,16 +257,17 @@ class StepRecorder(PassFlags):
             self.waiting.begin()
 
     def _has_broadcast(self, _module: object, _args: object) -> None:
-        """First of the hooks before the module's forward pass: what the others take is its own."""
+        """Runs first of the hooks before the module's forward pass: the time of the others is the
+        rank's own."""
         self.waiting.end()
 
     def _mark(self, mark: Mark) -> None:
-        """On the device's clock; the observer has that of the host."""
+        """Mark the device's time; the observer has the host's."""
         if self._marks is not None:
             self._marks.add(mark)
 
     def end_step(self) -> None:
-        """The step that is open has ended, and a backward pass that did not end has failed."""
+        """End the open step. A backward pass that did not end has failed."""
         self.in_backward = self.reads_sums = self.reads_arrivals = self._end_queued = False
         left: Scalar = math.nan
         if self.source.sees_zeroing and self.observer.asks_what_is_left:
@@ -274,7 +276,7 @@ class StepRecorder(PassFlags):
         self._send_ended()
 
     def _before_inner_forward(self, _module: object, _args: object) -> None:
-        """After DDP has broadcast its buffers; also where the wrapper is passed by."""
+        """After DDP has broadcast its buffers, and also if the program bypasses the wrapper."""
         if in_backward():
             return
         if not torch.is_grad_enabled():
@@ -303,9 +305,9 @@ class StepRecorder(PassFlags):
     def output_reached(self, facts: ForwardFacts) -> None:
         """A backward pass begins at the module's output.
 
-        Its end is queued here, because a parameter inside a reentrant checkpoint sees a nested pass
-        only; whether it is a training pass shows when a parameter accumulates. Only a loss that
-        gets here counts: validation does not.
+        Its end is queued here, because a parameter inside a reentrant checkpoint sees only a nested
+        pass. Accumulation into a parameter shows that it is a training pass. A loss counts only if
+        it gets here, which excludes validation.
         """
         self._enter_engine(reached_first=True)
         if not self._end_queued:
@@ -320,7 +322,7 @@ class StepRecorder(PassFlags):
         self.queue_end()
 
     def queue_end(self) -> None:
-        """Have the end of the backward pass under way told, once."""
+        """Queue the end of the current backward pass, once."""
         if not self._end_queued:
             self._end_queued = True
             self._run = TAPS.run()
@@ -329,9 +331,9 @@ class StepRecorder(PassFlags):
             TAPS.in_outermost(Hook(self, self.source.queue, end))
 
     def _enter_engine(self, *, reached_first: bool) -> None:
-        """Where nobody has looked at ``.grad``, because threads train at the same time, or because
-        a program has called the engine itself, as Megatron does. Once a parameter has its gradient
-        it is too late."""
+        """Examine ``.grad`` if that has not been done, because threads train concurrently, or
+        because the program has called the engine itself, as Megatron does. Once a parameter has its
+        gradient it is too late."""
         task = torch._C._current_graph_task_id()
         run = TAPS.run()
         looked = run is not None and (run is self._looked or not run.accumulates)
@@ -352,8 +354,8 @@ class StepRecorder(PassFlags):
     def _backward_begins(self) -> None:
         """Before each backward pass, of this model or another.
 
-        What another thread may write at the same time is not touched: the look comes when the pass
-        gets to this model's output.
+        It leaves alone what another thread may be writing; ``.grad`` is then examined when the pass
+        reaches this model's output.
         """
         mine = self._optimizers.training_thread in (0, threading.get_ident())
         if mine and not TAPS.others_run and not self.off:
@@ -364,9 +366,9 @@ class StepRecorder(PassFlags):
             Hook(self, self.observer.backward)(False)
 
     def _look(self) -> None:
-        """At what ``.grad`` holds before a pass adds to it."""
+        """Examine ``.grad`` before a pass adds to it."""
         if self._run is not None and not self._run.over:
-            return  # a pass of this model is under way in another thread
+            return  # a pass of this model is running in another thread
         if self.in_backward:  # one that did not end
             self.end_step()
         self._leave_failed_step()
@@ -389,7 +391,7 @@ class StepRecorder(PassFlags):
             self.source.listen_to_arrivals()
 
     def _zeroed(self) -> None:
-        """Without an optimizer parameters that changed tell of its step."""
+        """Without an optimizer, changed parameters reveal its step."""
         self._aside.call("lost gradients", self._window.zeroed, self._scale_of_pass)
         changed = not self.setup.optimizers and self._versions_now() != self._versions
         self.observer.zeroed(changed)
@@ -403,9 +405,9 @@ class StepRecorder(PassFlags):
         self.source.before_pass()
 
     def accumulated(self, index: int) -> None:
-        """A parameter has its gradient, of a pass whose arrivals are read."""
+        """A parameter has its gradient, in a pass whose arrivals are read."""
         if not self.observer.seen(index):
-            self.observer.skip(1)  # its node is another one than that which is listened to
+            self.observer.skip(1)  # its node is not the one that is listened to
 
     def pass_begins(self, *, reduces: bool, more_follow: bool, readable: bool = True) -> None:
         """A backward pass accumulates into the model's gradients."""
@@ -421,7 +423,7 @@ class StepRecorder(PassFlags):
             self._mark(Mark.BACKWARD)
         self.queue_end()
         if not self._pass_rows:
-            # A backward pass within the forward (Lightning's manual optimization), or from an
+            # A backward pass inside the forward (Lightning's manual optimization), or from an
             # output in which no tensor was found.
             self._pass_rows[0] = self._forwards.take_rows()
         held = self._ended.late.number(self._held if self.source.reads_grad else 0.0)
@@ -431,17 +433,17 @@ class StepRecorder(PassFlags):
             self.begin_reading()
 
     def begin_reading(self) -> None:
-        """A step's gradients come."""
+        """The gradients of a step begin."""
         self._reader.begin()
         self.source.begin_reading()
 
     def pass_ends(self, *, part: bool = False) -> None:
-        """It has accumulated. ``part``: what was due to be reduced waits for another pass."""
+        """The pass has accumulated. ``part``: the expected reduction waits for another pass."""
         observer = self.observer
         self.in_backward = self.reads_sums = self.reads_arrivals = False
         root = None
         if observer.collects:
-            first = self._run is not self._run_told  # of the passes of this run of the engine
+            first = self._run is not self._run_told  # of the passes in this run of the engine
             root = self._run.root_loss() if self._run and first and observer.needs_root else None
             self._run_told = self._run
             for rows in self._pass_rows.values():
@@ -449,7 +451,7 @@ class StepRecorder(PassFlags):
         self._mark(Mark.PASS_ENDS)
         factor = TAPS.loss_factor if TAPS.items is not None else float(self.setup.replicas)
         number = self._ended.late.number
-        passes = TAPS.passes_added_up or 1.0  # a share is one of all of them already
+        passes = TAPS.passes_added_up or 1.0  # a share already refers to all of them
         observer.pass_ends(
             number(self._scale_of_pass),
             None if root is None else number(root * DIVISIONS.divisor * passes),
@@ -467,7 +469,8 @@ class StepRecorder(PassFlags):
             self._versions = self._versions_now()
 
     def awaits_reduction(self) -> None:
-        """The pass has ended here; the framework waits for the other workers before it is over."""
+        """The pass has ended on this rank; the framework waits for the other ranks before it is
+        over."""
         self.waiting.begin()
         queue_last(Hook(self, self._reduced))
 
@@ -476,7 +479,7 @@ class StepRecorder(PassFlags):
         self._mark(Mark.REDUCED)
 
     def reduction(self) -> None:
-        """Gradients are handed over to be reduced, perhaps in the middle of a backward pass."""
+        """Gradients are passed on to be reduced, possibly in the middle of a backward pass."""
         if in_backward() and self._pass_rows and not self.in_backward:
             self.pass_begins(reduces=False, more_follow=True, readable=False)
         if self.observer.open:
@@ -487,14 +490,14 @@ class StepRecorder(PassFlags):
             self.begin_reading()
 
     def shadow(self) -> None:
-        """The other workers have reduced; this one took part without a pass of its own."""
+        """The other ranks have reduced; this one took part without a pass of its own."""
         self.end_step()
         self.observer.shadow()
         self._send_ended()
 
     def is_captured(self) -> bool:
-        """Whether a CUDA graph is captured. Replaying it calls no hook, and would do again what
-        hooks had queued: so they queue nothing, and the record is not whole from here on."""
+        """Whether a CUDA graph is being captured. Its replays call no hooks, but would repeat work
+        that hooks had queued. So the hooks queue nothing, and recording stops here."""
         if self.setup.on_host or not capturing(self.setup.device):
             return False
         if not self.off:
@@ -502,7 +505,7 @@ class StepRecorder(PassFlags):
         return True
 
     def _scale_now(self) -> Scalar:
-        """The factor on this step's gradients; a copy, because update() changes it in place."""
+        """The loss scale of this step's gradients; a copy, because update() changes it in place."""
         scaler = self.setup.scaler or (self._run.scaler if self._run else None)
         if scaler is None or not scaler.is_enabled():
             return 1.0
@@ -510,15 +513,15 @@ class StepRecorder(PassFlags):
             self._scaled = True
             self.observer.fact("grad_scaler", type(scaler).__name__)
             self.setup.hello()
-        scale = getattr(scaler, "_scale", None)  # get_scale() would wait for the device
+        scale = getattr(scaler, "_scale", None)  # get_scale() would synchronize with the device
         value = kept_value(scale if isinstance(scale, torch.Tensor) else scaler.get_scale())
         return 1.0 if value is None else value
 
     # ---- the optimizer
 
     def count_optimizer_step(self) -> None:
-        """All that is left to do after an optimizer step once recording has failed: also for the
-        numbers of earlier steps, behind which the failure is told."""
+        """The only work left after an optimizer step once recording has failed. It also sends the
+        numbers of earlier steps, after which the failure is reported."""
         try:
             poll_host_copies()
             self.observer.optimizer_steps(0)
@@ -539,21 +542,21 @@ class StepRecorder(PassFlags):
         inner = self.source.inner()
         if self._verification is None or inner is None:
             return
-        self.off = True  # its hooks are called once more as well
+        self.off = True  # its hooks are called by the recomputation too
         try:
             self._verification.verify(inner)
         finally:
             self.off = self.failed
 
     def _look_for_zeros(self) -> None:
-        """Whether what passes have left in ``.grad`` was zeroed since."""
+        """Check whether accumulated gradients in ``.grad`` were zeroed."""
         if self.observer.in_window and self.source.sees_zeroing:
             held = self.source.held()
             if not isinstance(held, torch.Tensor) and held == 0:
                 self._zeroed()
 
     def _leave_failed_step(self) -> None:
-        """Of an optimizer that raised."""
+        """Leave the step of an optimizer that raised."""
         if self.observer.in_optimizer_step and not in_optimizer_step():
             self.observer.optimizer_fails()
 
@@ -565,7 +568,7 @@ class StepRecorder(PassFlags):
         poll_host_copies()
         self._fingerprints.stepped()
         self._in_hook = True
-        self.leave()  # what the program asked to be called is its own
+        self.leave()  # the program's callbacks do not count as presum's time
         try:
             self.setup.stepped(self.observer.steps)
         finally:
@@ -575,24 +578,24 @@ class StepRecorder(PassFlags):
     # ---- one step
 
     def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None:
-        """One gradient, this worker's own or the reduced one."""
+        """Read one gradient, this rank's own or the reduced one."""
         if grad is not None:
             own = grad if reduced else self.source.own(index, grad)
             self._reader.read(index, own, reduced=reduced)
-            # A run within another is reduced at its own end, before that of the pass is told.
+            # A nested run is reduced at its own end, before the end of the pass is reported.
             waits = self.gathers and not TAPS.is_nested
             if not waits or self._reader.queued_bytes > QUEUED_BYTES_MAX:
                 self._reader.flush()
 
     def read_queued(self) -> None:
-        """What read() has not looked at yet; from now on it waits for nothing."""
+        """Read what read() has queued; from now on it does not queue."""
         self.gathers = False
         self._reader.flush()
 
     def read_all(
         self, gradients: Iterable[tuple[int, torch.Tensor | None]], *, reduced: bool
     ) -> None:
-        """Gradients that are all there, in one launch where they are on a device."""
+        """Read gradients that have all arrived, in one launch if they are on a device."""
         self.gathers, before = True, self.gathers
         try:
             for index, grad in gradients:
@@ -603,19 +606,19 @@ class StepRecorder(PassFlags):
 
     @property
     def layers_due(self) -> bool:
-        """Whether what the reduction under way makes of each layer is held against what goes in."""
+        """Whether the current reduction's input and output are compared layer by layer."""
         return self.setup.on_host and self.observer.layers_due
 
     def read_part(self, index: int, part: GradientPart | None) -> None:
-        """This worker's part of a gradient that is reduced, where layers are due; None where that
-        cannot be told."""
+        """Read this rank's part of a gradient that is reduced, if layers are due; None if it is
+        unknown."""
         if part is None:
             self.observer.layer_unknown(index)
         else:
             self._reader.read_part(index, part)
 
     def add_audit(self, found: AuditResult | None) -> None:
-        """What was found of the reduction of the step under way. Called by several threads."""
+        """Add an audit of the current step's reduction. Called by several threads."""
         if found is None and not self._told_of_audit:
             self._told_of_audit = True
             self.setup.note("a communication hook changes dtype or size: its sum is not audited")
@@ -623,7 +626,7 @@ class StepRecorder(PassFlags):
             self.observer.audit(found.record, repeat=found.repeat)
 
     def _send_ended(self) -> None:
-        """The step that the last event has ended, if it has."""
+        """Send the step that the last event has ended, if it has."""
         if self._ended.due():
             device, source = self._reader.take_device_step, self.source
             marks = [] if self._marks is None else self._marks.end_step()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few elements of a model's tensors, kept to be held against what is there later."""
+"""Keeps a few elements of a model's tensors, to compare them with later values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from presum.devices.readable import is_distributed
 from presum.torch_events.losses import Scalar
 
 TENSORS = 4
-VALUES = 64  # of each
-SAME_DIRECTION = 1 - 5e-5  # the cosine that rounding to 16 bits leaves
+VALUES = 64  # per tensor
+SAME_DIRECTION = 1 - 5e-5  # the cosine that remains after rounding to 16 bits
 
 
 class Tensors(Protocol):
-    """Some of which may be missing; each is looked at when it is asked for."""
+    """A sequence of tensors, some of which can be missing. Each is looked up when it is
+    requested."""
 
     def __len__(self) -> int: ...
 
@@ -31,7 +32,7 @@ class Tensors(Protocol):
 
 
 class Parameters:
-    """Of a model."""
+    """The parameters of a model."""
 
     def __init__(self, held: Sequence[weakref.ref[nn.Parameter]]) -> None:
         self._held = held
@@ -44,7 +45,7 @@ class Parameters:
 
 
 class Gradients(Parameters):
-    """What ``.grad`` of a model's parameters holds."""
+    """The ``.grad`` of each of a model's parameters."""
 
     def __getitem__(self, place: int) -> torch.Tensor | None:
         parameter = self._held[place]()
@@ -52,7 +53,8 @@ class Gradients(Parameters):
 
 
 class ValueSample:
-    """Of some of the tensors, spread over all. Where these are; nothing waits for a device."""
+    """A sample of some tensors, spread over all of them, in their own memory. It never synchronizes
+    with a device."""
 
     def __init__(self, places: Sequence[int], values: HostValues | torch.Tensor) -> None:
         self._places = places
@@ -60,16 +62,17 @@ class ValueSample:
 
     @classmethod
     def of(cls, tensors: Tensors) -> ValueSample | None:
-        """None where none can be read."""
+        """None if no tensor can be read."""
         chosen = list(_chosen(tensors))
         if not chosen:
             return None
         return cls([place for place, _ in chosen], _of_blocks([block for _, block in chosen]))
 
     def factor_to(self, tensors: Tensors) -> Scalar | None:
-        """What multiplied them since: 1 where every bit is what it was, NaN where it is no factor,
-        0 where nothing is there; None where that is not known, as of what is not finite (1 on a
-        device). A number of host memory, else a tensor of one element in float64."""
+        """The factor by which the values have changed: 1 if every bit is unchanged, NaN if no
+        single factor fits, 0 if there are no tensors now, None if it is unknown, as for non-finite
+        values (1 on a device). A number for host memory, otherwise a float64 tensor with one
+        element."""
         if max(self._places) >= len(tensors):
             return None
         before = self._values
@@ -82,7 +85,7 @@ class ValueSample:
 
 
 def _chosen(tensors: Tensors) -> Iterator[tuple[int, torch.Tensor]]:
-    """The first that can be read of each of so many equal parts."""
+    """The first readable tensor of each of TENSORS equal parts."""
     parts = min(TENSORS, len(tensors))
     ends = [len(tensors) * (part + 1) // parts for part in range(parts)]
     for first, end in zip([0, *ends], ends, strict=False):
@@ -91,8 +94,8 @@ def _chosen(tensors: Tensors) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def tensor_factor(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor | None:
-    """What :meth:`HostValues.factor_to` says, of tensors of float64 on one device, and there; 1
-    where it says None. None where their shapes or devices differ."""
+    """The result of :meth:`HostValues.factor_to` for float64 tensors on one device, as a tensor
+    there, with 1 in place of None. None if shapes or devices differ."""
     if now.shape != before.shape or now.device != before.device:
         return None
     own, product, other = before @ before, before @ now, now @ now

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which micro-batches are computed once more, and what came of it."""
+"""Selects the micro-batches to recompute, and reports the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from presum.torch_events.hooks import EventListener, Hook
 
 
 class Verification:
-    """Of one model: the first micro-batch of one recorded step in ``every``."""
+    """Verifies the first micro-batch of one in ``every`` recorded steps of one model."""
 
     def __init__(self, setup: RecorderSetup, every: int) -> None:
         self._setup = setup
@@ -25,7 +25,7 @@ class Verification:
         self.pass_ended = self._recomputation.pass_ended
 
     def hook(self, recorder: EventListener, inner: nn.Module) -> list[Any]:
-        """The handles of its hooks, which are the recorder's."""
+        """The handles of its hooks, which the recorder removes."""
         keep, gave = Hook(recorder, self._keep), Hook(recorder, self._gave)
         return [
             inner.register_forward_pre_hook(keep, with_kwargs=True),
@@ -33,7 +33,7 @@ class Verification:
         ]
 
     def verify(self, inner: nn.Module) -> None:
-        """Before the optimizer steps: compute again what was kept, if anything was."""
+        """Before the optimizer step: recompute the kept micro-batch, if there is one."""
         verdict = self._recomputation.verdict(inner)
         if verdict is None:
             return

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When this worker waits for the others, of what no call of Python's shows: DDP's broadcast of
-buffers before a forward pass, and the end of its reductions."""
+"""Measures when this rank waits for others outside Python calls: in DDP's broadcast of buffers
+before a forward pass, and at the end of DDP's reductions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from presum._core import wait_begins, wait_ends
 
 
 class Waiting:
-    """One wait at a time, of the training thread. What others see of it in between, and what is
-    left open by an exception, counts once."""
+    """One wait at a time, on the training thread. Nested waits, and waits that an exception leaves
+    open, count once."""
 
     def __init__(self) -> None:
         self._open = False
@@ -20,7 +20,7 @@ class Waiting:
             wait_begins()
 
     def end(self) -> None:
-        """Without a beginning it does nothing."""
+        """Without ``begin`` it does nothing."""
         if self._open:
             self._open = False
             wait_ends()

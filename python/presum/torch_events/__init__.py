@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch does becomes calls: hooks, functions of torch that
-are replaced, losses in what a model returns."""
+"""Turns events of torch into calls: hooks, replaced functions of torch, losses in a model's
+output."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By which norm gradients are clipped: torch's functions for it, however they were imported."""
+"""Observes the norm by which gradients are clipped, in torch's own functions, regardless of how
+they were imported."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from torch.nn.utils import clip_grad
 from presum.torch_events.taps import Listeners, TappedFunction
 
 Listener = Callable[[list[torch.Tensor], Any, Any, float | None], None]
-NORMS_KEPT = 64  # that torch took since the last clipping
+NORMS_KEPT = 64  # norms that torch has computed since the last clipping
 
 
 class Inside(TappedFunction):
-    """The function that torch's ``_no_grad`` has wrapped, in the wrapper: it is called by everyone,
-    ``clip_grad_norm_`` too, and programs may have imported the wrapper before."""
+    """The function inside the wrapper of torch's ``_no_grad``. All callers reach it, including
+    ``clip_grad_norm_`` and programs that imported the wrapper earlier."""
 
     @staticmethod
     def there(name: str) -> bool:
@@ -36,16 +37,16 @@ class Inside(TappedFunction):
 
 
 class TakenNorm(NamedTuple):
-    """A norm that torch has taken."""
+    """A norm that torch has computed."""
 
     held: weakref.ref[torch.Tensor]
-    kind: float  # 2: the Euclidean one
-    tensors: float  # of how many; infinite where that is unknown
+    kind: float  # 2: the Euclidean norm
+    tensors: float  # the number of tensors; infinite if unknown
 
 
 class ClipTaps(Listeners[Listener]):
-    """Shared by all recorders of a process. A listener, who must not raise, is told of parameters,
-    their norm, its limit and its type (None: unknown) before their gradients are clipped."""
+    """Shared by all recorders of a process. Before gradients are clipped, each listener, which must
+    not raise, gets the parameters, their norm, the limit, and the norm's type (None: unknown)."""
 
     def __init__(self) -> None:
         self._norms: deque[TakenNorm] = deque(maxlen=NORMS_KEPT)
@@ -58,7 +59,7 @@ class ClipTaps(Listeners[Listener]):
         )
 
     def _about_to_clip(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Parameters may come from a generator: it is used up here, and a list is handed on."""
+        """Parameters may come from a generator, so it is consumed here and a list is passed on."""
         names = ("parameters", "max_norm", "total_norm")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         parameters = given.get("parameters", ())
@@ -81,8 +82,8 @@ class ClipTaps(Listeners[Listener]):
         self._norms.append(TakenNorm(weakref.ref(norm), float(norm_type), count))
 
     def _kind_of(self, norm: object, parameters: list[torch.Tensor]) -> float | None:
-        """The type of a norm that torch took; of one that was made since torch took those of parts
-        of the gradients theirs, if it is one."""
+        """The type of a norm that torch computed. For a norm that was derived since torch computed
+        norms of parts of the gradients, the type of these, if they share one."""
         kinds: set[float | None] = {taken.kind for taken in self._norms if taken.held() is norm}
         if not kinds and self._norms:
             gradients = sum(p.grad is not None for p in parameters)

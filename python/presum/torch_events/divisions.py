@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By what frameworks divide the loss that a program gives them, before they call ``backward()``."""
+"""The divisor by which a framework divides a program's loss before it calls ``backward()``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _of_lightning(strategy: Any, *_: Any, **__: Any) -> float:
     return float(module.trainer.accumulate_grad_batches) if module.automatic_optimization else 1.0
 
 
-# Where each calls ``backward()``.
+# The methods in which frameworks call ``backward()``.
 PLACES = (
     ("accelerate.accelerator", "Accelerator", _of_accelerate),
     ("lightning.pytorch.strategies.strategy", "Strategy", _of_lightning),
@@ -32,12 +32,12 @@ class Divisions:
     """Shared by all recorders of a process."""
 
     def __init__(self) -> None:
-        self.divisor = 1.0  # of the backward pass under way
+        self.divisor = 1.0  # of the current backward pass
         self._listeners = 0
         self._taps: dict[type, TappedFunction] = {}
 
     def add(self) -> None:
-        """Someone listens, to what has been imported by now."""
+        """Add a listener, for the frameworks imported so far."""
         self._listeners += 1
         for module, name, divisor in PLACES:
             kind = getattr(sys.modules.get(module), name, None)
@@ -57,7 +57,7 @@ class Divisions:
     def _before(self, divisor: Any, /, *args: Any, **kwargs: Any) -> None:
         try:
             self.divisor = divisor(*args, **kwargs)
-        except Exception:  # of another version: nothing is known
+        except Exception:  # another version of the framework: unknown
             self.divisor = 1.0
 
     def _over(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch calls: bound methods of a listener that never raise."""
+"""Hooks that torch calls: bound methods of a listener, which never raise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 
 class EventListener(Protocol):
-    """Who is told of torch's events as long as it is not ``off``."""
+    """Receives torch's events as long as it is not ``off``."""
 
     off: bool
     failed: bool
@@ -39,7 +39,7 @@ _STEP = Optimizer.profile_hook_step(lambda *_: None).__code__
 
 
 def in_optimizer_step() -> bool:
-    """Whether the step of some optimizer is under way in this thread."""
+    """Whether this thread is inside the step of any optimizer."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code is _STEP:
@@ -49,23 +49,23 @@ def in_optimizer_step() -> bool:
 
 
 class Handle:
-    """As torch's handles of hooks: ``remove`` takes something off again."""
+    """Like torch's hook handles: ``remove`` removes the hook."""
 
     def __init__(self, remove: Callable[[], None]) -> None:
         self.remove = remove
 
 
 def pickled_as_nothing() -> tuple[Any, ...]:
-    """What ``__reduce__`` returns of a callable that copies and pickles as one of Python's own that
-    does nothing, so that models that hold it load where presum is not installed."""
+    """The result of ``__reduce__`` for a callable whose copies and pickles are a function of
+    Python's own that does nothing, so that models that hold it load without presum installed."""
     return (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
 class Hook:
-    """A bound method that torch calls; it never raises, and copies and pickles as one of Python's
-    own that does nothing, so that models still do, and load where presum is not installed."""
+    """A bound method that torch calls. It never raises. Copies and pickles of it do nothing, so
+    that models can still be copied and pickled, and load without presum installed."""
 
-    __torch_unserializable__ = True  # on a tensor: saving it is no reason for a warning
+    __torch_unserializable__ = True  # on a tensor: suppresses a warning when it is saved
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Hook:
         self._method = method
         self._bound = bound
 
-    @_disable_dynamo  # a compiled wrapper calls it as it is
+    @_disable_dynamo  # a compiled wrapper calls it uncompiled
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         if self._listener is not None and self._method is not None:
             _tell(self._listener, self._method, *self._bound, *args, **kwargs)
@@ -104,8 +104,8 @@ def _tell(
 
 
 class OutputHook(Hook):
-    """The hook on what a forward pass gave. A program may keep that, and its graph, longer than the
-    model: it must not hold the listener, which holds the model."""
+    """The hook on a forward pass's output. A program may keep the output and its graph longer than
+    the model, so the hook must not hold the listener, which holds the model."""
 
     def __init__(self, listener: EventListener, micro_batch: object) -> None:
         super().__init__()
@@ -114,20 +114,20 @@ class OutputHook(Hook):
 
     @_disable_dynamo
     def __call__(self, grad: torch.Tensor | None = None, *_args: Any, **_kwargs: Any) -> None:
-        """Without a gradient where the pass goes through another output of the same node."""
+        """``grad`` is None if the pass goes through another output of the same node."""
         listener = self._weak()
         if listener is not None and grad is not None:
             _tell(listener, listener.output_reached, self._micro_batch)
 
 
 def belongs_to(hook: object, listener: EventListener) -> bool:
-    """Whether a hook on an output is a listener's."""
+    """Whether a hook on an output belongs to a listener."""
     return isinstance(hook, OutputHook) and hook._weak() is listener
 
 
 class OptimizerHook(Hook):
-    """The hook after the optimizer's step: as :class:`Hook`, but steps count on when collecting has
-    failed, so that a preflight still ends."""
+    """The hook after the optimizer step: a :class:`Hook` that still counts steps after recording
+    has failed, so that a preflight ends."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         if self._listener is not None and self._listener.failed:

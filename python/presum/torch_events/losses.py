@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding a micro-batch's loss and its target tokens in what a module is given and returns."""
+"""Finds a micro-batch's loss and target tokens in a module's arguments and output."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Scalar = float | int | torch.Tensor
 
 
 def kept_value(value: Scalar) -> Scalar | None:
-    """A number, or a copy on its device: the user may change the tensor in place. None for a tensor
-    that cannot be read."""
+    """A number, or a copy on its device, because the user may change the tensor in place. None for
+    a tensor that cannot be read."""
     if not isinstance(value, torch.Tensor):
         return float(value)
     plain = readable(value)
@@ -30,8 +30,8 @@ def kept_value(value: Scalar) -> Scalar | None:
 def find_loss(output: Any) -> torch.Tensor | None:
     """The loss in a module's output, if it takes part in training (requires grad), else None.
 
-    Looked for as ``output["loss"]``, ``output.loss``, the first item of a tuple, the output itself;
-    it must have one element.
+    It is ``output["loss"]``, ``output.loss``, the first item of a tuple, or the output itself, and
+    must have one element.
     """
     if isinstance(output, Mapping):
         loss = output.get("loss")
@@ -45,7 +45,7 @@ def find_loss(output: Any) -> torch.Tensor | None:
 
 
 def first_tensor(output: Any, *, but: torch.Tensor | None = None) -> torch.Tensor | None:
-    """The first tensor in a module's output that takes part in training, ``but`` left out."""
+    """The first tensor in a module's output that takes part in training, except ``but``."""
     if isinstance(output, torch.Tensor):
         return output if _trains(output) and output is not but else None
     found = (first_tensor(value, but=but) for value in _items(output))
@@ -53,12 +53,12 @@ def first_tensor(output: Any, *, but: torch.Tensor | None = None) -> torch.Tenso
 
 
 def _trains(tensor: torch.Tensor) -> bool:
-    """Whether a tensor was computed from what is trained; a parameter itself was not."""
+    """Whether a tensor was computed from trained parameters; a parameter itself was not."""
     return tensor.requires_grad and not tensor.is_leaf
 
 
 def _items(output: Any) -> Iterable[Any]:
-    """What a container holds, or an object keeps; nothing of anything else."""
+    """The items of a container or the attributes of a dataclass; empty for anything else."""
     if isinstance(output, (tuple, list)):
         return output
     if isinstance(output, Mapping):
@@ -69,10 +69,10 @@ def _items(output: Any) -> Iterable[Any]:
 def count_tokens(
     args: tuple[Any, ...], kwargs: dict[str, Any], *, on_host: bool, shifted: bool
 ) -> Scalar:
-    """Target tokens of a micro-batch: labels that are not -100; 0 where no labels are found.
+    """The target tokens of a micro-batch: labels other than -100; 0 if no labels are found.
 
-    Labels are the argument of that name, else, in host memory, the integer tensor that holds -100
-    (looking for it elsewhere would wait for the device). ``shifted``: the model leaves out the
+    Labels are the argument with that name, or else, in host memory, the integer tensor that
+    contains -100 (searching on a device would synchronize). ``shifted``: the model ignores the
     first label of each row, as causal language models of transformers do.
     """
     labels = kwargs.get("shift_labels")
@@ -97,7 +97,7 @@ def count_tokens(
 
 
 def shifts_labels(module: torch.nn.Module) -> bool:
-    """Whether a model of transformers leaves out the first label of each row."""
+    """Whether a model of transformers ignores the first label of each row."""
     config = vars(module).get("config")
     return vars(module).get("loss_type") == "ForCausalLM" and not getattr(
         config, "is_encoder_decoder", False
@@ -105,8 +105,8 @@ def shifts_labels(module: torch.nn.Module) -> bool:
 
 
 def share_of_tokens(kwargs: dict[str, Any], tokens: Scalar, items: Scalar | None) -> Scalar | None:
-    """A micro-batch's share of the tokens that its loss is divided by, where that is not its own
-    count: ``num_items_in_batch`` of transformers counts those of all workers and micro-batches."""
+    """A micro-batch's share of the tokens that its loss is divided by, if these are not its own:
+    ``num_items_in_batch`` of transformers counts the tokens of all ranks and micro-batches."""
     given = kwargs.get("num_items_in_batch")
     items = items if given is None else kept_value(given)
     if items is None or (not isinstance(tokens, torch.Tensor) and tokens == 0):

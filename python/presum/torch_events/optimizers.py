@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of all of a process's optimizers."""
+"""Steps of all optimizers of a process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ StepHook = Callable[..., None]
 
 
 def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
-    """All that it holds."""
+    """All parameters that the optimizer holds."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 class OptimizerSteps(Listeners[tuple[StepHook, StepHook]]):
-    """Counts them, whoever's they are, and tells listeners before and after each. Its hooks of
-    torch stay: torch may be walking over them when a model is attached or goes."""
+    """Counts all optimizer steps, and calls listeners before and after each. Its torch hooks stay
+    registered: torch may be iterating over them when a model is attached or freed."""
 
     def __init__(self) -> None:
         super().__init__()

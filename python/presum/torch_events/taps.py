@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no hook tells: the tensors on which ``backward()`` was called, the loss scaler in use, and
-when this thread waits for others.
+"""Events that torch has no hooks for: the tensors on which ``backward()`` is called, the loss
+scaler in use, and when this thread waits for others.
 
-Functions of torch are replaced while someone listens; they do what they did.
+Functions of torch are replaced while there is a listener; they behave as before.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from presum.torch_events.losses import Scalar, kept_value
 
 
 class ReplacedFunction:
-    """A function of a module or class, and what stands in its place."""
+    """A function of a module or class, and its replacement."""
 
     def __init__(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
-        """``stand_in`` gets the original before the arguments, and may do something else."""
+        """``stand_in`` gets the original before the arguments, and can do something else."""
         self._owner, self._name, self._stand_in = owner, name, stand_in
         self._original: Any = None
         self._replacement: Any = None  # while it is in place
         self._active = False
 
     def apply(self) -> None:
-        """A second call does nothing."""
+        """Put the replacement in place. A second call does nothing."""
         if self._replacement is None:
             self._original = self._look()
             self._replacement = functools.update_wrapper(self._made(self._original), self._original)
@@ -43,7 +43,8 @@ class ReplacedFunction:
         self._activate(True)
 
     def undo(self) -> None:
-        """Where someone else has replaced it since, ours stays inside and does nothing."""
+        """Restore the original. If other code has replaced the function since, presum's replacement
+        stays inside and does nothing."""
         self._activate(False)
         if self._look() is self._replacement:
             self._put(self._original)
@@ -68,8 +69,8 @@ class ReplacedFunction:
 
 
 class TappedFunction(ReplacedFunction):
-    """A function that does what it did, while others are told of its calls. It leaves no frame, so
-    warnings and tracebacks are the program's own."""
+    """A function that behaves as before and reports its calls. It adds no frame, so warnings and
+    tracebacks stay the program's own."""
 
     def __init__(
         self,
@@ -80,8 +81,8 @@ class TappedFunction(ReplacedFunction):
         after: Callable[..., None] | None = None,
         always: Callable[[], None] | None = None,
     ) -> None:
-        """``before`` gets the arguments, and may return others as a pair; ``after`` gets the result
-        before them; ``always`` is called also where the function raised."""
+        """``before`` gets the arguments, and can return others as a pair. ``after`` gets the result
+        before the arguments. ``always`` is called even if the function raises."""
         super().__init__(owner, name, lambda: None)
         self._told = {"before": before, "after": after, "always": always}
 
@@ -97,7 +98,7 @@ L = TypeVar("L")
 
 
 class Listeners(Generic[L]):
-    """Who is told of something: functions are replaced for as long as there is somebody."""
+    """A list of listeners; functions are replaced as long as it is not empty."""
 
     def __init__(self, *replaced: ReplacedFunction) -> None:
         self._replaced = replaced
@@ -120,7 +121,7 @@ class Listeners(Generic[L]):
 
 
 class EngineRun:
-    """One outermost run of the autograd engine, as its caller asked for it."""
+    """One outermost run of the autograd engine, with the arguments of its caller."""
 
     def __init__(
         self,
@@ -133,26 +134,27 @@ class EngineRun:
         accumulate_grad: bool = False,
         **__: Any,
     ) -> None:
-        """As torch's own ``_engine_run_backward``."""
+        """Takes the arguments of torch's ``_engine_run_backward``."""
         self.accumulates = accumulate_grad
         self.over = False
         self._roots, self._gradients, self._inputs = roots, gradients, inputs
         self.scaler: GradScaler | None = None
 
     def root_loss(self) -> Scalar | None:
-        """The sum of its one-element roots, each times its ``gradient=``. None where these cannot
-        be read, or have more elements."""
+        """The sum of its one-element roots, each times its ``gradient=``. None if they cannot be
+        read, or have more elements."""
         try:
             return _sum_of(self._roots, self._gradients)
-        except Exception:  # of a class that is no tensor as others are
+        except Exception:  # of an unusual tensor class
             return None
 
     def roots(self) -> list[Any]:
-        """What is differentiated."""
+        """The tensors to differentiate."""
         return _roots_of(self._roots)
 
     def may_reach(self, parameters: Iterable[object]) -> bool:
-        """Whether it accumulates, and its caller has not limited it to others than these."""
+        """Whether the run accumulates, and its caller has not limited it to other tensors than
+        these."""
         limits = {id(one) for one in self._inputs or ()}
         return self.accumulates and (not limits or any(id(p) in limits for p in parameters))
 
@@ -162,7 +164,7 @@ class EngineRun:
 
 
 class Nested(threading.local):
-    """How deep a thread is in runs of the engine within others, and what waits for their end."""
+    """A thread's depth of engine runs inside others, and the calls that wait for their end."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -175,18 +177,19 @@ class Taps:
     def __init__(self) -> None:
         self._listeners = 0
         self.backward_passes = 0  # begun so far
-        self._runs: dict[int, EngineRun] = {}  # under way, by the thread that asked
-        # Held while recorders look at gradients: a run that begins waits, for the engine writes
-        # them without the interpreter's lock.
+        self._runs: dict[int, EngineRun] = {}  # current runs, by the calling thread
+        # Held while recorders examine gradients: a run that begins waits, because the engine writes
+        # gradients without the GIL.
         self._looking = threading.RLock()
         self._nested = Nested()
-        # Where the Trainer of transformers trains: the tokens that losses are divided by, and the
-        # factor on them (the world size, because DDP divides by it).
+        # Set while the Trainer of transformers trains: the tokens that losses are divided by, and
+        # the factor on them (the world size, because DDP divides by it).
         self.items: float | torch.Tensor | None = None
         self.loss_factor = 1.0
         self.shifts_labels: bool | None = None
-        self.labels: object = None  # of the batch, where the model may not be given them
-        # How many passes it adds up to the loss that it logs; None outside of its training step.
+        self.labels: object = None  # of the batch, if the model may not get them
+        # The number of passes that the Trainer adds up to the loss that it logs; None outside its
+        # training step.
         self.passes_added_up: float | None = None
         self._replacements = [
             TappedFunction(
@@ -196,16 +199,16 @@ class Taps:
                 after=self._nested_has_ended,
                 always=self._leave,
             ),
-            # Where Python waits for a collective, its own or FSDP's.
+            # Python waits for a collective here, its own or FSDP's.
             TappedFunction(Work, "wait", before=wait_begins, always=wait_ends),
         ]
         self._scale_taps: dict[type, TappedFunction] = {}
-        self._scaled = False  # whether a scaler was ever seen to scale
+        self._scaled = False  # some scaler has scaled a loss
         self._beginnings: Listeners[weakref.WeakMethod[Callable[[], None]]] = Listeners()
 
     def at_beginnings(self, call: Callable[[], None]) -> Handle:
-        """Have a bound method, which must not raise, called before each backward pass that
-        accumulates, while someone listens."""
+        """Call a bound method, which must not raise, before each backward pass that accumulates,
+        while there is a listener."""
         return self._beginnings.add(weakref.WeakMethod(call))
 
     def add(self) -> None:
@@ -221,8 +224,8 @@ class Taps:
                 replacement.undo()
 
     def run(self) -> EngineRun | None:
-        """The run of the engine under way in this thread, or, for the engine's own threads, the
-        only one. None also where a program has called the engine itself."""
+        """The current run of the engine in this thread, or, for the engine's own threads, the only
+        one. None also if a program has called the engine itself."""
         mine = self._runs.get(threading.get_ident())
         if mine is not None or len(self._runs) != 1:
             return mine
@@ -230,23 +233,23 @@ class Taps:
 
     @property
     def others_run(self) -> bool:
-        """Whether a run of the engine is under way in another thread."""
+        """Whether the engine is running for another thread."""
         return len(self._runs) > (threading.get_ident() in self._runs)
 
     @property
     def is_nested(self) -> bool:
-        """Whether a run within another is under way in this thread (a reentrant checkpoint)."""
+        """Whether this thread is in a run inside another one (a reentrant checkpoint)."""
         return self._nested.depth > 0
 
     def in_outermost(self, call: Callable[[], None]) -> None:
-        """At once; or, in a run within another, when the outermost goes on."""
+        """Call at once, or, in a nested run, when the outermost run continues."""
         if self.is_nested:
             self._nested.waiting.append(call)
         else:
             call()
 
     def _enter(self, *args: Any, **kwargs: Any) -> None:
-        """Below ``backward``, which programs may have imported by its name before."""
+        """Taps below ``backward``, which programs may have imported by name earlier."""
         if torch._C._current_graph_task_id() != -1:
             self._nested.depth += 1
             return
@@ -277,7 +280,7 @@ class Taps:
             run.end()
 
     def _tap_scalers(self) -> None:
-        """Every class of scalers that scales in a way of its own (ShardedGradScaler does)."""
+        """Tap every scaler class that overrides ``scale`` (such as ShardedGradScaler)."""
         kinds: list[type] = [GradScaler, *_subclasses(GradScaler)]
         for kind in kinds:
             if "scale" in vars(kind) and kind not in self._scale_taps:
@@ -288,13 +291,13 @@ class Taps:
         _mark_scaled(outputs, scaler)
 
 
-SCALER = "presum_scaler"  # a node's metadata: who made it, held weakly
+SCALER = "presum_scaler"  # a node's metadata: the scaler, held weakly
 NODES_MAX = 64
 
 
 def _mark_scaled(outputs: Any, scaler: GradScaler) -> None:
-    """At the node in the graph, since what is differentiated may be made of it (a sum, a
-    quotient)."""
+    """Mark the node in the graph, because the differentiated tensor may be derived from it (a sum,
+    a quotient)."""
     if isinstance(outputs, torch.Tensor):
         node: Any = outputs.grad_fn
         if node is not None:
@@ -309,7 +312,7 @@ def _roots_of(tensors: Any) -> list[Any]:
 
 
 def _scaler_of(roots: Any) -> GradScaler | None:
-    """The scaler that scaled what is differentiated, if that was near its end."""
+    """The scaler that scaled the roots, if it did so near the end of the graph."""
     nodes = deque(getattr(root, "grad_fn", None) for root in _roots_of(roots))
     for _ in range(NODES_MAX):
         node = nodes.popleft() if nodes else None

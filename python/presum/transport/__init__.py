@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How packets get from every rank to the one that records: one background thread per process, no
-collective (docs: ARCHITECTURE.md, "Threads, and who waits for whom")."""
+"""Sends packets from every rank to the one that records: one background thread per process, without
+collectives (see "Threads" in ARCHITECTURE.md)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of new findings while the training runs."""
+"""Prints new findings while training runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ QUIET_SECONDS = 10.0
 
 
 class Announcements:
-    """A critical finding is said at once, with its remedy; a warning in one line, at most one in
-    ``QUIET_SECONDS``: those of that time are counted and said with the next, but for a stall, which
-    nothing may come after. Information is not."""
+    """Prints a critical finding at once, with its remedy, and a warning in one line, at most one
+    per ``QUIET_SECONDS``; warnings in between are counted and printed with the next one. A stall is
+    printed at once, since nothing may follow it. Information is not printed."""
 
     def __init__(self, say: Callable[[str], None], run: Path) -> None:
         self._say = say
@@ -32,7 +32,7 @@ class Announcements:
             self._waiting.append(finding)
 
     def flush(self) -> None:
-        """Say what waits, unless something was said just now."""
+        """Print the waiting warnings, unless one was printed recently."""
         now = time.monotonic()
         if not self._waiting or now - self._said < QUIET_SECONDS:
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that this process serves or is connected to, kept from one session to the next.
+"""The store servers and connections of this process, kept from one session to the next.
 
-A connection may take seconds where names are resolved slowly, and a server costs nine descriptors
-and a thread. A session takes a connection for itself: a wait on a shared one would block others.
+A connection can take seconds if name resolution is slow, and a server costs nine file descriptors
+and a thread. Each session uses a connection of its own: a wait on a shared one would block others.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store, TCPStore
 
-# Long: starved threads are slow, and only background threads wait.
+# Long, because starved threads are slow; only background threads wait.
 TIMEOUT = timedelta(seconds=30)
-Address = tuple[tuple[str, ...], int]  # names of the host, and the port
+Address = tuple[tuple[str, ...], int]  # host names, and the port
 
 
 class StoreConnections:
-    """Of one process. Thread-safety: any thread, one at a time for each connection."""
+    """The stores of one process. Thread-safety: any thread, one at a time per connection."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -32,7 +32,7 @@ class StoreConnections:
         )
 
     def serve(self, world_size: int) -> TCPStore:
-        """This process's server, started when it is first asked for."""
+        """This process's server, started on first use."""
         if self._server is None:
             listener = socket.socket()
             listener.bind(("" if _several_hosts(world_size) else "127.0.0.1", 0))
@@ -57,11 +57,11 @@ class StoreConnections:
         return _connect(address) if idle is None else idle
 
     def keep(self, address: Address, connection: TCPStore) -> None:
-        """A connection that works and is not needed now."""
+        """Keep a working connection that is not needed now."""
         self._to_servers.setdefault(address, []).append(connection)
 
     def connect_to_default(self, store: Store) -> Store:
-        """A connection of its own to the job's default store."""
+        """A separate connection to the job's default store."""
         idle = _popped(self._to_default.setdefault(store, []))
         return store.clone() if idle is None else idle  # type: ignore[attr-defined, no-any-return]
 
@@ -73,7 +73,7 @@ _store_connections: StoreConnections | None = None
 
 
 def store_connections() -> StoreConnections:
-    """Those of this process; a child that was forked has none yet."""
+    """The connections of this process. A forked child starts with none."""
     global _store_connections
     if _store_connections is None or _store_connections._pid != os.getpid():
         _store_connections = StoreConnections()
@@ -81,12 +81,12 @@ def store_connections() -> StoreConnections:
 
 
 def own_address(port: int, world_size: int) -> dict[str, Any]:
-    """Where other processes reach a port of this one."""
+    """The address at which other processes reach a port of this one."""
     return {"hosts": _own_names(world_size), "port": port}
 
 
 def address_of(message: dict[str, Any]) -> Address:
-    """What ``own_address`` gave elsewhere."""
+    """The address in a message that ``own_address`` made on another rank."""
     return tuple(message["hosts"]), int(message["port"])
 
 
@@ -121,7 +121,7 @@ def _own_names(world_size: int) -> list[str]:
     found = [socket.gethostname(), socket.getfqdn()]
     master = os.environ.get("MASTER_ADDR")
     if master:
-        # The address of the interface that reaches the rendezvous host; nothing is sent.
+        # The address of the interface that reaches the rendezvous host. Nothing is sent.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect((master, 9))

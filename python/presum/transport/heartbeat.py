@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process says of itself now and then: where its training stands (docs/time.md)."""
+"""Reports periodically where this process's training stands (docs/time.md)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ log = logging.getLogger("presum")
 
 
 class Heartbeat:
-    """Of the thread that makes it, which is the one that trains. ``take`` is for the background
-    thread."""
+    """The heartbeat of the thread that creates it, which must be the training thread. ``take`` is
+    for the background thread."""
 
     def __init__(self, rank: int, host: str, stall_seconds: float, *, quiet: bool = False) -> None:
         shortest, longest = PERIOD_SECONDS
@@ -57,8 +57,8 @@ class Heartbeat:
         self._due = 0.0
 
     def reaches(self, hosts: list[str], port: int, queue: str, run: int, segment: int) -> None:
-        """Where a thread that needs no interpreter sends, once this one does not answer; no hosts:
-        this process records."""
+        """Set where a native thread sends if the interpreter does not respond; without hosts, this
+        process records."""
         self._watchdog.reaches(hosts=hosts, port=port, queue=queue, run=run, segment=segment)
 
     def take(self, *, now: bool = False) -> bytes | None:
@@ -69,7 +69,7 @@ class Heartbeat:
         self._due = time_now + self._period
         try:
             return self._beat()
-        except Exception:  # a recording does not end for that
+        except Exception:  # must not end a recording
             log.debug("presum: no heartbeat", exc_info=True)
             return None
 
@@ -79,16 +79,16 @@ class Heartbeat:
         site = end_of_the_program(frame) or site
         del frame  # it holds the program's tensors
         recorder = _last_collectives() if self._watchdog.still > self.stall_seconds / 2 else ""
-        texts = (collective, site, stack, recorder)  # with names of files, which may be no UTF-8
+        texts = (collective, site, stack, recorder)  # file names in them may not be valid UTF-8
         packet: bytes = self._watchdog.beat(*(t.encode("utf-8", "replace").decode() for t in texts))
         return packet
 
     def stop(self) -> None:
-        """Nothing more is told."""
+        """Send no more heartbeats."""
         self._watchdog.stop()
 
     def interrupt(self, error: type[BaseException]) -> None:
-        """Have the training thread raise it, once it runs Python again."""
+        """Raise the error in the training thread as soon as it runs Python again."""
         import ctypes
 
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -97,16 +97,16 @@ class Heartbeat:
 
 
 def place_of(frame: FrameType | None) -> tuple[str, str, str]:
-    """The collective in which a thread is, the program's innermost line, and the stack: one frame a
-    line, innermost first, and the outermost too: stacks are compared from there. Empty where there
-    is none."""
+    """The collective that a thread is in, the program's innermost line, and the stack, one frame
+    per line, innermost first. The outermost frame is always included, because stacks are compared
+    from there. Empty if there is no frame."""
     collective, site = "", ""
     lines: list[str] = []
     while frame is not None and len(lines) < FRAMES_MAX:
         code = frame.f_code
         lines.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
         if not site and code.co_filename == _COLLECTIVES:
-            collective = code.co_name  # the outermost of them is what the program called
+            collective = code.co_name  # the outermost one is what the program called
         elif not site and not code.co_filename.startswith(LIBRARIES):
             site = _site_of(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
@@ -116,7 +116,7 @@ def place_of(frame: FrameType | None) -> tuple[str, str, str]:
 
 
 def _bounded(lines: list[str]) -> str:
-    """All lines, or those of both ends, with a mark for what is between."""
+    """All lines, or those at both ends with a mark in between."""
     sizes = [len(line.encode("utf-8", "replace")) + 1 for line in lines]
     if sum(sizes) <= STACK_BYTES_MAX:
         return "\n".join(lines)
@@ -132,7 +132,8 @@ def _site_of(path: str, line: int, function: str) -> str:
 
 
 def end_of_the_program(frame: FrameType | None) -> str:
-    """Where the main thread has ended by an exception, and others keep the process alive."""
+    """A description if an exception has ended the main thread while other threads keep the process
+    alive."""
     error = getattr(sys, "last_value", None)
     while frame is not None and frame.f_code.co_name != "_shutdown":
         frame = frame.f_back
@@ -142,7 +143,7 @@ def end_of_the_program(frame: FrameType | None) -> str:
 
 
 def _last_collectives() -> str:
-    """As torch's flight recorder has them, where it is on (TORCH_FR_BUFFER_SIZE)."""
+    """The last collectives from torch's flight recorder, if it is on (TORCH_FR_BUFFER_SIZE)."""
     dump: Any = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
     if dump is None:
         return ""
@@ -153,5 +154,5 @@ def _last_collectives() -> str:
             f"{one['state']}"
             for one in entries
         )
-    except Exception:  # its format is torch's own
+    except Exception:  # the format is private to torch
         return ""

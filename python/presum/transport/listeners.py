@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telling a program what was found, as it is found."""
+"""Passes findings to the program's callbacks."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ Listener = Callable[[Finding], None]
 
 
 class FindingListeners:
-    """Who is told of findings, on which thread."""
+    """The callbacks for findings, by thread."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []  # so far, worst first
         self._listeners: list[Listener] = []
         self._training_listeners: list[Listener] = []
-        self._untold: deque[Finding] = deque()  # of the training thread's listeners
+        self._untold: deque[Finding] = deque()  # to the training thread's listeners
 
     def listen(self, listener: Listener, *, on_training_thread: bool) -> None:
-        """Call it for every new finding: on the background thread, or on the training thread after
-        its next optimizer step."""
+        """Call ``listener`` for every new finding: on the background thread, or on the training
+        thread after its next optimizer step."""
         (self._training_listeners if on_training_thread else self._listeners).append(listener)
 
     def tell(self, finding: Finding) -> None:
-        """On the background thread: a finding is new."""
+        """Called on the background thread for a new finding."""
         for listener in self._listeners:
             try:
                 _tell(listener, finding)
-            except BaseException:  # to end the process takes the training thread
+            except BaseException:  # only the training thread can end the process
                 log.warning("presum: on_finding failed", exc_info=True)
         if self._training_listeners:
             self._untold.append(finding)
 
     def tell_training_thread(self) -> None:
-        """On the training thread. What a listener raises to end the process passes through."""
+        """Called on the training thread. SystemExit of a listener propagates."""
         while self._untold:
             finding = self._untold.popleft()
             for listener in self._training_listeners:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets of this process on their way out."""
+"""The queue of this process's outgoing packets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 PACKETS_MAX = 2048
 BYTES_MAX = 64 << 20
-LATE_PACKET_BYTES = 256 << 10  # as much is reckoned for one whose size is not known yet
+LATE_PACKET_BYTES = 256 << 10  # assumed for a packet whose size is not known yet
 
 
 class LatePacket(NamedTuple):
@@ -18,11 +18,11 @@ class LatePacket(NamedTuple):
 
     ready: Callable[[], bool]
     make: Callable[[], bytes]
-    drop: Callable[[], None]  # called where it is not to be made
+    drop: Callable[[], None]  # called if it is never made
 
 
 class Outbox:
-    """A bounded queue without a lock to wait on: putting must not wake a thread that wants the GIL.
+    """A bounded queue without a lock to wait on: putting must not wake a thread that needs the GIL.
 
     Thread-safety: ``put`` from any thread, ``take`` from one.
     """
@@ -37,7 +37,7 @@ class Outbox:
         return len(self._queue)
 
     def put(self, packet: bytes | LatePacket) -> None:
-        """Drops it, counted, where as much waits as may. Never waits."""
+        """Queue the packet, or drop and count it if the queue is full. Never waits."""
         size = len(packet) if isinstance(packet, bytes) else LATE_PACKET_BYTES
         full = len(self._queue) >= min(PACKETS_MAX, max(1, BYTES_MAX // size))
         if not full:
@@ -49,7 +49,7 @@ class Outbox:
             self._throw_away()
 
     def close(self) -> None:
-        """What waits and what comes is of no use to anyone."""
+        """Drop all waiting and future packets, since no rank can use them."""
         self.shut = True
         self._throw_away()
 
@@ -60,8 +60,8 @@ class Outbox:
                 self.refused += 1
 
     def take(self) -> bytes | None:
-        """The oldest packet, or None while there is none or its numbers are on their way. Raises
-        what making a late one raises; it is gone then."""
+        """The oldest packet, or None if there is none or its numbers are not on the host yet.
+        Raises the error of making a late packet, which is then removed."""
         if self.shut or not self._queue:
             return None
         head = self._queue[0]

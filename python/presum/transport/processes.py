@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the processes of other ranks end, where they are this host's."""
+"""Detects how processes of other ranks on this host end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROCESS = re.compile(r"[0-9]{1,9}")
-UNKNOWN = -1  # exit code of a process that is gone, of which nobody says how it ended
-# Fields of /proc/PID/stat behind the name (proc(5)).
+UNKNOWN = -1  # exit code of an ended process whose status is unknown
+# Fields of /proc/PID/stat after the name (proc(5)).
 _STATE, _THREADS, _START, _STATUS = 0, 17, 19, 49
 
 
@@ -27,17 +27,17 @@ class Processes:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._known: dict[int, tuple[int, str]] = {}  # by rank: process and when it began
+        self._known: dict[int, tuple[int, str]] = {}  # by rank: the process and its start time
         self._poll = select.poll()
         self._ranks: dict[int, int] = {}  # by descriptor
-        self._unpolled: set[int] = set()  # ranks whose end no descriptor tells
+        self._unpolled: set[int] = set()  # ranks whose end no descriptor reports
 
     def __bool__(self) -> bool:
         return bool(self._known)
 
     def watch(self, processes: Iterable[tuple[int, str, str, str]]) -> None:
-        """Rank, host, process and when it began, as they say themselves. What is no process of this
-        host is not watched, nor is this one."""
+        """Watch processes, given as (rank, host, process, start time) as they report themselves.
+        Processes of other hosts and this process are ignored."""
         for rank, host, pid, start in processes:
             if host != self._host or not PROCESS.fullmatch(pid) or int(pid) == os.getpid():
                 continue
@@ -49,7 +49,7 @@ class Processes:
                 self._add(rank, int(pid))
 
     def wait(self, seconds: float) -> list[ProcessEnd]:
-        """Those that have ended, as soon as one has. A process that is watched is told once."""
+        """Wait until a watched process ends; return all that have ended. Each is reported once."""
         ready = [self._ranks[fd] for fd, _ in self._poll.poll(seconds * 1000)]
         ready += [rank for rank in self._unpolled if not _runs(*self._known[rank])]
         ends = [ProcessEnd(rank, *_how_ended(*self._known[rank])) for rank in ready]
@@ -64,7 +64,7 @@ class Processes:
     def _add(self, rank: int, pid: int) -> None:
         try:
             descriptor = os.pidfd_open(pid)
-        except (OSError, AttributeError):  # Python itself may have been built without it
+        except (OSError, AttributeError):  # Python may be built without it
             self._unpolled.add(rank)
             return
         self._ranks[descriptor] = rank
@@ -80,8 +80,8 @@ class Processes:
 
 
 def start_of(pid: int) -> str:
-    """When a process began, as its system counts it, and in which namespace of processes: it is
-    one of this process's own, or not seen. Empty where that is not known. As in
+    """The start time of a process, as the system counts it, and its PID namespace (visible
+    processes share this process's namespace). Empty if unknown. As in
     src/judge/recording_process.cc."""
     fields = _stat(pid)
     return f"{fields[_START]}-{_namespace()}" if len(fields) > _START else ""
@@ -103,7 +103,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _runs(pid: int, start: str) -> bool:
-    """The first thread of a process may have ended before the others."""
+    """Whether a process runs. Its first thread may end before the others."""
     fields = _stat(pid)
     if len(fields) <= _START or start_of(pid) != start:
         return False
@@ -111,7 +111,7 @@ def _runs(pid: int, start: str) -> bool:
 
 
 def _how_ended(pid: int, start: str) -> tuple[int, int]:
-    """Signal and exit code, which its parent can take away at any time."""
+    """The signal and the exit code, which the parent can reap at any time."""
     fields = _stat(pid)
     if len(fields) <= _STATUS or start_of(pid) != start or not _may_see(pid):
         return 0, UNKNOWN
@@ -120,7 +120,7 @@ def _how_ended(pid: int, start: str) -> tuple[int, int]:
 
 
 def _may_see(pid: int) -> bool:
-    """The system hides the status of another user's process behind a zero."""
+    """The system shows zero as the status of another user's process."""
     try:
         return os.geteuid() in (0, Path(f"/proc/{pid}").stat().st_uid)
     except OSError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the background thread of the rank does that records: it takes packets, writes the run log,
-and tells what is found."""
+"""The background thread of the rank that records: it takes packets, writes the run log, and reports
+findings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from presum.transport.store_queue import ENDED, FAILED, StoreQueue
 
 log = logging.getLogger("presum")
 
-LOOK_SECONDS = 0.25  # between looks for new findings
-STALLED_SECONDS = 3.0  # for other ranks to see that the job stands still
+LOOK_SECONDS = 0.25  # between checks for new findings
+STALLED_SECONDS = 3.0  # for other ranks to see that the job is stalled
 _given_up: list[StoreQueue] = []  # by sessions of this process, in its server
 
 
 class Recorder:
-    """One run log under way."""
+    """An open run log."""
 
     def __init__(self, channel: Channel, listeners: FindingListeners) -> None:
         self._channel = channel
@@ -41,10 +41,10 @@ class Recorder:
         self._ranks_heard = 0
         self._summary = ""  # of a recording that has ended
         self.queue: StoreQueue | None = None  # of other ranks
-        self.others_lost = False  # nothing of other ranks can come any more
+        self.others_lost = False  # no more packets of other ranks can arrive
 
     def record(self, rendezvous: Rendezvous | None, key: str) -> None:
-        """Until the session is closed. ``rendezvous``: where other ranks learn of this one."""
+        """Record until the session is closed. ``rendezvous``: how other ranks find this one."""
         try:
             self._record(rendezvous, key)
         finally:
@@ -84,7 +84,7 @@ class Recorder:
         self._give_up(ENDED)
 
     def _give_up(self, why: str) -> None:
-        """Tell ranks that still send. Their way may be gone."""
+        """Notify ranks that still send. The connection to them may be gone."""
         with contextlib.suppress(Exception):
             if self.queue is not None and not self.others_lost:
                 self.queue.give_up(why)
@@ -97,8 +97,8 @@ class Recorder:
         return summary(run, steps, verdict, findings, aggregator.incomplete(), short)
 
     def say_summary(self) -> None:
-        """What became of the run, once. It is said at the end of the program, also where recording
-        ended before."""
+        """Print the result of the run, once. It is printed at the end of the program, even if the
+        recording ended earlier."""
         if self._summary:
             self._channel.say(self._summary)
             self._summary = ""
@@ -112,7 +112,7 @@ class Recorder:
             self._lose_others(aggregator, error)
             return
         while _given_up:
-            _given_up.pop().empty()  # of what came after their end
+            _given_up.pop().empty()  # of packets that arrived after their end
         self.queue = StoreQueue(server, key)
         known = {"key": key, "run": aggregator.run, "segment": aggregator.segment}
         rendezvous.announce(own_address(server.port, world_size) | known)
@@ -129,7 +129,7 @@ class Recorder:
             if news and time.monotonic() > self._looked + LOOK_SECONDS:
                 self._look(aggregator)
                 news, looked_at = False, records
-            if not channel.closing.is_set():  # else the summary says it
+            if not channel.closing.is_set():  # else the summary includes it
                 self._announcements.flush()
             if channel.closing.is_set() and closed is None:
                 closed = time.monotonic()
@@ -143,8 +143,8 @@ class Recorder:
                 self._pause(aggregator, IDLE_SECONDS if idle else POLL_SECONDS)
 
     def _pause(self, aggregator: Aggregator, seconds: float) -> None:
-        """Until the next look, or until a rank's process ends: a launcher ends this one soon
-        after."""
+        """Wait for the next poll, or until a rank's process ends: then a launcher soon ends this
+        process too."""
         if self._ranks_heard != aggregator.ranks_heard:
             self._ranks_heard = aggregator.ranks_heard
             self._processes.watch(aggregator.processes)
@@ -154,14 +154,14 @@ class Recorder:
         else:
             self._channel.pause(seconds)
             ends = self._processes.wait(0)
-        if ends:  # first what they sent before, and whether they are missed here
+        if ends:  # first the packets that they sent, and this rank's heartbeat
             self._drain(aggregator)
             self._beat(aggregator, now=True)
         for end in ends:
             aggregator.process_ended(*end)
 
     def _beat(self, aggregator: Aggregator, *, now: bool = False) -> None:
-        """Of this rank; and what a job that stands still ends with."""
+        """Take this rank's heartbeat, and end the job if it is stalled and ``on_stall`` says so."""
         heartbeat = self._channel.heartbeat
         packet = heartbeat.take(now=now)
         if packet is None:
@@ -177,14 +177,14 @@ class Recorder:
             with contextlib.suppress(DistError):
                 others.tell_stalled(stall)
         if self._channel.on_stall == "exit":
-            aggregator.abandon(f"it stood still: {stall}")
+            aggregator.abandon(f"it was stalled: {stall}")
         if others is not None:
-            time.sleep(STALLED_SECONDS)  # they look now and then
-        self._channel.end_stalled(stall, lambda: aggregator.abandon(f"it stood still: {stall}"))
+            time.sleep(STALLED_SECONDS)  # they check regularly
+        self._channel.end_stalled(stall, lambda: aggregator.abandon(f"it was stalled: {stall}"))
 
     def _is_all(self, aggregator: Aggregator, waited: float) -> bool:
-        """Whether no packet is awaited any more. Ranks that were never heard may have no part in
-        the training: they are not awaited for long."""
+        """Whether all packets have arrived. Ranks that were never heard from may not take part in
+        the training, so the wait for them is short."""
         if self.others_lost:
             return len(self._channel.outbox) == 0
         everyone = aggregator.ranks_heard >= self._channel.world_size
@@ -199,7 +199,8 @@ class Recorder:
         return taken + self._take_forwarded(aggregator)
 
     def _take_forwarded(self, aggregator: Aggregator) -> int:
-        """What other ranks sent; if their way is gone, this rank's own steps are recorded still."""
+        """Take the packets of other ranks. If the connection fails, this rank's own steps are still
+        recorded."""
         queue = self.queue
         if queue is None or self.others_lost:
             return 0
@@ -218,12 +219,12 @@ class Recorder:
     def _lose_others(self, aggregator: Aggregator, error: Exception) -> None:
         self.others_lost = True
         store_connections().stop_serving()
-        what = f"{one_line(error)}; nothing more of other ranks is recorded"
+        what = f"{one_line(error)}; nothing more is recorded of other ranks"
         log.warning("presum: rank %d: %s", self._channel.rank, what)
         aggregator.lose_others(what)
 
     def _look(self, aggregator: Aggregator) -> None:
-        """Tell those who listen what is new."""
+        """Report what is new to listeners."""
         self._looked = time.monotonic()
         self._tell_notices(aggregator)
         new = [Finding(**found) for found in aggregator.take_new_findings()]
@@ -234,13 +235,14 @@ class Recorder:
             self._listeners.tell(finding)
 
     def _tell_notices(self, aggregator: Aggregator, where: str = "") -> None:
-        """Of a run that is continued."""
+        """Print notices about the continuation of a run."""
         for notice in aggregator.take_notices():
             self._channel.say(f"presum: {notice}{where}")
 
     def _publish_exit_code(self) -> None:
-        """Let the other ranks end, now that the run log is complete (a launcher may end this rank
-        with the first of them), and wait until they have read the code."""
+        """Publish the exit code after the run log is complete (a launcher may end this rank
+        together with the first other rank that ends), and wait until the other ranks have read
+        it."""
         channel, queue = self._channel, self.queue
         channel.say(f"presum: preflight ends with exit code {channel.exit_code}")
         if queue is None or self.others_lost:

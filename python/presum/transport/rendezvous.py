@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the processes of a session find the one that records: two keys in the job's default store.
+"""How the processes of a session find the rank that records: two keys in the job's default store.
 
-That is global rank 0. Where it does not attach (it trains nothing, as in reinforcement learning or
-a pipeline), another one that has attached records.
+Global rank 0 records. If it does not attach (it trains nothing, as in reinforcement learning or a
+pipeline), another rank that has attached records.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from presum.transport.channel import POLL_SECONDS, Channel
 
-TAKE_OVER_SECONDS = 10.0  # after which rank 0 is not waited for
+TAKE_OVER_SECONDS = 10.0  # how long to wait for rank 0
 TAKE_OVER_SECONDS_AT_THE_END = 0.3
-PER_RANK_SECONDS = 0.1  # the next rank waits as much longer, so that a low one takes over
+PER_RANK_SECONDS = 0.1  # each next rank waits this much longer, so that a low rank takes over
 RANKS_APART = 10
 POLL_SECONDS_MAX = 2.0
 
 
 def is_recorded(run: Path | None) -> bool:
-    """Whether a rank of the job is known to record this run, for one that does not: nobody can be
-    asked after the end of its process group."""
+    """Whether a rank of the job is known to record this run, for a rank that does not. Ask before
+    the process group is destroyed."""
     try:
         store, key = _get_default_store(), session_key(str(run or ""), 1) + "/address"
         return bool(store.check([key])) and "off" not in json.loads(store.get(key))
@@ -36,16 +36,17 @@ def is_recorded(run: Path | None) -> bool:
 
 
 def session_key(name: str, number: int) -> str:
-    """``name``: the run as it was given, or nothing for the default one; a path may be no UTF-8."""
+    """The key of a session. ``name``: the run as given, or "" for the default one; a path may not
+    be valid UTF-8."""
     return f"presum/session/{name.encode('utf-8', 'surrogateescape').hex()}/{number}"
 
 
 class NotRecordedError(Exception):
-    """Nobody takes this rank's packets."""
+    """No rank takes this rank's packets."""
 
 
 class Rendezvous:
-    """For the background thread, on a connection of its own."""
+    """The meeting point of one session. For the background thread, on a connection of its own."""
 
     def __init__(self, store: Store, key: str, channel: Channel) -> None:
         self._store = store
@@ -55,22 +56,23 @@ class Rendezvous:
         self._message: dict[str, Any] = {}
 
     def announce(self, message: dict[str, Any]) -> None:
-        """Where this process takes packets."""
+        """Announce where this process takes packets."""
         self._store.set(self._address, json.dumps(message))
         self._message = message
 
     def announce_off(self, why: str) -> None:
-        """That it takes none."""
+        """Announce that this process takes no packets."""
         self.announce({"off": why})
 
     def announce_end(self) -> None:
-        """The session is over. The store may be gone."""
+        """Announce that the session is over. The store may be gone."""
         with contextlib.suppress(Exception):
             self.announce(self._message | {"ended": time.time()})
 
     def find(self) -> dict[str, Any] | None:
-        """What the rank that records has announced; None where this one is to record. Waits with
-        growing pauses. Raises NotRecordedError at the end of a run in which none has come up."""
+        """The announcement of the rank that records; None if this rank is to record. Waits with
+        growing pauses. Raises NotRecordedError at the end of a run if no rank has announced
+        itself."""
         channel, began = self._channel, time.monotonic()
         if channel.rank == 0 and self._claim():
             return None
@@ -79,7 +81,7 @@ class Rendezvous:
         pause = POLL_SECONDS
         while not self._store.check([self._address]):
             now = time.monotonic()
-            if channel.closing.is_set():  # a short run: who records may still be starting
+            if channel.closing.is_set():  # a short run: the rank that records may still be starting
                 take_over = min(take_over, now + TAKE_OVER_SECONDS_AT_THE_END + turn)
                 give_up = min(give_up, now + channel.seconds_to_wait())
             if now > take_over:
@@ -87,7 +89,7 @@ class Rendezvous:
                 if self._claim():
                     return None
             if now > give_up:
-                raise NotRecordedError("the rank that records has not come up")
+                raise NotRecordedError("the rank that records did not start in time")
             channel.now_and_then()
             if channel.closing.is_set():
                 time.sleep(POLL_SECONDS)
@@ -98,6 +100,6 @@ class Rendezvous:
         return found
 
     def _claim(self) -> bool:
-        """Whether this rank is the first to say that it records."""
+        """Whether this rank is the first to claim the recording."""
         mine = str(self._channel.rank)
         return self._store.compare_set(self._recorder, "", mine).decode() == mine

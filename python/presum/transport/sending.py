@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the background thread of a rank does that does not record: it pushes packets."""
+"""The background thread of a rank that does not record: it pushes packets."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from presum.transport.channel import NO_VERDICT, PREFLIGHT_SECONDS, Channel
 from presum.transport.connections import address_of, store_connections
 from presum.transport.store_queue import ENDED, PACKETS_PER_WORKER, StoreQueue
 
-LOOK_SECONDS = 2.0  # between looks whether packets are still taken
+LOOK_SECONDS = 2.0  # between checks whether packets are still taken
 LOOK_SECONDS_AT_THE_END = 0.1
-EXIT_SECONDS = 10.0  # for the rank that records to write and end, where the job stands still
-# For the verdict: longer than the rank that records waits for others, and writes.
+EXIT_SECONDS = 10.0  # for the rank that records to write and end, if the job is stalled
+# For the verdict: longer than the rank that records waits for other ranks, and writes.
 VERDICT_SECONDS = 2 * PREFLIGHT_SECONDS
 VERDICT_POLL_SECONDS = 0.2
 
 
 def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
-    """``message``: what the rank that records has announced."""
+    """``message``: the announcement of the rank that records."""
     channel.records = False
     if "off" in message:
-        channel.outbox.close()  # said there
+        channel.outbox.close()  # that rank reports it
         return
     address = address_of(message)
     store = store_connections().connect(address)
@@ -36,7 +36,7 @@ def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
     try:
         _push(channel, queue, run, segment)
     except DistError as error:
-        gone = "the rank that records cannot be reached any more"
+        gone = "the rank that records cannot be reached"
         raise ConnectionError(f"{gone} ({one_line(error)})") from error
     if channel.preflight:
         channel.exit_code = _await_preflight(queue)
@@ -74,13 +74,14 @@ def _push(channel: Channel, queue: StoreQueue, run: int, segment: int) -> None:
 def _look_whether_taken(channel: Channel, queue: StoreQueue) -> None:
     stalled = None if channel.on_stall == "report" else queue.stalled()
     if stalled is not None:
-        if channel.on_stall == "exit":  # a launcher ends the rank that records with the first
+        # a launcher ends the rank that records together with the first rank
+        if channel.on_stall == "exit":
             time.sleep(EXIT_SECONDS)
         channel.end_stalled(stalled)
     why = None if channel.outbox.shut else queue.given_up()
     if why is None:
         return
-    channel.ended_without_us = why == ENDED  # what failed is said there
+    channel.ended_without_us = why == ENDED  # that rank reports a failure
     channel.outbox.close()
 
 
@@ -91,7 +92,7 @@ def _await_preflight(queue: StoreQueue) -> int:
         if code is not None:
             return code
         if queue.given_up():
-            code = queue.read_exit_code()  # it was told in between
+            code = queue.read_exit_code()  # it may have been published in between
             break
         time.sleep(VERDICT_POLL_SECONDS)
     return NO_VERDICT if code is None else code

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process's part of a run: its recordings, and the background thread that moves their packets.
+"""This process's part of a run: its recordings, and the background thread that sends their packets.
 
-One rank, usually global rank 0, runs a TCPStore server of its own and an :class:`Aggregator` that
-writes the run log; the other ranks push packets into the store's queue. The address travels once
-through the default store. The store has no authentication: anyone who can reach that rank's port
-can push packets. Nothing here makes the training thread wait, except the end, for a bounded time.
+One rank, usually global rank 0, runs its own TCPStore server and an :class:`Aggregator` that writes
+the run log; the other ranks push packets into the store's queue. The server's address is published
+once, through the default store. The store has no authentication: anyone who can reach that rank's
+port can push packets. The training thread never waits here, except at the end, for a limited time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from presum.transport.recorder import Recorder
 from presum.transport.rendezvous import NotRecordedError, Rendezvous, session_key
 from presum.transport.sending import send_until_closed
 
-STOP_SECONDS = 5.0  # for a call of the store in which the thread is
+STOP_SECONDS = 5.0  # for a store call that the thread is in
 FLUSH_SECONDS = 10.0  # for the run log at the end
-LOOK_SECONDS = 0.02  # between looks at a device at the end
-# The last reference to a model may go in one of its hooks, or while autograd's thread is in one.
-# They look at `off` as they begin: after this time none runs any more.
+LOOK_SECONDS = 0.02  # between polls of a device at the end
+# The last reference to a model can disappear inside one of its hooks, or while autograd's thread is
+# in one. Hooks check `off` when they begin: after this time none runs.
 ORPHAN_SECONDS = 0.5
 _sessions_begun: Counter[str] = Counter()
 _exit_codes: list[int] = []  # of preflights of this process
@@ -45,7 +45,7 @@ _sessions: dict[Path | None, Session] = {}
 
 
 class RecordedModel(Protocol):
-    """A model that is recorded."""
+    """The recording of a model, as a session sees it."""
 
     def end(self) -> None: ...
 
@@ -57,8 +57,8 @@ class RecordedModel(Protocol):
 
 
 def open_session(run: Path | None, channel: Callable[[], Channel]) -> Session:
-    """The session of a run, by default the default one. Recordings of several models in one process
-    share it, with the channel of the first."""
+    """The session of a run (None: the default run). Recordings of several models in one process
+    share it, with the first one's channel."""
     session = _session_of(run)
     if session is None:
         session = _sessions[run] = Session(str(run or ""), channel())
@@ -66,22 +66,22 @@ def open_session(run: Path | None, channel: Callable[[], Channel]) -> Session:
 
 
 def next_module_number(run: Path | None, ranks: tuple[int, ...]) -> int:
-    """The number that the next model of these ranks gets in a run: 0, 1, ... in the order of
-    attaching. By ranks, because one may have models that others do not know."""
+    """The number of the next model of these ranks in a run: 0, 1, ... in the order of attaching.
+    Counted by ranks, because a rank can have models that other ranks do not have."""
     session = _session_of(run)
     return session.modules[ranks] if session is not None else 0
 
 
 def end_recordings_of(module: object) -> None:
-    """End what records a module in an earlier wrapper."""
+    """End recordings of a module in an earlier wrapper."""
     for session in open_sessions():
         for recording in [one for one in list(session.recordings) if one.is_of(module)]:
             recording.end()
 
 
 def end_preflights() -> int:
-    """The program is over: the exit code of its preflights. Those that were to watch more steps end
-    with what there is; where nothing was trained it is 2."""
+    """The exit code of the preflights, when the program is over. Preflights with steps left end
+    with the data so far; if nothing was trained, the code is 2."""
     for session in open_sessions():
         for recording in list(session.recordings):
             recording.say_if_cut_short()
@@ -90,7 +90,7 @@ def end_preflights() -> int:
 
 
 def open_sessions() -> list[Session]:
-    """Those of this process; one that was forked has none yet."""
+    """The sessions of this process. A forked child starts with none."""
     for run in [run for run, session in _sessions.items() if not session.is_own()]:
         del _sessions[run]
     return list(_sessions.values())
@@ -102,46 +102,50 @@ def _session_of(run: Path | None) -> Session | None:
 
 
 class Session:
-    """It ends when every monitor was closed, which all ranks do alike, or with the process; not
-    when models go, which no two ranks do at the same time.
+    """This process's session of one run.
 
-    Thread-safety: ``send`` and ``forget`` may be called from any thread, the rest from one.
+    It ends when all monitors are closed, which all ranks do alike, or with the process. It does not
+    end when models are freed, because ranks free them at different times.
+
+    Thread-safety: ``send`` and ``forget`` can be called from any thread, the rest from one.
     """
 
     def __init__(self, name: str, channel: Channel) -> None:
-        _sessions_begun[name] += 1  # counts alike on ranks that train alike
+        _sessions_begun[name] += 1  # equal on ranks that train alike
         self._name, self._number = name, _sessions_begun[name]
         self._began = time.time()
-        self._rendezvous: Rendezvous | None = None  # where this rank records
-        self.modules: Counter[tuple[int, ...]] = Counter()  # that were ever recorded, by ranks
+        self._rendezvous: Rendezvous | None = None  # if this rank records
+        self.modules: Counter[tuple[int, ...]] = Counter()  # all that were ever recorded, by ranks
         self.channel = channel
         self.listeners = FindingListeners()
         self.recorder = Recorder(self.channel, self.listeners)
         self.recordings: list[RecordedModel] = []  # that have not ended
-        self.orphans: deque[tuple[float, RecordedModel]] = deque()  # whose models went, and when
+        # recordings whose models were freed, and when
+        self.orphans: deque[tuple[float, RecordedModel]] = deque()
         self._open_monitors = 0
         self._pid = os.getpid()
-        # Held: the server behind it may go with the process group, the end of a run comes later.
+        # Keeps the store alive: its server may go with the process group, before the end of the
+        # run.
         self._default_store: Store | None = _get_default_store() if channel.world_size > 1 else None
         self.channel.now_and_then = self._end_orphans
         self._thread = threading.Thread(target=self._work, name="presum", daemon=True)
         self._thread.start()
         atexit.register(self.end)
-        # Processes of multiprocessing end without atexit's functions.
+        # Processes of multiprocessing end without calling atexit functions.
         self._at_process_end = multiprocessing.util.Finalize(None, self.end, exitpriority=100)
 
     def send(self, packet: bytes | LatePacket) -> None:
-        """Queue a packet; a late one is made on the background thread. Never waits."""
+        """Queue a packet; a late packet is made on the background thread. Never waits."""
         self.channel.outbox.put(packet)
 
     def join(self, recording: RecordedModel, ranks: tuple[int, ...]) -> None:
-        """One more recording, and its monitor."""
+        """Add a recording and its monitor."""
         self.recordings.append(recording)
         self.modules[ranks] += 1
         self._open_monitors += 1
 
     def is_own(self) -> bool:
-        """Whether this process began it."""
+        """Whether this process created the session (and was not forked from it)."""
         return self._pid == os.getpid()
 
     def forget(self, recording: RecordedModel) -> None:
@@ -151,14 +155,14 @@ class Session:
     # ---- the end
 
     def leave(self) -> None:
-        """One monitor was closed. With the last one the session ends."""
+        """A monitor was closed. The last one ends the session."""
         self._open_monitors -= 1
         if self._open_monitors == 0:
             self.end()
 
     def end(self) -> None:
-        """End every recording, and let the thread send and write what is queued: waits for 1.5 s at
-        most for other ranks, then for the run log. A second call does nothing."""
+        """End every recording, and let the thread send and write what is queued. Waits at most 1.5
+        s for other ranks, then for the run log. A second call does nothing."""
         if not self.is_own():
             return
         for recording in list(self.recordings):
@@ -174,15 +178,15 @@ class Session:
         if len(outbox) and not outbox.shut:
             unsent = counted(len(outbox), "packet")
             self.channel.complain(f"{unsent} could not be sent before the end")
-        steps = outbox.refused - sum(self.modules.values())  # but for the goodbyes
+        steps = outbox.refused - sum(self.modules.values())  # except for the final packets
         if self.channel.ended_without_us and steps > 0:
             lost = counted(steps, "packet")
             self.channel.remark(f"the recording ended before this rank did: {lost} lost")
         self._stop_thread()
 
     def end_preflight(self) -> int:
-        """Likewise, and wait for the verdict on every rank. Returns its exit code; 2 where there is
-        none."""
+        """End the session as ``end`` does, and wait for the verdict on every rank. Returns its exit
+        code, or 2 if there is none."""
         self.channel.preflight = True
         if self._end_recordings():
             self._await_thread(3 * PREFLIGHT_SECONDS)
@@ -191,8 +195,9 @@ class Session:
         return code
 
     def _stop_thread(self) -> None:
-        """Python ends a thread that comes back from a call of torch's store after the interpreter
-        has ended, and with it the process: ``terminate called without an active exception``."""
+        """Wait for the thread: if it returns from a call of torch's store after the interpreter has
+        ended, Python ends the thread and with it the process: ``terminate called without an active
+        exception``."""
         if not self._thread.is_alive():
             return
         if not self.channel.records:
@@ -207,7 +212,7 @@ class Session:
             self._thread.join(LOOK_SECONDS)
 
     def _end_recordings(self) -> bool:
-        """Whether that was still to be done, in this process."""
+        """Returns whether this process still had to end them."""
         if self.channel.closing.is_set() or not self.is_own():
             return False
         for recording in list(self.recordings):
@@ -226,7 +231,7 @@ class Session:
         try:
             self._move_packets()
         except BaseException as error:
-            # At the end the store may be gone: packets that are left are said by who waits.
+            # At the end the store may be gone; ``end`` reports packets that are left.
             lost = isinstance(error, NotRecordedError) or self.channel.records
             if lost or not self.channel.closing.is_set():
                 self.channel.outbox.close()
@@ -242,7 +247,7 @@ class Session:
         if self._default_store is None:
             self._record(None, "")
             return
-        # A connection of its own: a wait on the shared client would block the training thread.
+        # A separate connection: a wait on the shared client would block the training thread.
         store = store_connections().connect_to_default(self._default_store)
         found, key, rendezvous = self._find(store)
         if found is None:
@@ -254,19 +259,19 @@ class Session:
         store_connections().keep_to_default(self._default_store, store)
 
     def _find(self, store: Store) -> tuple[dict[str, Any] | None, str, Rendezvous]:
-        """Where other ranks are. This one may have had no part in trainings before: their sessions
-        have ended."""
+        """Find the other ranks. If this rank took no part in earlier trainings, it skips their
+        sessions, which have ended."""
         while True:
             key = session_key(self._name, self._number)
             rendezvous = Rendezvous(store, key, self.channel)
             found = rendezvous.find()
             if found is None or "ended" not in found:
                 return found, key, rendezvous
-            # Clocks of two hosts differ: a rank that is about to end was of that session.
+            # Clocks of two hosts differ: a rank that is about to end belonged to that session.
             if found["ended"] > self._began or self.channel.closing.is_set():
                 if "off" in found:
                     return found, key, rendezvous
-                raise NotRecordedError("the recording had ended when this rank found it")
+                raise NotRecordedError("the recording ended before this rank found it")
             self._number += 1
             _sessions_begun[self._name] = max(_sessions_begun[self._name], self._number)
 
@@ -281,6 +286,7 @@ class Session:
         self.recorder.record(rendezvous, key)
 
     def _end_orphans(self) -> None:
-        """Here, so that the last to let go of a model's parts is not in the middle of its end."""
+        """Runs on this thread, so that the thread that frees a model's last part is not inside its
+        end."""
         while self.orphans and time.monotonic() > self.orphans[0][0] + ORPHAN_SECONDS:
             self.orphans.popleft()[1].end_without_model()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session keeps in the store of the rank that records."""
+"""The data of a session in the store of the rank that records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAILED = "failed"
 
 
 class StoreQueue:
-    """A session's queue of packets, and the keys beside it. Torch's errors pass through."""
+    """A session's queue of packets, and the keys next to it. Errors of torch propagate."""
 
     def __init__(self, store: Any, key: str) -> None:
         self._store = store
@@ -25,38 +25,39 @@ class StoreQueue:
         self._stalled = f"{key}/stalled"
 
     def give_up(self, why: str) -> None:
-        """Nobody will take packets any more, because the recording has ENDED or FAILED."""
+        """Announce that no rank takes packets any longer, because the recording has ENDED or
+        FAILED."""
         self._store.set(self._given_up, why)
         self.empty()
 
     def empty(self) -> None:
-        """Throw away what waits."""
+        """Drop the waiting packets."""
         with contextlib.suppress(QueueEmptyError):
             for _ in range(self.waiting()):
                 self.pop()
 
     def given_up(self) -> str | None:
-        """Why, or None while packets are taken."""
+        """The reason, or None while packets are taken."""
         return self._told(self._given_up)
 
     @property
     def name(self) -> str:
-        """Under which the store knows it."""
+        """The name of the queue in the store."""
         return self._packets
 
     def tell_stalled(self, why: str) -> None:
-        """The job stands still, and is to end."""
+        """Announce that the job is stalled and is to end."""
         self._store.set(self._stalled, why)
 
     def stalled(self) -> str | None:
-        """Why it is to end, or None."""
+        """The reason to end, or None."""
         return self._told(self._stalled)
 
     def tell_exit_code(self, code: int) -> None:
         self._store.set(self._exit_code, str(code))
 
     def read_exit_code(self) -> int | None:
-        """None while it is not known."""
+        """None until it is known."""
         code = self._told(self._exit_code)
         if code is None:
             return None
@@ -64,11 +65,11 @@ class StoreQueue:
         return int(code)
 
     def exit_code_readers(self) -> int:
-        """How many ranks have read it."""
+        """The number of ranks that have read it."""
         return int(self._store.add(self._exit_code_read, 0))
 
     def waiting(self) -> int:
-        """Packets that nobody has taken."""
+        """The number of packets in the queue."""
         return int(self._store.queue_len(self._packets))
 
     def push(self, packet: bytes) -> None:
@@ -80,6 +81,6 @@ class StoreQueue:
         return packet
 
     def _told(self, key: str) -> str | None:
-        """What was set, or None."""
+        """The value of a key, or None."""
         found: bytes | None = self._store.get(key) if self._store.check([key]) else None
         return None if found is None else found.decode()

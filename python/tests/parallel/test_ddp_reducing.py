@@ -114,7 +114,9 @@ def test_a_pass_that_ddp_reduces_under_no_sync_is_a_leaf_too(
 def test_a_static_graph_cannot_begin_under_no_sync_in_ddp_itself(tmp_path: Path) -> None:
     models = [DistributedDataParallel(nn.Linear(3, 2), static_graph=True) for _ in range(2)]
     attach(models[1], tmp_path).close()
-    for model, says in zip(models, ("INTERNAL ASSERT", "let that one synchronize"), strict=True):
+    for model, says in zip(
+        models, ("INTERNAL ASSERT", "let the first pass synchronize"), strict=True
+    ):
         with model.no_sync(), pytest.raises(RuntimeError, match=says):
             backward(model, 1.0)
 
@@ -125,7 +127,7 @@ def test_a_sum_whose_leaves_are_gone_is_said_once_and_then_kept(
     for values, said in (((1.0,), 0), ((1.0,), 0), (PARTS, 1), (PARTS, 1)):
         summed.zero_grad()
         backward(summed, *values)
-        assert caplog.text.count("on top of reduced ones") == said
+        assert caplog.text.count("on top of reduced gradients") == said
     expect(summed, 1)
 
 
@@ -133,7 +135,7 @@ def test_a_mean_without_its_leaves_is_refused(averaged: DistributedDataParallel)
     for _ in range(2):
         averaged.zero_grad()
         backward(averaged, 1.0)
-    with pytest.raises(RuntimeError, match="has no right divisor"):
+    with pytest.raises(RuntimeError, match="there is no correct divisor"):
         backward(averaged, 1.0)
 
 
@@ -180,7 +182,7 @@ def test_a_step_on_micro_batches_that_were_not_reduced_is_refused(
     optimizer.zero_grad()
     with summed.no_sync():
         backward(summed, 5.0)
-    with pytest.raises(RuntimeError, match="were not reduced yet"):
+    with pytest.raises(RuntimeError, match="before the micro-batches of passes"):
         optimizer.step()
 
 
@@ -250,7 +252,7 @@ def test_a_sum_and_a_penalty_are_not_a_sum_of_leaves(
     loss_and_penalty(summed)
     backward(summed, 2.0)
     expect(summed, 13)
-    assert "on top of reduced ones" in caplog.text
+    assert "on top of reduced gradients" in caplog.text
 
 
 @pytest.mark.parametrize("mean", [False, True])
@@ -275,7 +277,7 @@ def test_parameters_that_are_zeroed_at_other_times_are_as_without_presum(
             assert torch.equal(part.weight.grad, torch.ones(3, 3))
     monitor.close()
     assert alive[1] < alive[0] + 10, "leaves are not kept for ever"
-    assert caplog.text.count("on top of reduced ones") == 1
+    assert caplog.text.count("on top of reduced gradients") == 1
 
 
 @pytest.mark.parametrize("change", [torch.Tensor.mul_, torch.Tensor.div_])
@@ -399,7 +401,7 @@ def test_a_second_attach_says_that_the_first_one_stays(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
     attach(model, tmp_path).close()
-    with pytest.raises(ValueError, match="stays there as long as the model lives"):
+    with pytest.raises(ValueError, match="stays for as long as the model lives"):
         attach(model, tmp_path / "b")
 
 

@@ -18,18 +18,18 @@ pytestmark = pytest.mark.usefixtures("one_worker")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"reduction": "kahan"}, 'is "exact" or a presum.Reduction, not'),
+        ({"reduction": "kahan"}, 'must be "exact" or a presum.Reduction, not'),
         ({"reduction": 5}, "reduction must be of type Reduction, not int"),
-        ({"reduction": "exact", "mode": "manual"}, "use presum.reduce there"),
+        ({"reduction": "exact", "mode": "manual"}, "call presum.reduce there"),
         ({"audit": 0}, "audit must be"),
         ({"audit": presum.Audit(1, elements=0)}, "audit's elements must be"),
-        ({"audit": True}, "audit must be a whole number of at least 1, not True"),
+        ({"audit": True}, "audit must be an integer of at least 1, not True"),
         *(({"record": presum.Record(verify_every=n)}, "verify_every") for n in (0, -1, 1.5)),
         ({"record": presum.Record(verify_every=5)}, "verify_every needs the optimizer"),
         ({"record": {"every": 2}}, "record must be of type Record, not dict"),
         ({"record": presum.Record(allow={"data-covrage": "so"})}, "did you mean data-coverage"),
         ({"record": presum.Record(allow={"stall": " "})}, "give a reason for stall"),
-        ({"record": presum.Record(allow=["stall"])}, "takes a mapping, {check: reason}"),  # type: ignore[arg-type]
+        ({"record": presum.Record(allow=["stall"])}, "must be a mapping {check: reason}"),  # type: ignore[arg-type]
     ],
 )
 def test_what_does_not_go_together_is_one_clear_line(
@@ -45,5 +45,5 @@ class FullyShardedDataParallel(nn.Linear):
 
 
 def test_fsdp1_is_refused_with_what_to_use_instead() -> None:
-    with pytest.raises(ValueError, match=r"reduces flat shards .* use FSDP2"):
+    with pytest.raises(ValueError, match=r"reduces flat shards, .* use FSDP2"):
         presum.attach(FullyShardedDataParallel(2, 1))

@@ -148,15 +148,15 @@ def test_examples_print_what_they_say() -> None:
 ONE = torch.ones(2)
 REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "0 leaves": ([], {}),
-    "32768 leaves; give from 1 to 32,767": ([ONE] * 32768, {}),
+    "32768 leaves given; pass 1 to 32,767": ([ONE] * 32768, {}),
     "40000 leaves": (np.ones((40000, 1), np.float32), {}),
-    "NoneType given": (None, {}),
+    "not NoneType": (None, {}),
     "leaf 0 has shape|leaf 1 has shape": (
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
         {},
     ),
     "or nested": ([torch.nested.nested_tensor([torch.ones(2)])], {}),
-    "first counts the leaves": (torch.tensor(1.0), {}),
+    "no dimension that counts the leaves": (torch.tensor(1.0), {}),
     "leaf 1 has shape": ([ONE, torch.ones(3)], {}),
     r"leaf 1 has dtype torch.bfloat16": ([ONE, ONE.bfloat16()], {}),
     "leaf 1 has device meta": ([ONE, ONE.to("meta")], {}),
@@ -167,8 +167,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "leaf 0 is float": ([1.0, 2.0], {}),
     "masked, sparse": ([ONE.to_sparse()], {}),
     "is masked": ([np.ma.masked_array([1.0], [True])], {}),
-    "together": ([ONE, np.ones(2, np.float32)], {}),
-    "mean is True or False, not 3": ([ONE], {"mean": 3}),
+    "all NumPy arrays or all torch tensors": ([ONE, np.ones(2, np.float32)], {}),
+    "mean must be True or False, not 3": ([ONE], {"mean": 3}),
 }
 
 

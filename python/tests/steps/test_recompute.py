@@ -300,7 +300,7 @@ GENERATORS = [torch.Generator(), random.Random(), np.random.default_rng()]
     [
         (lambda net: setattr(net, "breaks", collective), "collective"),
         (lambda net: setattr(net, "breaks", reentrant), "reentrant checkpoint"),
-        *((lambda net, g=g: setattr(net, "own", g), "generator of its own") for g in GENERATORS),
+        *((lambda net, g=g: setattr(net, "own", g), "its own generator") for g in GENERATORS),
         (lambda net: net.norm.register_forward_hook(lambda *_: None), "norm has hooks"),
     ],
 )

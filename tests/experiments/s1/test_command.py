@@ -23,8 +23,8 @@ pytest.importorskip("transformers")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "0"], "'0' is not a whole number of 1 or more"),
-        (["--steps", "x"], "'x' is not a whole number"),
+        (["--workers", "0"], "'0' is not an integer of at least 1"),
+        (["--steps", "x"], "'x' is not an integer"),
         (["--lr", "nan"], "'nan' is not a positive number"),
         (["--settings", "S1-1,S1-4"], "unknown setting 'S1-4' (known: S1-1, S1-2, S1-3)"),
         (["--mode", "all"], "invalid choice: 'all'"),
@@ -105,10 +105,10 @@ def _misbehave(how: str) -> None:
 
 
 def test_failing_worker_is_named_and_the_others_end() -> None:
-    with pytest.raises(WorkerError, match=r"^worker 1 stopped: RuntimeError: no luck$") as caught:
+    with pytest.raises(WorkerError, match=r"^rank 1 stopped: RuntimeError: no luck$") as caught:
         run_workers(_misbehave, "raise", workers=2)
     assert "in _misbehave" in caught.value.trace
-    with pytest.raises(WorkerError, match="worker 1 stopped: killed by SIGKILL"):
+    with pytest.raises(WorkerError, match="rank 1 stopped: killed by SIGKILL"):
         run_workers(_misbehave, "kill", workers=2)
     with pytest.raises(UserError, match=r"^mend this$"):
         run_workers(_misbehave, "user", workers=2)

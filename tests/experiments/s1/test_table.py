@@ -75,7 +75,7 @@ def test_undefined_cosine_is_a_dash() -> None:
     alone = {S1Run("sharded", "S1-1"): STRICT._replace(cosine_mean=math.nan)}
     line = next(x for x in render(alone, workers=1).splitlines() if x.startswith("mean cosine"))
     assert line.split()[2:] == ["-", "high", "?"]
-    assert "nobody to disagree with" in render(alone, workers=1)
+    assert "no other worker to disagree with" in render(alone, workers=1)
 
 
 def _plan(source: ModelSource) -> Plan:
