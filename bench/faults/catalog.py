@@ -22,7 +22,7 @@ CRITICAL = (
     *("frozen-gradient", "no-progress"),
 )
 INFORMATION = ("shared-rng", "loss-event")
-ROWS = 30  # of the table in docs/faults.md
+ROWS = 30  # public reports that presum set out to find
 _KEYWORDS = ("finds", "injects", "trains", "row", "report")
 
 

@@ -12,14 +12,12 @@ from faults.catalog import ABSENT, FAULTS, ROWS, choose
 from faults.fault import Fault
 from faults.plan import Roles
 from faults.table import REPORTED
-from markdown_tables import rows_of, tables
+from markdown_tables import tables
 from presum.errors import UserError
 
 DOCS = Path(__file__).parents[2] / "docs"
 FINDINGS = (DOCS / "findings.md").read_text(encoding="utf-8")
 CHECKS = {row[0]: row for row in tables(FINDINGS)[0]}
-REPORTED_FAULTS = (DOCS / "faults.md").read_text(encoding="utf-8")
-REPORTS = {row[0]: row for row in rows_of(REPORTED_FAULTS, "## Public reports and their checks")}
 
 
 FIRST = [f for f in FAULTS if not f.variant]
@@ -110,18 +108,3 @@ def test_public_reports_and_no_others_are_documented_as_they_are_injected() -> N
     injected = [[one.thread, one.what, one.expects] for one in REPORTED]
     absent = [[one.thread, one.what, one.why.replace("`", "")] for one in ABSENT if one.thread]
     assert [row[:3] for row in documented()] == injected + absent
-
-
-@pytest.mark.parametrize("one", [f for f in FIRST if f.row is not None], ids=lambda f: f.name)
-def test_the_findings_of_public_reports_are_documented_alike(one: Fault) -> None:
-    _, report, check, _, benchmark = REPORTS[str(one.row)]
-    assert report == one.thread and one.expects in check
-    (row,) = [row for row in documented() if row[:2] == [one.thread, one.what]]
-    with_8_workers = row[-1].split("/")[-1]
-    assert benchmark == ("found" if with_8_workers.isdecimal() else "not found")
-
-
-def test_reports_that_are_not_injected_are_documented_so() -> None:
-    absent = [one for one in ABSENT if one.row is not None]
-    assert [REPORTS[str(one.row)][-1] for one in absent] == ["not injected"] * len(absent)
-    assert len(REPORTS) == ROWS
