@@ -107,7 +107,7 @@ def test_the_seed_is_a_whole_number(seed: Any) -> None:
 
 def test_bad_arguments_are_value_errors_in_one_line() -> None:
     x = np.ones(3, dtype=np.float32)
-    with pytest.raises(ValueError, match="0 workers"):
+    with pytest.raises(ValueError, match="0 ranks"):
         _core.Auditor(0, _core.Dtype.FLOAT32, 1, 3)
     auditor = _core.Auditor(1, _core.Dtype.FLOAT32, 1, 3)
     with pytest.raises(ValueError, match="elements must be float32"):

@@ -42,7 +42,7 @@ VERDICTS: dict[str, tuple[str, str | None, list[int]]] = {
     "mixed": ("Inconsistent", "environment-mismatch", [7]),
     "no-loss": ("Consistent", None, []),
     "workers-64": ("Inconsistent", "rank-outlier", [41]),
-    "one-worker": ("Insufficient evidence: one worker: there is nothing to compare", None, []),
+    "one-worker": ("Insufficient evidence: one rank: there is nothing to compare", None, []),
     "empty": ("Insufficient evidence: no step was recorded", None, []),
 }
 HOSTILE_SCENE = Scene(text=HOSTILE, nonfinite=lambda rank, step: (rank, step) == (3, 1))
@@ -401,7 +401,7 @@ def test_several_runs_agree_with_their_logs(screen: Screen, runs: dict[str, Path
         assert row[2].split(" ", 1)[1] == (worst[0] if worst else found["verdict"])
     sentence = screen.text("#overview .verdict")
     assert "Sharded data hides the seeds" in sentence
-    assert "the workers do the work of one" in sentence
+    assert "the ranks do the work of one" in sentence
 
 
 RANGES = """[...document.querySelectorAll('.tile')].map(tile => [tile.dataset.run,
@@ -545,7 +545,7 @@ def test_stalls_say_where_each_rank_stood(screen: Screen) -> None:
     assert "Stack of rank 2" in said
     assert "onerror=alert(1)" in screen.text("#stalls pre")
     harmless = screen.text("#stalls .stall.note")
-    assert harmless.startswith("Harmless, at step 7: 2.50 min, then it went on. Rank 2 is in")
+    assert harmless.startswith("Harmless, at step 7: 2.50 min, then it continued. Rank 2 is in")
     assert "keeps the others waiting" not in harmless
     assert "and 3 more in the run" in screen.text("#stalls")
 

@@ -17,10 +17,10 @@ from workers.resume import BATCH, CASES, PASS, SAMPLES, SAVED, WORKERS
 QUIET = ["as-it-was", "killed", "warm-start"]
 FOUND = {  # severity, ranks, of the title
     "other-weights": ("critical", [0, 1], f"other weights than were saved after {SAVED} optimizer"),
-    "other-state": ("critical", [0, 1], "another optimizer state than was saved"),
+    "other-state": ("critical", [0, 1], "a different optimizer state than was saved"),
     "other-generator": ("warning", [1], "other random generators"),
     "another-order": ("warning", [0, 1], "did not go on where the pass"),
-    "pass-anew": ("info", [0, 1], "began the interrupted pass over the data anew"),
+    "pass-anew": ("info", [0, 1], "restarted the interrupted pass over the data"),
 }
 SHARDS_QUIET = ("shards-as-they-were", "shards-attached-first")
 # Severity, ranks and layers.
@@ -69,12 +69,12 @@ def test_it_is_said_whether_it_was_judged(runs: dict[str, Any], name: str, state
     [
         (
             "as-it-was",
-            f" goes on from step {SAVED} of segment 1: detectors keep what they learned in "
+            f" continues from step {SAVED} of segment 1: detectors keep what they learned in "
             f"{SAVED} steps",
         ),
         (
             "other-weights",
-            ": detectors begin anew: its parameters are none that presum saw saved or left",
+            ": detectors start over: its parameters are none that presum saw saved or left",
         ),
     ],
 )
@@ -129,4 +129,4 @@ def test_shards_that_differ_are_named(shards: dict[str, Any]) -> None:
 
 def test_steps_of_two_process_groups_are_not_added(shards: dict[str, Any]) -> None:
     found = presum_command("findings", shards["groups"].path.parent).stdout
-    assert f"\n{resume_shards.STEPS_OF_GROUPS} steps, 4 of 4 workers" in found
+    assert f"\n{resume_shards.STEPS_OF_GROUPS} steps, 4 of 4 ranks" in found

@@ -55,7 +55,7 @@ def test_a_preflight_says_what_it_was_too_short_for_and_may_require_it(tmp_path:
     words = [*UNDER, "--run", tmp_path / "run", "--preflight", "10"]
     done = start([*words, "--require", "statistics", program])
     assert {end.returncode for end in done} == {2}, done[0].stderr
-    assert "facts only: statistics need 26 steps with 2 workers, and saw 10" in done[0].stderr
+    assert "facts only: statistics need 26 steps with 2 ranks, and saw 10" in done[0].stderr
 
 
 BEGIN = """

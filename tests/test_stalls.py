@@ -48,14 +48,14 @@ def test_a_stuck_job_is_explained(way: str, rows: dict[str, dict[str, Any]]) -> 
     row = rows[way]
     assert is_explained(way, row), row
     assert row["sentence"] in row["said"], "it is said on the terminal"
-    assert row["said"].count("The job stood still") == 1, "once"
+    assert row["said"].count("The job stalled") == 1, "once"
 
 
 @pytest.mark.parametrize("way", CLEAN)
 def test_what_only_pauses_is_no_stall(way: str, rows: dict[str, dict[str, Any]]) -> None:
     row = rows[way]
     assert row["sentence"] == ""
-    assert "stood still" not in row["said"]
+    assert "stalled" not in row["said"]
     assert [(over, harmless) for _, _, over, harmless, _ in row["all"]] == [(1, 1)]
     assert re.search(r"consistent after \d+ steps", row["said"])
 
@@ -99,7 +99,7 @@ def test_a_stuck_job_may_be_ended(how: str, tmp_path: Path) -> None:
     done = run_command([*words, program, tmp_path / "run", how], OMP_NUM_THREADS="1")
     said = done.stdout + done.stderr
     assert done.returncode != 0, said
-    assert "ends.py:" in said and "The job stood still" in said, said
+    assert "ends.py:" in said and "The job stalled" in said, said
     assert (how == "raise") == ("rank 1 was told" in said), said
     if how == "exit":  # written before any rank ends, as the launcher ends all with the first
         (why,) = presum.load(tmp_path / "run").segments.incomplete

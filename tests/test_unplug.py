@@ -68,7 +68,7 @@ def test_with_a_worker_that_never_sends_nothing_is_called_consistent(out: Path) 
     assert (steps.workers_expected == 3).all()
     assert not found_of_training(presum.load(out / "silent")), "its packets may be on their way"
     checked = presum_command("check", out / "silent")
-    assert checked.returncode == 2 and "2 of 3 workers" in checked.stdout
+    assert checked.returncode == 2 and "2 of 3 ranks" in checked.stdout
 
 
 def test_an_exception_in_the_collector_switches_that_rank_off_and_says_why(out: Path) -> None:

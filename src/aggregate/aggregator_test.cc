@@ -717,7 +717,7 @@ TEST(MonitorRestart, DetectorsGoOnFromParametersThatWereSaved) {
             Notices());
   EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}),
             (Notices{kAfter30,
-                     "segment 2 goes on from step 20 of segment 1: detectors keep what they "
+                     "segment 2 continues from step 20 of segment 1: detectors keep what they "
                      "learned in 20 steps"}));
   EXPECT_EQ(detector_steps(folder / "run"), 40U) << "also what was done again";
   EXPECT_EQ(notices_of(folder / "run", {.begins = 3}),
@@ -730,7 +730,7 @@ TEST(MonitorRestart, DetectorsAreSavedWithACheckpoint) {
              {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20, .closes = false});
   EXPECT_EQ(detector_steps(folder / "run"), 30U);
   EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}).back(),
-            "segment 2 goes on from step 20 of segment 1: detectors keep what they learned in 20 "
+            "segment 2 continues from step 20 of segment 1: detectors keep what they learned in 20 "
             "steps");
 }
 
@@ -739,20 +739,21 @@ TEST(MonitorRestart, DetectorsBeginAnewWithOtherParameters) {
   notices_of(folder / "run", {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20});
   EXPECT_EQ(notices_of(folder / "run", {.begins = 1, .steps = 10}),
             (Notices{kAfter30,
-                     "segment 2: detectors begin anew: its parameters are none that presum saw "
+                     "segment 2: detectors start over: its parameters are none that presum saw "
                      "saved or left"}));
   EXPECT_EQ(detector_steps(folder / "run"), 10U);
-  EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}),
-            (Notices{"continues a run of 40 steps as segment 3",
-                     "segment 3 goes on from step 20 of segment 1: detectors begin anew, as those "
-                     "that were saved last are of another training"}));
+  EXPECT_EQ(
+      notices_of(folder / "run", {.begins = 2, .steps = 10}),
+      (Notices{"continues a run of 40 steps as segment 3",
+               "segment 3 continues from step 20 of segment 1: detectors start over, as those "
+               "that were saved last are of another training"}));
   EXPECT_EQ(detector_steps(folder / "run"), 10U);
 }
 
 TEST(MonitorRestart, DetectorsBeginAnewWhereNothingIsKnownOfTheParameters) {
   const TempFolder folder;
   const Notices unknown = {kAfter30,
-                           "segment 2: detectors begin anew: whether its parameters are any that "
+                           "segment 2: detectors start over: whether its parameters are any that "
                            "were left is not known"};
   notices_of(folder / "run", {.begins = 1, .steps = 30});
   EXPECT_EQ(notices_of(folder / "run", {.begins = 1, .steps = 10}), unknown);
@@ -765,14 +766,14 @@ TEST(MonitorRestart, DetectorsGoOnFromParametersWithWhichASegmentEnded) {
   notices_of(folder / "run", {.steps = 30, .last = 7});
   EXPECT_EQ(notices_of(folder / "run", {.steps = 10, .first = 7, .last = 8}),
             (Notices{kAfter30,
-                     "segment 2 goes on from step 30 of segment 1: detectors keep what they "
+                     "segment 2 continues from step 30 of segment 1: detectors keep what they "
                      "learned in 30 steps"}));
   EXPECT_EQ(notices_of(folder / "run", {.steps = 10, .first = 7, .last = 9}).back(),
-            "segment 3: detectors begin anew: its parameters are none that presum saw saved or "
+            "segment 3: detectors start over: its parameters are none that presum saw saved or "
             "left");
   EXPECT_EQ(notices_of(folder / "run", {.steps = 10, .first = 9}),
             (Notices{"continues a run of 50 steps as segment 4",
-                     "segment 4 goes on from step 10 of segment 3: detectors keep what they "
+                     "segment 4 continues from step 10 of segment 3: detectors keep what they "
                      "learned in 10 steps"}));
 }
 
@@ -780,7 +781,7 @@ TEST(MonitorRestart, DetectorsOfOtherRanksBeginAnew) {
   const TempFolder folder;
   notices_of(folder / "run", {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20});
   EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10, .workers = 3}).back(),
-            "segment 2 goes on from step 20 of segment 1: detectors begin anew, as there are 3 "
+            "segment 2 continues from step 20 of segment 1: detectors start over, as there are 3 "
             "ranks instead of 4");
 }
 
@@ -790,7 +791,7 @@ TEST(MonitorRestart, WhatDetectorsKnewIsKeptWhereNoStepCame) {
   EXPECT_EQ(notices_of(folder / "run", {.begins = 3}), Notices{kAfter30});
   EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}),
             (Notices{"continues a run of 30 steps as segment 3",
-                     "segment 3 goes on from step 20 of segment 1: detectors keep what they "
+                     "segment 3 continues from step 20 of segment 1: detectors keep what they "
                      "learned in 20 steps"}));
 }
 
@@ -801,9 +802,10 @@ TEST(MonitorRestart, ADamagedStateOfDetectorsIsNoError) {
     auto db = runlog::Database::open(folder / "run/presum.db", runlog::Database::Mode::kWrite);
     ASSERT_TRUE(db->execute("UPDATE detector_state SET state = x'00ff00ff00ff'"));
   }
-  EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}).back(),
-            "segment 2 goes on from step 20 of segment 1: detectors begin anew, as what was saved "
-            "of them cannot be read");
+  EXPECT_EQ(
+      notices_of(folder / "run", {.begins = 2, .steps = 10}).back(),
+      "segment 2 continues from step 20 of segment 1: detectors start over, as what was saved "
+      "of them cannot be read");
 }
 
 TEST(MonitorRestart, StatisticsAreToldWhatDetectorsSaw) {
@@ -815,12 +817,12 @@ TEST(MonitorRestart, StatisticsAreToldWhatDetectorsSaw) {
     return judge::statistics_text(judgment->coverage);
   };
   EXPECT_EQ(too_short({.begins = 1, .steps = 10, .saved = 2, .saved_at = 8}),
-            "statistics need 15 steps with 4 workers, and saw 10");
+            "statistics need 15 steps with 4 ranks, and saw 10");
   EXPECT_EQ(too_short({.begins = 2, .steps = 6}),
-            "statistics need 15 steps with 4 workers, and saw 14");
+            "statistics need 15 steps with 4 ranks, and saw 14");
   EXPECT_EQ(
       too_short({.begins = 5, .steps = 6}),
-      "statistics need 15 steps with 4 workers, and saw 6 since they began anew in segment 3");
+      "statistics need 15 steps with 4 ranks, and saw 6 since they started over in segment 3");
 }
 
 TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {

@@ -197,7 +197,7 @@ void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::u
   if (unheard.empty()) {
     stall.sentence = clauses(waiting, true) +
                      ": none is missing, so what they exchange there differs in shape, dtype or "
-                     "order, or the network stands still";
+                     "order, or the network is blocked";
     return;
   }
   stall.ranks = unheard;

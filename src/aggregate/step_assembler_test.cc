@@ -189,7 +189,7 @@ TEST(StepAssembler, KeepsModulesAndShardsApart) {
   assembler.add(step_of(0, 0, 2, 0, 0), Seconds(0));
   assembler.add(step_of(0, 1, 2, 1, 0), Seconds(0));
   assembler.add(step_of(0, 1, 2, 0, 1), Seconds(0));
-  EXPECT_TRUE(closed(assembler).empty()) << "three streams with one of two workers each";
+  EXPECT_TRUE(closed(assembler).empty()) << "three streams with one of two ranks each";
   assembler.departed({.model_index = 1, .replica = 0, .replicas = 2});
   const auto step = assembler.next(Seconds(0), false);
   ASSERT_TRUE(step);

@@ -28,7 +28,7 @@ class AuditorOf final : public Auditor {
   Status add(Leaves leaves, std::size_t count, const void* result) override {
     if (leaves.size() != rows_.workers()) {
       return refuse(std::to_string(leaves.size()) + " buffers of " +
-                    std::to_string(rows_.workers()) + " workers");
+                    std::to_string(rows_.workers()) + " ranks");
     }
     const bool missing = result == nullptr || std::ranges::find(leaves, nullptr) != leaves.end();
     if (missing && count > 0) return refuse("a buffer without data");
@@ -73,7 +73,7 @@ class AuditorOf final : public Auditor {
 
 Status check_arguments(std::size_t workers, Dtype dtype, std::uint32_t divisor) {
   if (workers < 1 || workers > kWorkersMax) {
-    return refuse(std::to_string(workers) + " workers (1 to 1024 are possible)");
+    return refuse(std::to_string(workers) + " ranks (1 to 1024 are possible)");
   }
   if (element_bytes(dtype) == 0) return refuse("an unknown dtype");
   if (divisor < 1 || divisor > 0x7FFFFFFF) return refuse("a divisor out of range");

@@ -69,10 +69,10 @@ TEST(Auditor, RefusesArgumentsInOneLine) {
   EXPECT_EQ(compare(one, static_cast<Dtype>(9), 1, 1, &x).error().code,
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(Auditor::create(1025, Dtype::kF32, 1, 1).error().message,
-            "1025 workers (1 to 1024 are possible)");
+            "1025 ranks (1 to 1024 are possible)");
   EXPECT_TRUE(compare(one, Dtype::kF32, 0, 1, nullptr));
   const auto auditor = Auditor::create(2, Dtype::kF32, 1, 1);
-  EXPECT_EQ((*auditor)->add(one, 1, &x).error().message, "1 buffers of 2 workers");
+  EXPECT_EQ((*auditor)->add(one, 1, &x).error().message, "1 buffers of 2 ranks");
 }
 
 TEST(Nearer, TellsMeansFromSumsAndZerosFromNeither) {

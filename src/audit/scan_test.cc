@@ -137,7 +137,7 @@ TEST(Scan, MeasuresWhatTheDefinitionsSay) {
     const auto found = scanned(c, buffers, result);
     const Definition truth = defined(c, buffers, result);
     const std::string what =
-        std::to_string(c.workers) + " workers, dtype " + std::to_string(static_cast<int>(c.dtype)) +
+        std::to_string(c.workers) + " ranks, dtype " + std::to_string(static_cast<int>(c.dtype)) +
         ", by " + std::to_string(c.divisor) + ", damage " +
         std::to_string(static_cast<int>(c.damage)) + ", count " + std::to_string(c.count);
     const Measures& m = found.measures;

@@ -13,7 +13,7 @@
 namespace presum {
 
 static_assert(std::endian::native == std::endian::little,
-              "presum stores little-endian bytes as is");
+              "presum stores bytes in little-endian order");
 
 // Appends little-endian scalars to a borrowed byte vector.
 class ByteWriter {

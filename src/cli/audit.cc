@@ -34,8 +34,8 @@ constexpr const char* kAuditHelp =
     "presum.reduce.audit(arrays, result) says in which format and order an all-reduce made its\n"
     "result.\n\n"
     "Examples:\n"
-    "  presum audit                                          16 workers, fp32, seed 1\n"
-    "  presum audit --workers 8 --dtype bf16 --elements 1e7";
+    "  presum audit                                          16 ranks, fp32, seed 1\n"
+    "  presum audit --ranks 8 --dtype bf16 --elements 1e7";
 
 constexpr double kElementsMax = 1e12;
 // An input of -1 becomes larger than this.
@@ -218,9 +218,9 @@ void add_audit(CLI::App& program, Command& chosen) {
   const auto [command, arguments] = add_verb<AuditArguments>(
       program, chosen, "audit", "what adding in another order or format changes", kAuditHelp,
       audit_verb);
-  command->add_option("--workers", arguments->workers, "number of synthetic workers")
+  command->add_option("--ranks", arguments->workers, "number of synthetic ranks")
       ->capture_default_str();
-  command->add_option("--elements", arguments->elements, "elements per worker")
+  command->add_option("--elements", arguments->elements, "elements per rank")
       ->capture_default_str();
   command
       ->add_option("--distribution", arguments->distribution,

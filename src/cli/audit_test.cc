@@ -18,9 +18,9 @@ CommandResult audit(Words words) {
 }
 
 TEST(AuditVerb, ShowsWhatOrdersChangeAndThatTheExactSumDoesNot) {
-  const CommandResult ran = audit({"--elements", "2e4", "--workers", "8"});
+  const CommandResult ran = audit({"--elements", "2e4", "--ranks", "8"});
   EXPECT_EQ(ran.code, kOk) << ran.err;
-  EXPECT_NE(ran.out.find("gradients fp32 values of 8 workers, seed 1, 20,000 elements"),
+  EXPECT_NE(ran.out.find("gradients fp32 values of 8 ranks, seed 1, 20,000 elements"),
             std::string::npos);
   EXPECT_NE(ran.out.find("of the elements change; of the exact sum none."), std::string::npos);
   EXPECT_NE(ran.out.find("8 x 1 | 4 x 2"), std::string::npos);
@@ -30,7 +30,7 @@ TEST(AuditVerb, ShowsWhatOrdersChangeAndThatTheExactSumDoesNot) {
 TEST(AuditVerb, WritesJsonForEveryDtypeAndDistribution) {
   for (const char* dtype : {"fp32", "fp64", "bf16", "fp16"}) {
     for (const char* distribution : {"gradients", "gaussian", "lognormal", "wide"}) {
-      const CommandResult ran = audit({"--elements", "3000", "--workers", "4", "--dtype", dtype,
+      const CommandResult ran = audit({"--elements", "3000", "--ranks", "4", "--dtype", dtype,
                                        "--distribution", distribution, "--format", "json"});
       ASSERT_EQ(ran.code, kOk) << ran.err;
       const Json json = Json::parse(ran.out);
@@ -60,11 +60,10 @@ TEST(AuditVerb, RefusesBadUseInOneLine) {
   EXPECT_EQ(refused({"--elements", "-3"}),
             "presum audit: --elements is a whole number from 1 to 1e12\n");
   EXPECT_NE(refused({"--seed", "-1"}).find("--seed"), std::string::npos);
-  EXPECT_NE(refused({"--workers", "2.5"}).find("--workers"), std::string::npos);
-  EXPECT_NE(refused({"--workers", "-2"}).find("--workers"), std::string::npos);
-  EXPECT_EQ(refused({"--workers", "5000"}),
-            "presum audit: 5000 workers (1 to 1024 are possible)\n");
-  EXPECT_EQ(refused({"--workers", "0"}), "presum audit: 0 workers (1 to 1024 are possible)\n");
+  EXPECT_NE(refused({"--ranks", "2.5"}).find("--ranks"), std::string::npos);
+  EXPECT_NE(refused({"--ranks", "-2"}).find("--ranks"), std::string::npos);
+  EXPECT_EQ(refused({"--ranks", "5000"}), "presum audit: 5000 ranks (1 to 1024 are possible)\n");
+  EXPECT_EQ(refused({"--ranks", "0"}), "presum audit: 0 ranks (1 to 1024 are possible)\n");
 }
 
 }  // namespace

@@ -30,17 +30,17 @@ using blame::Step;
 using blame::Worker;
 
 constexpr const char* kBlameHelp =
-    "What was behind one step: a spike of the loss or of a gradient's norm, a NaN. Each worker's\n"
+    "What was behind one step: a spike of the loss or of a gradient's norm, a NaN. Each rank's\n"
     "loss and gradient norm with what they usually are (the median of its last 50 steps); then, "
     "of\n"
-    "the worker that is furthest from that, or of --rank:\n\n"
+    "the rank that is furthest from that, or of --rank:\n\n"
     "  micro-batches  losses and target tokens, and those without a single target\n"
     "  layers         gradient norms and peaks, the furthest from usual first\n"
     "  samples        their indices in the data set and hashes of their rows; which other ranks\n"
     "                 drew them in this step, when they were drawn before, and the loss then\n\n"
     "Indices are known where a sampler is; at most 4,096 of a step, and 256 hashes. Hashes are\n"
-    "keyed: they tell that rows are equal, not what is in them. JSON has all workers.\n\n"
-    "Exit code: 0 told, 2 no such run, step or rank.\n\n"
+    "keyed: they show that rows are equal, not what is in them. JSON has all ranks.\n\n"
+    "Exit code: 0 shown, 2 no such run, step or rank.\n\n"
     "Example: presum blame runs/monday --step 1204 --rank 3";
 
 constexpr std::size_t kLayersShown = 5;
@@ -69,7 +69,7 @@ std::string with_usual(const Compared& of) {
 std::string far(const Compared& of) {
   const double ratio = of.ratio();
   if (std::isnan(ratio) || std::isinf(ratio) || (ratio < kFar && ratio * kFar > 1)) return "";
-  return fmt::format(", {} times as usual", number(ratio));
+  return fmt::format(", {} times the usual", number(ratio));
 }
 
 std::string table_of(const Step& step) {
@@ -153,7 +153,7 @@ const Worker* chosen_of(const Step& step, std::optional<std::uint32_t> rank) {
 
 std::string text_of(const std::string& run, const Step& step, std::optional<std::uint32_t> rank) {
   std::string out = fmt::format("{}: step {}", printable(run), step.key.step);
-  out += fmt::format("{}, {} of {} workers; loss {}{}\n\n", model_text(step.key.model),
+  out += fmt::format("{}, {} of {} ranks; loss {}{}\n\n", model_text(step.key.model),
                      step.workers.size(), step.workers_expected, with_usual(step.loss),
                      far(step.loss));
   const Worker* worker = chosen_of(step, rank);

@@ -24,7 +24,7 @@ std::vector<StepRecord> steps_with_a_spike() {
 TEST(BlameCommand, ShowsTheWorkerThatIsFurthestFromUsual) {
   const CommandResult ran = run_on("blame", steps_with_a_spike(), {}, {"--step", "5"});
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_NE(ran.out.find("run: step 5, 2 of 2 workers; loss 2 (usually 2)"), std::string::npos)
+  EXPECT_NE(ran.out.find("run: step 5, 2 of 2 ranks; loss 2 (usually 2)"), std::string::npos)
       << ran.out;
   EXPECT_NE(ran.out.find("rank 5: loss 9 (usually 2), 4.5 times as usual"), std::string::npos);
   EXPECT_NE(ran.out.find("sample 21"), std::string::npos);

@@ -23,7 +23,7 @@ constexpr const char* kCheckHelp =
     "A run that was not closed (still written, or killed) is judged on what it holds, and its\n"
     "line says so.\n\n"
     "Exit code: 0 no finding at the level or above, 1 findings in any of the runs, 2 no such\n"
-    "finding, but a run could not be judged (no such run, damaged, no step, one worker, too\n"
+    "finding, but a run could not be judged (no such run, damaged, no step, one rank, too\n"
     "little evidence), 3 internal error.\n\n"
     "Example: presum check runs/* --fail-on critical";
 

@@ -16,7 +16,7 @@ TEST(Check, AConsistentRunExitsWith0) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(ran.out,
-            "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above warning\n");
+            "run: consistent; 30 steps, 2 of 2 ranks; 0 findings, 0 at or above warning\n");
 }
 
 TEST(Check, FailsFromTheAskedLevelOn) {
@@ -48,8 +48,8 @@ TEST(Check, WhereStatisticsAreRequiredARunThatIsTooShortForThemIsNotJudged) {
   EXPECT_EQ(checked("long").code, 0);
   EXPECT_EQ(checked("short").code, 2);
   EXPECT_EQ(checked("short").out,
-            "short: consistent; 20 steps, 2 of 2 workers; 0 findings, 0 at or above warning; "
-            "statistics need 26 steps with 2 workers, and saw 20\n");
+            "short: consistent; 20 steps, 2 of 2 ranks; 0 findings, 0 at or above warning; "
+            "statistics need 26 steps with 2 ranks, and saw 20\n");
   EXPECT_EQ(run({"check", (folder / "short").string()}).code, 0);
 }
 
@@ -64,8 +64,8 @@ TEST(Check, OneLineAFindingAndOneLineARun) {
             "last seen at 8 (ranks 0-1,5 "
             "on login, node[08-09])\n"
             "bad: info: loss-event: Title of loss-event, at step 1 (rank 4)\n"
-            "bad: inconsistent; 30 steps, 2 of 2 workers; 2 findings, 1 at or above warning\n"
-            "good: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above warning\n");
+            "bad: inconsistent; 30 steps, 2 of 2 ranks; 2 findings, 1 at or above warning\n"
+            "good: consistent; 30 steps, 2 of 2 ranks; 0 findings, 0 at or above warning\n");
 }
 
 TEST(Check, FindingsOutweighARunThatCouldNotBeJudged) {
@@ -100,7 +100,7 @@ TEST(Check, ARunThatWasNotClosedIsJudgedOnWhatItHoldsAndSaysSo) {
   const CommandResult one = run({"check", file});
   EXPECT_EQ(one.code, 0);
   EXPECT_EQ(one.out,
-            "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above warning; "
+            "run: consistent; 30 steps, 2 of 2 ranks; 0 findings, 0 at or above warning; "
             "not closed (still running, or died): judged on the 30 steps written\n");
   auto restarted = steps_of(1, 1);
   restarted[0].model.segment = 2;
@@ -131,7 +131,7 @@ TEST(Check, ARunWhoseRecordingFailedIsNotConsistentAndSaysSinceWhen) {
   EXPECT_EQ(checked.code, 2);
   EXPECT_EQ(checked.out,
             "run: insufficient evidence: the record is incomplete after step 29: database or disk "
-            "is full; 30 steps, 2 of 2 workers; 0 findings, 0 at or above warning\n");
+            "is full; 30 steps, 2 of 2 ranks; 0 findings, 0 at or above warning\n");
   const CommandResult found = run({"findings", file});
   EXPECT_EQ(found.code, 0);
   EXPECT_NE(found.out.find("\nincomplete after step 29: database or disk is full\n"),

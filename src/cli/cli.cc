@@ -15,7 +15,7 @@ namespace presum::cli {
 namespace {
 
 constexpr const char* kAbout =
-    "presum shows what the workers of a data-parallel training disagree about before the sum "
+    "presum shows what the ranks of a data-parallel training disagree about before the sum "
     "hides it.\n\nA RUN is a folder that holds presum.db; every command takes the folder or the "
     "file.";
 

@@ -19,11 +19,11 @@ namespace presum::cli {
 namespace {
 
 constexpr const char* kFindingsHelp =
-    "What is wrong with a run: verdict, findings with the worst first, and what every check came "
+    "What is wrong with a run: verdict, findings with the worst first, and the result of every "
     "to.\n\n"
     "  consistent             no finding above information, apart from warnings about time\n"
     "  inconsistent           any other warning, or a critical finding\n"
-    "  insufficient-evidence  nothing to compare: one worker, too few steps\n"
+    "  insufficient-evidence  nothing to compare: one rank, too few steps\n"
     "A check passed (it looked, and its expectation held), was not triggered (armed, but what it\n"
     "looks at did not happen) or was not possible in this run. A finding is evidence, with a\n"
     "confidence, not a proof.\n\n"

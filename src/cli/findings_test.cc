@@ -18,7 +18,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(ran.out,
             "run: inconsistent, 1 critical finding, 1 note\n"
-            "9 steps, 2 of 2 workers\n"
+            "9 steps, 2 of 2 ranks\n"
             "\n"
             "critical: Ranks 0, 1 and 5 read the same samples, since step 2, last seen at 8\n"
             "    duplicate-data, ranks 0-1,5 on login, node[08-09], confidence 99%\n"
@@ -126,7 +126,7 @@ TEST(Findings, InsufficientEvidenceIsAnAnswer) {
             "run: insufficient evidence: no step was recorded (was loss.backward() called after "
             "attach, on what the attached model itself returned? torch.autograd.grad is not seen; "
             "in manual mode before_reduction() and after_reduction() make a step), no "
-            "finding\n0 steps, 0 of 0 workers\n");
+            "finding\n0 steps, 0 of 0 ranks\n");
   const CommandResult json = run_on("findings", {}, {.checks = {}}, {"--format", "json"});
   EXPECT_EQ(json.code, 0);
   EXPECT_EQ(nlohmann::json::parse(json.out)["verdict"], "insufficient-evidence");
@@ -140,10 +140,10 @@ TEST(Findings, ASegmentIsJudgedAlone) {
   make_run(folder / "run", restarted);
   const auto file = (folder / "run").string();
   const CommandResult all = run({"findings", file});
-  EXPECT_NE(all.out.find("43 steps, 2 of 2 workers, 2 segments\n"), std::string::npos) << all.out;
+  EXPECT_NE(all.out.find("43 steps, 2 of 2 ranks, 2 segments\n"), std::string::npos) << all.out;
   EXPECT_NE(all.out.find("found: duplicate-data (1 of 2)\n"), std::string::npos) << all.out;
   const CommandResult second = run({"findings", file, "--segment", "2"});
-  EXPECT_EQ(second.out.find("run: consistent, no finding\n40 steps, 2 of 2 workers\n"), 0U)
+  EXPECT_EQ(second.out.find("run: consistent, no finding\n40 steps, 2 of 2 ranks\n"), 0U)
       << second.out;
   EXPECT_EQ(second.out.find("note"), std::string::npos) << "the note is of segment 1";
   expect_refusal({"findings", file, "--segment", "3"}, "no segment 3");
@@ -154,7 +154,7 @@ TEST(Findings, SayWhatAPreflightEndedWith) {
   make_run(folder / "run", steps_of(9, 1), {.preflight = 0});
   const auto file = (folder / "run").string();
   EXPECT_EQ(run({"findings", file})
-                .out.find("run: consistent, no finding\n9 steps, 2 of 2 workers\n"
+                .out.find("run: consistent, no finding\n9 steps, 2 of 2 ranks\n"
                           "preflight: ended with exit code 0 (nothing at or above warning)\n\n"),
             0U);
   make_run(folder / "run", {}, {.preflight = 2});

@@ -199,7 +199,7 @@ std::string coverage_text(const judge::Coverage& coverage) {
   const auto lost = coverage.steps_lost;
   return fmt::format("{}{}, {} of {}", count(coverage.steps_logged, "step"),
                      lost == 0 ? "" : fmt::format(" ({} lost)", lost), coverage.workers_seen,
-                     count(coverage.workers_expected, "worker"));
+                     count(coverage.workers_expected, "rank"));
 }
 
 std::string unfinished_text(const judge::Judgment& judgment) {

@@ -88,7 +88,7 @@ TEST(Summary, SaysWhereTheTimeWent) {
   EXPECT_EQ(text[8], "rank 5 is the slowest: its own time is 2.50 times the others' median");
   EXPECT_EQ(text[9], "waiting for slower ranks: 0.012 rank-seconds, 27.3 % of all recorded time");
   EXPECT_EQ(text[11],
-            "run: the job stood still for 72 s at step 2, and went on: Rank 5 is in evaluate()?");
+            "run: the job stalled for 72 s at step 2, then continued: Rank 5 is in evaluate()?");
 }
 
 TEST(Summary, SaysWhatPresumTookInTheFirstLineOfItsModel) {

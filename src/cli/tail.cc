@@ -33,7 +33,7 @@ using Steady = std::chrono::steady_clock;
 constexpr const char* kTailHelp =
     "Follows a run while it is recorded: a line for each step, each finding and each time that "
     "the\n"
-    "job stands still, until the run is closed. It only reads the RUN folder, so it works from "
+    "job stalls, until the run is closed. It only reads the RUN folder, so it works from "
     "any\n"
     "process, over ssh, and on a disk that the machine of the training shares.\n\n"
     "  step         reductions before it\n"
@@ -41,9 +41,9 @@ constexpr const char* kTailHelp =
     "  loss +- std  mean and standard deviation over ranks\n"
     "  |g|  cv      mean of the ranks' own gradient norms, and their deviation over it\n"
     "  cosine       mean over pairs of ranks\n"
-    "  W_eff        effective workers\n"
+    "  W_eff        effective ranks\n"
     "  slow 3 x1.42 rank 3 took 1.42 times as long as the others' median, without what it waited;\n"
-    "               told from 1.04 times and a millisecond on\n"
+    "               shown from 1.04 times and a millisecond on\n"
     "  last line    where nothing has come for a minute, or how the run ended\n\n"
     "Example: presum tail runs/a    Ctrl-C ends it; the training is not concerned";
 

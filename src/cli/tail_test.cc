@@ -148,7 +148,7 @@ TEST_F(Tail, NamesTheSlowRankAndTellsStallsOnceAndWhenTheyAreOver) {
   const auto said = lines(printed_.wait_for("-- closed\n"));
   ASSERT_EQ(said.size(), 5U);
   EXPECT_NE(said[1].find("1.75  slow 5 x1.42"), std::string::npos) << said[1];
-  EXPECT_EQ(said[2], "stall: the job stood still for 60 s at step 1: rank 5 is in load()");
+  EXPECT_EQ(said[2], "stall: the job stalled for 60 s at step 1: rank 5 is in load()");
   EXPECT_NE(said[3].find("and went on"), std::string::npos);
 }
 

@@ -201,8 +201,8 @@ std::optional<SlowRank> slow_rank(std::span<const WorkerRecord> workers) {
 }
 
 std::string stall_text(const Stall& stall) {
-  return printable(fmt::format("the job stood still for {:.0f} s at step {}{}: {}", stall.seconds,
-                               stall.step, stall.over ? ", and went on" : "", stall.sentence));
+  return printable(fmt::format("the job stalled for {:.0f} s at step {}{}: {}", stall.seconds,
+                               stall.step, stall.over ? ", then continued" : "", stall.sentence));
 }
 
 std::map<std::uint32_t, Overhead> overheads(std::span<const Fact> facts) {

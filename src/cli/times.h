@@ -70,7 +70,7 @@ struct SlowRank {
 };
 std::optional<SlowRank> slow_rank(std::span<const WorkerRecord> workers);
 
-// "the job stood still for 72 s at step 40, and went on: rank 1 is in ...". Printable.
+// "the job stalled for 72 s at step 40, then continued: rank 1 is in ...". Printable.
 std::string stall_text(const Stall& stall);
 
 // presum's own share of a rank's time, from its facts `overhead_ms` and `step_ms`; the rank is the

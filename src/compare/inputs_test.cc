@@ -56,7 +56,7 @@ TEST(Inputs, FindsOneSampleWithItsMicroBatchAndItsPositions) {
     set(s.workers[1], Kind::kBatch, std::uint64_t{98});
   });
   expect_first(c, Stage::kData, 4, {11});
-  EXPECT_EQ(what_text(first(c)), "samples (1 of 12 over all workers)");
+  EXPECT_EQ(what_text(first(c)), "samples (1 of 12 over all ranks)");
   EXPECT_EQ(texts(first(c)),
             Names{"1 of 4 rows differs (micro-batch 2 of 2); row 3 is sample 413 of the data set "
                   "in A, 7 in B"});
@@ -75,7 +75,7 @@ TEST(Inputs, TellsAnotherShardingFromOtherSamples) {
     std::swap(s.workers[0].indices, s.workers[2].indices);
   });
   expect_first(c, Stage::kData, 2, {10, 12});
-  EXPECT_EQ(what_text(first(c)), "the same samples over all workers, dealt to them in another way");
+  EXPECT_EQ(what_text(first(c)), "the same samples over all ranks, distributed differently");
 }
 
 TEST(Inputs, FindsLabelsBehindEqualRowsAndThoseThatNoForwardPassIsGiven) {
@@ -139,7 +139,7 @@ TEST(Inputs, FindsOtherSamplesWhereNumbersOfWorkersDiffer) {
   b[2].workers[0].samples.hashes[0] = 1;
   const auto c = compare_steps(steps_sharing_rows(2), b);
   EXPECT_EQ(c.models[0].at(Stage::kData).first->step, 2U);
-  EXPECT_EQ(what_text(*c.models[0].at(Stage::kData).first), "samples (1 of 12 over all workers)");
+  EXPECT_EQ(what_text(*c.models[0].at(Stage::kData).first), "samples (1 of 12 over all ranks)");
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST(Remarks, TakesMissingStepsAndWorkersForUnknown) {
   const auto c = compare_steps(steps_of(kSteps), b);
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
   EXPECT_EQ(c.models[0].common_steps, kSteps - 1);
-  EXPECT_TRUE(contains(not_compared_texts(c.models[0]), "workers whose packet is missing"));
+  EXPECT_TRUE(contains(not_compared_texts(c.models[0]), "ranks whose packet is missing"));
   EXPECT_TRUE(contains(not_compared_texts(c.models[0]), "1 of the 12 steps of A"));
 }
 

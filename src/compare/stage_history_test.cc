@@ -31,7 +31,7 @@ TEST(OtherWorlds, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
   const auto c = compare_steps(steps_sharing_rows(2), steps_sharing_rows(3));
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
   EXPECT_EQ(agreement_text(c),
-            "identical for 2 and 3 workers, bit for bit, at 6 common steps: samples, parameters, "
+            "identical for 2 and 3 ranks, bit for bit, at 6 common steps: samples, parameters, "
             "reduction at 2 steps, final parameters; not compared: random generators, loss, local "
             "gradient");
   const ModelComparison& m = c.models[0];
@@ -41,7 +41,7 @@ TEST(OtherWorlds, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
   EXPECT_EQ(m.at(Stage::kParameters).compared, 6U);
   EXPECT_EQ(m.at(Stage::kReduction).compared, 2U);
   EXPECT_EQ(m.at(Stage::kGradient).compared, 0U);
-  EXPECT_TRUE(contains(not_compared_texts(m), "local-gradient: the numbers of workers differ"));
+  EXPECT_TRUE(contains(not_compared_texts(m), "local-gradient: the numbers of ranks differ"));
 }
 
 TEST(OtherWorlds, ComparesWhatIsOfAllWorkersWhereTheirNumbersDiffer) {
@@ -49,7 +49,7 @@ TEST(OtherWorlds, ComparesWhatIsOfAllWorkersWhereTheirNumbersDiffer) {
   for (WorkerRecord& w : b[5].workers) w.states[0].value ^= 1;
   const auto c = compare_steps(steps_sharing_rows(2), b);
   expect_first(c, Stage::kConfiguration, 0, {});
-  EXPECT_TRUE(contains(texts(first(c)), "workers: 2 in A, 3 in B"));
+  EXPECT_TRUE(contains(texts(first(c)), "ranks: 2 in A, 3 in B"));
   EXPECT_EQ(c.first()->first_number, Stage::kParameters);
   EXPECT_FALSE(c.first()->other_worlds);
 }
@@ -115,7 +115,7 @@ TEST(OtherWorlds, SayThatPacketsOfAWorkerAreMissing) {
   auto b = steps_sharing_rows(3);
   remove_worker(b[3], 2);
   EXPECT_TRUE(contains(not_compared_texts(compare_steps(steps_sharing_rows(2), b).models[0]),
-                       "workers whose packet is missing in a run, at 1 of 6 common steps"));
+                       "ranks whose packet is missing in a run, at 1 of 6 common steps"));
 }
 
 void without_reductions(std::vector<StepRecord>& steps) {

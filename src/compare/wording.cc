@@ -54,8 +54,8 @@ struct RemarkWords {
         name_of(r.run));
   }
   std::string operator()(const Restart& r) const {
-    return fmt::format("segment {} of {} goes on at step {}, {}", r.segment, name_of(r.run), r.step,
-                       restart_text(r.alignment));
+    return fmt::format("segment {} of {} continues at step {}, {}", r.segment, name_of(r.run),
+                       r.step, restart_text(r.alignment));
   }
 };
 
@@ -66,7 +66,7 @@ std::string why_text(UncomparedStage::Why why) {
       "not recorded in A",
       "not recorded in B",
       "not recorded in either run",
-      "the numbers of workers differ",
+      "the numbers of ranks differ",
       "the runs' salts differ, so their samples cannot be compared",
       "not all rows of the step were kept",
       "hashes are of other parameters (recorded at other distances, after a restart, or of models "
@@ -74,7 +74,7 @@ std::string why_text(UncomparedStage::Why why) {
       "the runs did not end at the same step, or made other numbers of optimizer steps after the "
       "last recorded one",
       "no gradient was read (sparse, or of earlier micro-batches alone)",
-      "no worker is in both runs"};
+      "no rank is in both runs"};
   static_assert(kWhy.size() == static_cast<std::size_t>(UncomparedStage::Why::kNoCommonWorker) + 1);
   const auto* const text = kWhy[static_cast<std::size_t>(why)];
   return why == UncomparedStage::Why::kSalts ? fmt::format("{} ({})", text, kOneSalt) : text;
@@ -98,7 +98,7 @@ struct NotComparedWords {
         return "gradients that were not read (sparse, or of earlier micro-batches alone) at " +
                of_common(u.steps);
       case Part::kMissingRanks:
-        return "workers whose packet is missing in a run, at " + of_common(u.steps);
+        return "ranks whose packet is missing in a run, at " + of_common(u.steps);
     }
     return "";
   }
@@ -205,7 +205,7 @@ std::string agreement_text(const ModelComparison& m) {
       m.world_steps == m.common_steps
           ? ""
           : fmt::format(" (at {} of the steps, equal numbers at the others)", m.world_steps);
-  return fmt::format("identical for {} workers{}, bit for bit, at {}: {}{}", worlds_text(m), some,
+  return fmt::format("identical for {} ranks{}, bit for bit, at {}: {}{}", worlds_text(m), some,
                      steps, stages_text(m, true), without);
 }
 

@@ -52,20 +52,20 @@ struct WhatWords {
 
   std::string operator()(const OtherSettings& s) const {
     std::vector<std::string> names = s.facts;
-    if (s.workers) names.emplace_back("number of workers");
+    if (s.workers) names.emplace_back("number of ranks");
     if (!s.kinds.empty()) names.push_back(kinds_text(s.kinds));
     return fmt::format("{}", fmt::join(names, ", "));
   }
   std::string operator()(OtherThing thing) const {
-    constexpr std::array kThings = {
-        "the same samples over all workers, dealt to them in another way",
-        "other tensors of the same samples (labels, targets, masks)",
-        "positions in the data set that samplers drew", "loss", "reduced gradient"};
+    constexpr std::array kThings = {"the same samples over all ranks, distributed differently",
+                                    "other tensors of the same samples (labels, targets, masks)",
+                                    "positions in the data set that samplers drew", "loss",
+                                    "reduced gradient"};
     static_assert(kThings.size() == static_cast<std::size_t>(OtherThing::kReducedGradient) + 1);
     return kThings[static_cast<std::size_t>(thing)];
   }
   std::string operator()(const OtherSamples& s) const {
-    return fmt::format("samples ({} of {} over all workers)", s.differing, s.of);
+    return fmt::format("samples ({} of {} over all ranks)", s.differing, s.of);
   }
   std::string operator()(const OtherStates& s) const {
     std::vector<std::string> out;
@@ -139,7 +139,7 @@ struct DetailWords {
   std::string operator()(const SettingValues& v) const { return values_text(v); }
   std::string operator()(const FactValues& v) const { return values_text(v); }
   std::string operator()(const WorkerCounts& c) const {
-    return fmt::format("workers: {} in A, {} in B", c.a, c.b);
+    return fmt::format("ranks: {} in A, {} in B", c.a, c.b);
   }
   std::string operator()(const RowCounts& c) const {
     return fmt::format("{} rows in A, {} in B", c.a, c.b);
@@ -152,7 +152,7 @@ struct DetailWords {
                         : "the batch differs, in rows that were not kept or in its other tensors";
   }
   std::string operator()(const DissentingWorker& w) const {
-    return fmt::format("rank {} of {} differs from the other workers of its own run", w.rank,
+    return fmt::format("rank {} of {} differs from the other ranks of its own run", w.rank,
                        name_of(w.run));
   }
   std::string operator()(const LossValues& v) const {

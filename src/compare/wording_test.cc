@@ -126,7 +126,7 @@ TEST(NotCompared, SaysWhyAndAtHowManySteps) {
                     UncomparedStage{Stage::kLoss, 4, Why::kNoCommonWorker}};
   const std::vector<std::string> texts = {
       "data at 1 of 4 common steps: not all rows of the step were kept",
-      "loss: no worker is in both runs"};
+      "loss: no rank is in both runs"};
   EXPECT_EQ(not_compared_texts(m), texts);
   EXPECT_EQ(obstacle_text({.obstacle = Obstacle::kNothingInSteps}),
             "the common steps hold nothing that can be compared");
@@ -151,11 +151,11 @@ TEST(Agreement, TellsNumbersOfWorkersThatChangeWithinARun) {
   const auto c = compare_folders(folder / "a", folder / "b");
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
   EXPECT_TRUE(agreement_text(c).starts_with(
-      "identical for 2 and 3 workers (at 25 of the steps, equal numbers at the others), bit for "
+      "identical for 2 and 3 ranks (at 25 of the steps, equal numbers at the others), bit for "
       "bit, at 28 common steps: samples, random generators at 3 steps, "))
       << agreement_text(c);
   EXPECT_TRUE(contains(not_compared_texts(c.models[0]),
-                       "loss at 25 of 28 common steps: the numbers of workers differ"));
+                       "loss at 25 of 28 common steps: the numbers of ranks differ"));
 }
 
 TEST(Agreement, SaysWhichStepsAreCommonThoughTheirCountsAreEqual) {

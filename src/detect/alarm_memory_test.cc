@@ -36,7 +36,7 @@ TEST(AlarmMemory, FollowsWhatWasRaisedUntilItsMeanIsHalf) {
   ASSERT_EQ(memory.lasting().size(), 1);
   EXPECT_EQ(memory.lasting().front(), std::pair(0U, Side::kHigh));
   for (int s = 0; s < 100; ++s) memory.follow(Readings{std::nullopt, std::nullopt});
-  EXPECT_EQ(memory.lasting().size(), 1) << "a worker that is away shows nothing";
+  EXPECT_EQ(memory.lasting().size(), 1) << "a rank that is away shows nothing";
   for (int s = 0; s < 100; ++s) memory.follow(Readings{Reading{0, 0}, std::nullopt});
   EXPECT_TRUE(memory.lasting().empty());
 }

@@ -134,7 +134,7 @@ TEST(Delays, AreAsPromised) {
       {"pair", {F::kSharedData}, 8, 1, 10},        {"pair of 64", {F::kSharedData}, 64, 1, 8},
       {"repeated of 4", {F::kRepeated}, 8, 4, 20}, {"repeated of 2", {F::kRepeated}, 8, 2, 20},
       {"by all", {F::kRepeatedByAll}, 8, 4, 12},   {"one set", {F::kSameSet}, 8, 4, 12},
-      {"two workers", {F::kLoss, 2}, 2, 1, 42},    {"four workers", {F::kLoss, 2}, 4, 1, 28},
+      {"two ranks", {F::kLoss, 2}, 2, 1, 42},      {"four ranks", {F::kLoss, 2}, 4, 1, 28},
   };
   for (const Expected& e : all) {
     const std::uint32_t trials = e.workers > 8 ? 5 : 40;
@@ -660,7 +660,7 @@ TEST(Restore, BlamesNobodyForAnEarlierCountOfSteps) {
   const Alarms alarms = watch_from_zero(detector, steps, 31, [](StepRecord& r) {
     if (r.step == 30) r.workers[4].loss = 1e6;
   });
-  ASSERT_EQ(alarms.size(), 1) << "a worker that is blamed has no events";
+  ASSERT_EQ(alarms.size(), 1) << "a rank that is blamed has no events";
   EXPECT_EQ(alarms[0].kind, Kind::kEvent);
   EXPECT_EQ(alarms[0].step, 30);
 }

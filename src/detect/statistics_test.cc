@@ -83,8 +83,8 @@ TEST(PracticallyZero, IsAGroupThatRoundingAloneMakesOnEveryWorker) {
     return practically_zero(record, record.groups[0]);
   };
   EXPECT_TRUE(zero(1e-8F, 3e-8F, 0));
-  EXPECT_FALSE(zero(1e-8F, 1e-8F, 1e-3F)) << "one worker alone has a gradient there";
-  EXPECT_FALSE(zero(1e-3F, 1e-3F, 0)) << "one worker alone lacks it";
+  EXPECT_FALSE(zero(1e-8F, 1e-8F, 1e-3F)) << "one rank alone has a gradient there";
+  EXPECT_FALSE(zero(1e-3F, 1e-3F, 0)) << "one rank alone lacks it";
   EXPECT_FALSE(zero(1e-8F, std::numeric_limits<float>::quiet_NaN(), 0));
 }
 

@@ -68,13 +68,13 @@ std::uint64_t training_steps(std::span<const StepCount> counts,
 std::string outcome_text(const Continuation& c) {
   const auto from =
       c.from_segment && c.from_step
-          ? fmt::format("goes on from step {} of segment {}: ", *c.from_step, *c.from_segment)
+          ? fmt::format("continues from step {} of segment {}: ", *c.from_step, *c.from_segment)
           : std::string();
   if (c.detector_steps > 0) {
     return fmt::format("{}detectors keep what they learned in {}", from,
                        steps_text(c.detector_steps));
   }
-  return fmt::format("{}detectors begin anew{}{}", from, from.empty() ? ": " : ", as ", c.reason);
+  return fmt::format("{}detectors start over{}{}", from, from.empty() ? ": " : ", as ", c.reason);
 }
 
 std::vector<std::string> continuation_texts(std::span<const Continuation> continuations) {

@@ -20,7 +20,7 @@ namespace presum::judge {
 std::uint64_t training_steps(std::span<const StepCount> counts,
                              std::span<const Continuation> continuations);
 
-// "goes on from step 60 of segment 1: detectors keep what they learned in 60 steps"; "detectors
+// "continues from step 60 of segment 1: detectors keep what they learned in 60 steps"; "detectors
 // begin anew: ...".
 std::string outcome_text(const Continuation& continuation);
 // "segment 2 goes on from ...": one per distinct outcome in a segment; names the model if it is not

@@ -53,17 +53,18 @@ TEST(TrainingSteps, OfASegmentAloneAreItsOwn) {
 
 TEST(ContinuationTexts, SayWhetherDetectorsGoOn) {
   EXPECT_TRUE(continuation_texts({}).empty());
-  EXPECT_EQ(continuation_texts(All{goes_on({2, 0, 0}, 1, 60, 60, 58)}),
-            std::vector<std::string>{"segment 2 goes on from step 60 of segment 1: detectors keep "
-                                     "what they learned in 58 steps"});
+  EXPECT_EQ(
+      continuation_texts(All{goes_on({2, 0, 0}, 1, 60, 60, 58)}),
+      std::vector<std::string>{"segment 2 continues from step 60 of segment 1: detectors keep "
+                               "what they learned in 58 steps"});
   EXPECT_EQ(continuation_texts(All{anew({2, 0, 0})}),
-            std::vector<std::string>{"segment 2: detectors begin anew: why"});
+            std::vector<std::string>{"segment 2: detectors start over: why"});
   auto fewer = goes_on({2, 0, 0}, 1, 60, 60, 0);
   fewer.reason = "why";
-  EXPECT_EQ(
-      continuation_texts(All{fewer}),
-      std::vector<std::string>{"segment 2 goes on from step 60 of segment 1: detectors begin anew, "
-                               "as why"});
+  EXPECT_EQ(continuation_texts(All{fewer}),
+            std::vector<std::string>{
+                "segment 2 continues from step 60 of segment 1: detectors start over, "
+                "as why"});
 }
 
 TEST(ContinuationTexts, OfModelsThatGoOnAlikeAreOne) {
@@ -71,10 +72,10 @@ TEST(ContinuationTexts, OfModelsThatGoOnAlikeAreOne) {
                    anew({3, 0, 0})};
   EXPECT_EQ(continuation_texts(all),
             (std::vector<std::string>{
-                "segment 2: detectors begin anew: why",
-                "segment 2, model 1 goes on from step 60 of segment 1: detectors keep what they "
+                "segment 2: detectors start over: why",
+                "segment 2, model 1 continues from step 60 of segment 1: detectors keep what they "
                 "learned in 58 steps",
-                "segment 3: detectors begin anew: why"}));
+                "segment 3: detectors start over: why"}));
 }
 
 }  // namespace

@@ -147,9 +147,9 @@ std::string statistics_text(const Coverage& coverage) {
   if (coverage.statistics_judged()) return {};
   const auto since =
       coverage.statistics_since > 1
-          ? fmt::format(" since they began anew in segment {}", coverage.statistics_since)
+          ? fmt::format(" since they started over in segment {}", coverage.statistics_since)
           : std::string();
-  return fmt::format("statistics need {} steps with {} workers, and saw {}{}",
+  return fmt::format("statistics need {} steps with {} ranks, and saw {}{}",
                      coverage.statistics_need, coverage.statistics_workers,
                      coverage.statistics_steps, since);
 }

@@ -61,7 +61,7 @@ TEST(Coverage, AddsUpWorkersOfShardsAndNoSteps) {
   EXPECT_EQ(all.steps_logged, 3U);
   EXPECT_EQ(all.steps_lost, 1U) << "partial steps at the end may be under way";
   EXPECT_EQ(all.steps_compared, 3U);
-  EXPECT_EQ(all.workers_expected, 8U) << "shards have workers of their own";
+  EXPECT_EQ(all.workers_expected, 8U) << "shards have ranks of their own";
   EXPECT_EQ(all.workers_seen, 7U);
   EXPECT_EQ(all.checks_made(), 1U);
 }
@@ -117,7 +117,7 @@ TEST(Coverage, SaysWhatStatisticsNeedOfTheModelThatWasWatchedTheLeast) {
   EXPECT_TRUE(cover(alone, {}, {}).statistics_judged()) << "there is nothing to compare";
   const std::vector<ModelSteps> few{steps(1, 0, 20, 2), steps(1, 1, 30, 2)};
   EXPECT_EQ(statistics_text(cover(few, {}, {})),
-            "statistics need 26 steps with 2 workers, and saw 20");
+            "statistics need 26 steps with 2 ranks, and saw 20");
 }
 
 TEST(Coverage, OfSegmentsStatisticsSawWhatTheirDetectorsGoOnWith) {
@@ -125,10 +125,10 @@ TEST(Coverage, OfSegmentsStatisticsSawWhatTheirDetectorsGoOnWith) {
   std::vector<Continuation> how{{.model = {2, 0, 0}}};
   EXPECT_EQ(
       statistics_text(cover(two, how, {})),
-      "statistics need 26 steps with 2 workers, and saw 6 since they began anew in segment 2");
+      "statistics need 26 steps with 2 ranks, and saw 6 since they started over in segment 2");
   how[0].detector_steps = 19;
   EXPECT_EQ(statistics_text(cover(two, how, {})),
-            "statistics need 26 steps with 2 workers, and saw 25");
+            "statistics need 26 steps with 2 ranks, and saw 25");
   how[0].detector_steps = 20;
   EXPECT_EQ(statistics_text(cover(two, how, {})), "");
   const std::vector<ModelSteps> last{two[1]};

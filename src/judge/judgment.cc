@@ -34,16 +34,16 @@ std::string why_insufficient(const Judgment& judgment) {
            "model itself returned? torch.autograd.grad is not seen; in manual mode "
            "before_reduction() and after_reduction() make a step)";
   }
-  if (coverage.workers_expected == 1) return "one worker: there is nothing to compare";
+  if (coverage.workers_expected == 1) return "one rank: there is nothing to compare";
   if (coverage.checks_made() == 0) {
     return "no check was made: the recording ended before its first findings";
   }
   if (coverage.steps_lost > 0) {
     const bool one = coverage.steps_lost == 1;
-    return fmt::format("{} step{} not in the log, or without the packets of some workers",
+    return fmt::format("{} step{} not in the log, or without the packets of some ranks",
                        coverage.steps_lost, one ? " is" : "s are");
   }
-  return fmt::format("only {} step{} with at least two workers", coverage.steps_compared,
+  return fmt::format("only {} step{} with at least two ranks", coverage.steps_compared,
                      coverage.steps_compared == 1 ? "" : "s");
 }
 

@@ -48,7 +48,7 @@ TEST(Judge, SaysWhyTheEvidenceIsInsufficient) {
   one.replace({}, kLooked);
   Recorded old(2, 60);
   for (auto& [run, why] : {std::pair<Recorded*, const char*>{&none, "no step was recorded"},
-                           {&one, "one worker"},
+                           {&one, "one rank"},
                            {&old, "no check was made"}}) {
     const auto j = judged(run->log());
     EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence) << why;
@@ -68,7 +68,7 @@ TEST(Judge, StepsOfALoneWorkerAreNotCompared) {
   run.replace({}, kLooked);
   const auto j = judged(run.log());
   EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence);
-  EXPECT_EQ(j.reason, "only 0 steps with at least two workers");
+  EXPECT_EQ(j.reason, "only 0 steps with at least two ranks");
 }
 
 TEST(Judge, CountsStepsWorkersAndChecks) {
@@ -102,7 +102,7 @@ TEST(Judge, ARecordThatLacksStepsIsNotConsistent) {
   run.replace({}, kLooked);
   const auto j = judged(run.log());
   EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence);
-  EXPECT_EQ(j.reason, "2 steps are not in the log, or without the packets of some workers");
+  EXPECT_EQ(j.reason, "2 steps are not in the log, or without the packets of some ranks");
 }
 
 TEST(Judge, ARecordWhoseStepsLackPacketsIsNotConsistent) {

@@ -245,7 +245,7 @@ TEST(LayerReductions, LeavesOutWhatIsNotFiniteOrZeroOrNotToldByAll) {
   auto own = gradients(3, 1);
   own[1][7] = std::numeric_limits<float>::infinity();
   EXPECT_TRUE(reductions(own, each(3, zero)).empty());
-  EXPECT_TRUE(reductions(gradients(1, 1), gradients(1, 1)).empty()) << "one worker";
+  EXPECT_TRUE(reductions(gradients(1, 1), gradients(1, 1)).empty()) << "one rank";
   EXPECT_TRUE(layer_reductions({}).empty());
   packet::Step told;
   told.layers.push_back({.id = 1});

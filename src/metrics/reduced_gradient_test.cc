@@ -72,7 +72,7 @@ TEST_F(OrthogonalPair, OfAnIncompleteStepHasANormOnly) {
 
 TEST(NormSums, AreCompleteWhereEveryNormIsKnown) {
   StepRecord record;
-  EXPECT_FALSE(sum_norms(record).complete) << "no worker";
+  EXPECT_FALSE(sum_norms(record).complete) << "no rank";
   record.workers_expected = record.workers_seen = 2;
   record.workers.resize(2);
   record.workers[0].grad_norm = 3;

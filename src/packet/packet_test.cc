@@ -352,9 +352,9 @@ const std::vector<Damage>& damages() {
        }},
       {"two fingerprints of one kind",
        [](Step& s) { s.fingerprints.push_back(s.fingerprints[0]); }},
-      {"a Gram matrix of fewer workers", [](Step& s) { s.gram.resize(28); }},
-      {"a Gram matrix of more workers", [](Step& s) { s.gram.resize(45); }},
-      {"a Gram matrix of too many workers",
+      {"a Gram matrix of fewer ranks", [](Step& s) { s.gram.resize(28); }},
+      {"a Gram matrix of more ranks", [](Step& s) { s.gram.resize(45); }},
+      {"a Gram matrix of too many ranks",
        [](Step& s) {
          s.header.identity.replicas = 65;
          s.gram.resize(2145);

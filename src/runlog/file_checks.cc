@@ -131,7 +131,7 @@ Status check_identity(Database& db, const std::filesystem::path& file) {
   return fail(ErrorCode::kUnsupported,
               fmt::format("{} was written by {} presum (schema {}, this one knows {}); {}",
                           file.string(), newer ? "a newer" : "an older", *version, kSchemaVersion,
-                          newer ? "update presum" : "read it with that one, or record it anew"));
+                          newer ? "update presum" : "read it with that one, or record it again"));
 }
 
 Status check_shape(Database& db, const std::filesystem::path& file) {

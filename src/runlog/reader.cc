@@ -38,7 +38,7 @@ Status check_steps(const std::vector<StepRow>& steps, const std::filesystem::pat
   constexpr std::uint32_t kMost = std::numeric_limits<std::int32_t>::max();
   for (const StepRow& s : steps) {
     if (s.workers_expected == 0 || s.workers_expected > kMost) {
-      return damaged(file, s, "has no number of workers");
+      return damaged(file, s, "has no number of ranks");
     }
     if (&s != &steps.front() && key_of(*(&s - 1)) >= key_of(s)) {
       return damaged(file, s, "is there twice");

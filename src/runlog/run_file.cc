@@ -171,7 +171,7 @@ Status RunFile::check(std::uint64_t last_step) {
   gone_ = true;
   return fail(ErrorCode::kIo,
               fmt::format("{} is not the file any more that was written: it was deleted, "
-                          "replaced or changed by somebody else; the record is lost",
+                          "replaced or changed by another process; the record is lost",
                           file_.string()));
 }
 

@@ -206,7 +206,7 @@ inline Finding full_finding() {
   f.suspects = "one seed";
   f.evidence = {{f.check, f.ranks, f.title, R"({"share":0.5,"sampler":"Random\"Sampler"})"},
                 {"too-consistent", {0}, "Rank 0 differed less", "{}"}};
-  f.remedy = "Give every worker its own part.";
+  f.remedy = "Give every rank its own part.";
   f.resembles = "pytorch/pytorch#31771";
   return f;
 }

@@ -112,8 +112,8 @@ TEST(WorkerData, StatesAreStoredOnceWhereTheyAreEqual) {
                             condition);
   };
   EXPECT_EQ(where("length(states) = 40"), 0b00101U);
-  EXPECT_EQ(where("states IS NULL"), 0b10010U) << "as the first worker's";
-  EXPECT_EQ(where("length(states) = 0"), 0b01000U) << "none, unlike the first worker's";
+  EXPECT_EQ(where("states IS NULL"), 0b10010U) << "as the first rank's";
+  EXPECT_EQ(where("length(states) = 0"), 0b01000U) << "none, unlike the first rank's";
 }
 
 // ---- fingerprints
@@ -226,8 +226,8 @@ class RunLogSize : public ::testing::Test {
     for (std::uint64_t s = 0; s < kSteps; ++s) records.push_back(make(s));
     make_run(folder / "run", records);
     const auto bytes = std::filesystem::file_size(folder / "run" / kFileName) / kSteps;
-    std::printf("%s: %ju bytes per step, %ju per step and worker (8 workers, 10 groups)\n", what,
-                bytes, bytes / kWorkers);
+    std::printf("%s: %ju bytes per step, %ju per step and rank (8 ranks, 10 groups)\n", what, bytes,
+                bytes / kWorkers);
     return bytes;
   }
 

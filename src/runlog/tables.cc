@@ -199,7 +199,7 @@ Column<WorkerStepRow> states_column() {
            .text = {"of each group and kind a `u64` group, a `u32` of kind and shard and a `u64` "
                     "value: kind in the low byte (1 parameters, 2 buffers, 3 optimizer state, 4 "
                     "what the program watches, 5 frozen parameters), the shard above it, 0 for the "
-                    "whole; empty: the worker sent none although another did",
+                    "whole; empty: the rank sent none although another did",
                     "", "those of the row of the step with the lowest `replica`"}},
           [](Statement& row, int at, const Row& w) {
             if (!w.shares_states) StateCodec::bind(row, at, w.states);
@@ -232,11 +232,11 @@ const Table<SegmentRow> kSegmentTable = {
      column<&SegmentRow::packets, &PacketCounts::foreign>("foreign_packets",
                                                           {"packets of another run or segment"}),
      column<&SegmentRow::packets, &PacketCounts::duplicate>(
-         "duplicate", {"packets of a worker's step that was already there"}),
+         "duplicate", {"packets of a rank's step that was already there"}),
      column<&SegmentRow::packets, &PacketCounts::late>(
          "late", {"packets of steps that were already closed"}),
      column<&SegmentRow::incomplete>("incomplete",
-                                     {"why the record lacks steps, or workers in them; empty where "
+                                     {"why the record lacks steps, or ranks in them; empty where "
                                       "nothing is known to be lacking"}),
      column<&SegmentRow::incomplete_after>("incomplete_after",
                                            {"the last step that was written before", "step",
@@ -244,7 +244,7 @@ const Table<SegmentRow> kSegmentTable = {
     ", PRIMARY KEY (segment))"};
 
 const Table<WorkerRow> kWorkerTable = {
-    "worker", "A row for each worker that said hello.",
+    "worker", "A row for each rank that said hello.",
     with_model<WorkerRow>({
         column<&WorkerRow::replica>("replica", kReplicaText),
         column<&WorkerRow::replicas>("replicas", {"data-parallel world size"}),
@@ -255,7 +255,7 @@ const Table<WorkerRow> kWorkerTable = {
 
 const Table<Fact> kFactTable = {
     "fact",
-    "What workers said about themselves, such as `torch` or `device`.",
+    "What ranks said about themselves, such as `torch` or `device`.",
     {column<&Fact::segment>("segment", kSegmentText),
      column<&Fact::model_index>("model_index", kModelIndexText),
      column<&Fact::rank>("rank", kRankText), column<&Fact::key>("key", {"name of the fact"}),
@@ -276,37 +276,34 @@ const Table<GroupInfo> kGroupTable = {
     ", PRIMARY KEY (segment, model_index, dp_group, id)) WITHOUT ROWID"};
 
 const Table<StepRow> kStepTable = {
-    "step", "A row for each step of each model: metrics over its workers.",
+    "step", "A row for each step of each model: metrics over its ranks.",
     join<StepRow>(
         {{coded_column<CountCodec, &StepRow::id>("id", {"what other tables refer to", "", "never"})
               .hidden(),
           column<&StepRow::step>("step", {"synchronizing backward passes before this one"})},
          model_columns<StepRow, &StepRow::model>(),
          {column<&StepRow::workers_expected>("workers_expected",
-                                             {"data-parallel world size", "workers"}),
-          column<&StepRow::workers_seen>("workers", {"workers whose packet arrived", "workers"}),
+                                             {"data-parallel world size", "ranks"}),
+          column<&StepRow::workers_seen>("workers", {"ranks whose packet arrived", "ranks"}),
           column<&StepRow::workers_left_out>(
               "workers_left_out",
-              {"of an unreduced step: workers that went on without it (docs/step.md)", "workers"}),
+              {"of an unreduced step: ranks that continued without it (docs/step.md)", "ranks"}),
           column<&StepRow::loss_mean>(
-              "loss_mean",
-              {"unweighted mean over workers with a finite loss", kLossUnit, "no loss"}),
+              "loss_mean", {"unweighted mean over ranks with a finite loss", kLossUnit, "no loss"}),
           column<&StepRow::loss_std>(
-              "loss_std", {"population standard deviation over workers with a finite loss",
-                           kLossUnit, "no loss"}),
+              "loss_std", {"population standard deviation over ranks with a finite loss", kLossUnit,
+                           "no loss"}),
           column<&StepRow::loss_range>(
-              "loss_range",
-              {"largest minus smallest finite loss of a worker", kLossUnit, "no loss"}),
-          column<&StepRow::grad_norm_mean>(
-              "grad_norm_mean",
-              {"mean over workers with a finite norm", kGradientUnit, "no finite norm"}),
+              "loss_range", {"largest minus smallest finite loss of a rank", kLossUnit, "no loss"}),
+          column<&StepRow::grad_norm_mean>("grad_norm_mean", {"mean over ranks with a finite norm",
+                                                              kGradientUnit, "no finite norm"}),
           column<&StepRow::grad_norm_std>(
-              "grad_norm_std", {"population standard deviation over workers with a finite norm",
+              "grad_norm_std", {"population standard deviation over ranks with a finite norm",
                                 kGradientUnit, "no finite norm"}),
           column<&StepRow::grad_norm_cv>("grad_norm_cv", {"grad_norm_std / grad_norm_mean", "ratio",
                                                           "the mean is 0 or not known"}),
           column<&StepRow::cosine_mean>(
-              "cosine_mean", {"mean over pairs of workers", "cosine", "fewer than two directions"}),
+              "cosine_mean", {"mean over pairs of ranks", "cosine", "fewer than two directions"}),
           column<&StepRow::cosine_low>("cosine_low",
                                        {"lower end of the 95% interval of cosine_mean", "cosine",
                                         "fewer than two directions"}),
@@ -320,21 +317,21 @@ const Table<StepRow> kStepTable = {
                               "the reduced gradient's norm and the Gram matrix are not known"}),
           column<&StepRow::reduced_norm>(
               "reduced_norm", {"norm of the reduced gradient, where all that read it hold the same "
-                               "bits, or from the workers' dot products with it",
-                               kGradientUnit, "not read at this step, or workers disagree"}),
+                               "bits, or from the ranks' dot products with it",
+                               kGradientUnit, "not read at this step, or ranks disagree"}),
           column<&StepRow::reduced_disagrees>("reduced_disagrees",
-                                              {"1: workers hold different reduced gradients, or it "
+                                              {"1: ranks hold different reduced gradients, or it "
                                                "is not the mean of what went in"}),
           column<&StepRow::signal>("signal", {"estimate of the squared norm of the true gradient",
-                                              kSquareUnit, "too few workers"}),
+                                              kSquareUnit, "too few ranks"}),
           column<&StepRow::noise>(
-              "noise", {"estimate of the variance of one worker's gradient, summed over elements",
-                        kSquareUnit, "too few workers"}),
+              "noise", {"estimate of the variance of one rank's gradient, summed over elements",
+                        kSquareUnit, "too few ranks"}),
           column<&StepRow::noise_scale>(
               "noise_scale",
-              {"running noise / running signal", "worker batches", "the signal is not positive"}),
-          column<&StepRow::effective_workers>(
-              "effective_workers", {"1 to the number of workers", "workers", "no cosines"}),
+              {"running noise / running signal", "rank batches", "the signal is not positive"}),
+          column<&StepRow::effective_workers>("effective_workers",
+                                              {"1 to the number of ranks", "ranks", "no cosines"}),
           column<&StepRow::tokens_cv>("tokens_cv", {"coefficient of variation of the token counts",
                                                     "ratio", "a count is not known"}),
           column<&StepRow::distinct_gradients>(
@@ -342,7 +339,7 @@ const Table<StepRow> kStepTable = {
           column<&StepRow::sketch_size>("sketch_size",
                                         {"values of the sketches in use; 0 without"}),
           column<&StepRow::mean_norm>(
-              "mean_norm", {"norm of the mean of the workers' own gradients, from their "
+              "mean_norm", {"norm of the mean of the ranks' own gradients, from their "
                             "sketches or their Gram matrix",
                             kGradientUnit, "neither sketches nor the Gram matrix are known"}),
           column<&StepRow::mean_norm_error>("mean_norm_error",
@@ -350,14 +347,14 @@ const Table<StepRow> kStepTable = {
                                              kGradientUnit, "`mean_norm` is 0 or not known"}),
           column<&StepRow::cosines>(
               "cosines",
-              {"`f32`, of pairs i < j of the step's workers by replica: (0,1), (0,2), ..., (1,2), "
-               "...; NaN for a pair without a direction; above 256 workers at every 50th step",
-               "cosine", "no pair of workers, or the matrix was not kept"})}}),
+              {"`f32`, of pairs i < j of the step's ranks by replica: (0,1), (0,2), ..., (1,2), "
+               "...; NaN for a pair without a direction; above 256 ranks at every 50th step",
+               "cosine", "no pair of ranks, or the matrix was not kept"})}}),
     ", PRIMARY KEY (id), UNIQUE (segment, model_index, dp_group, step))"};
 
 const Table<WorkerStepRow> kWorkerStepTable = {
     "worker_step",
-    "A row for each worker whose packet of the step arrived.",
+    "A row for each rank whose packet of the step arrived.",
     {column<&WorkerStepRow::step_id>("step_id", {"`step.id`"}).hidden(),
      column<&WorkerStepRow::rank>("rank", kRankText),
      column<&WorkerStepRow::replica>("replica", kReplicaText),
@@ -384,9 +381,9 @@ const Table<WorkerStepRow> kWorkerStepTable = {
                                             {"1: a loss was reported and it is NaN or Inf"}),
      column<&WorkerStepRow::cosine_to_others>(
          "cosine_to_others",
-         {"mean cosine with the other workers", "cosine", "it or all others have no direction"}),
+         {"mean cosine with the other ranks", "cosine", "it or all others have no direction"}),
      column<&WorkerStepRow::reduced_norm>(
-         "reduced_norm", {"norm of the reduced gradient as this worker read it", kGradientUnit,
+         "reduced_norm", {"norm of the reduced gradient as this rank read it", kGradientUnit,
                           "it was not read at this step"}),
      column<&WorkerStepRow::optimizer_step>("optimizer_step",
                                             {"optimizer steps it had finished", "steps"}),
@@ -447,27 +444,28 @@ const Table<GroupStepRow> kGroupStepTable = {
      column<&GroupStepRow::id>("group_id", {"`group_name.id`"}).hidden(),
      column<&GroupStepRow::norm_mean>(
          "norm_mean",
-         {"mean over workers with a finite norm in this group", kGradientUnit, "no finite norm"}),
+         {"mean over ranks with a finite norm in this group", kGradientUnit, "no finite norm"}),
      column<&GroupStepRow::norm_std>(
-         "norm_std", {"population standard deviation over workers with a finite norm in this group",
+         "norm_std", {"population standard deviation over ranks with a finite norm in this group",
                       kGradientUnit, "no finite norm"}),
      column<&GroupStepRow::nonfinite>("nonfinite",
-                                      {"NaN and Inf elements, summed over workers", "elements"}),
+                                      {"NaN and Inf elements, summed over ranks", "elements"}),
      column<&GroupStepRow::norms>("norms",
                                   {"`f32`: one norm for each row of `worker_step` of the step, by "
-                                   "replica; NaN for a worker that did not report the group",
+                                   "replica; NaN for a rank that did not report the group",
                                    kGradientUnit, "never"}),
      column<&GroupStepRow::maxima>(
-         "maxima", {"`f32`: largest absolute finite value, likewise", kGradientUnit, "never"}),
+         "maxima",
+         {"`f32`: largest absolute finite value, per replica as above", kGradientUnit, "never"}),
      column<&GroupStepRow::fingerprints>(
-         "fingerprints", {"`u32`: low half of the fingerprint of each worker's own gradient of "
-                          "the group, likewise; 0 where nothing was reported",
+         "fingerprints", {"`u32`: low half of the fingerprint of each rank's own gradient of "
+                          "the group, per replica as above; 0 where nothing was reported",
                           "", "they were not kept"})},
     ", PRIMARY KEY (step_id, group_id)) WITHOUT ROWID"};
 
 const Table<MissingRow> kMissingTable = {
     "missing_worker",
-    "A row for each worker that is known to be missing from a step.",
+    "A row for each rank that is known to be missing from a step.",
     {column<&MissingRow::step_id>("step_id", {"`step.id`"}).hidden(),
      column<&MissingRow::replica>(
          "replica", {"a replica that is missing from the step (findings.md says when); one that is "
@@ -485,7 +483,7 @@ const Table<NoteRecord> kNoteTable = {
 
 const Table<FingerprintRow> kFingerprintTable = {
     "fingerprint",
-    "What workers are compared by besides their gradients. A row for each value that a worker had "
+    "What ranks are compared by besides their gradients. A row for each value that a rank had "
     "not had at the step before; until its next row of that kind it holds it.",
     with_model<FingerprintRow>({
         column<&FingerprintRow::replica>("replica", kReplicaText),
@@ -499,7 +497,7 @@ const Table<FingerprintRow> kFingerprintTable = {
     ", PRIMARY KEY (segment, model_index, dp_group, replica, kind, step)) WITHOUT ROWID"};
 
 const Table<AuditedStep> kAuditTable = {
-    "audit", "What workers found of the reduction of a step ([audit.md](audit.md)).",
+    "audit", "What ranks measured of the reduction of a step ([audit.md](audit.md)).",
     join<AuditedStep>(
         {model_columns<AuditedStep, &AuditedStep::key, &StepKey::model>(),
          {column<&AuditedStep::key, &StepKey::step>("step",
@@ -510,7 +508,7 @@ const Table<AuditedStep> kAuditTable = {
           enumeration<records::kFormats, &AuditedStep::audit, &AuditRecord::accumulation>(
               "accumulation", {"narrowest format that partial sums were rounded to"}),
           enumeration<records::kOrders, &AuditedStep::audit, &AuditRecord::order>(
-              "order", {"in which the workers' values were added"}),
+              "order", {"in which the ranks' values were added"}),
           enumeration<records::kDivisions, &AuditedStep::audit, &AuditRecord::division>(
               "division", {"how the sum became a mean"}),
           column<&AuditedStep::audit, &AuditRecord::elements>(
@@ -549,7 +547,7 @@ const Table<AuditedStep> kAuditTable = {
 
 const Table<FinalStateRecord> kFinalStateTable = {
     "final_state",
-    "A worker's states after its last step, from its final note. No row for a worker that sent "
+    "A rank's states after its last step, from its final note. No row for a rank that sent "
     "none.",
     with_model<FinalStateRecord>({
         column<&FinalStateRecord::replica>("replica", kReplicaText),
@@ -563,7 +561,7 @@ const Table<FinalStateRecord> kFinalStateTable = {
 
 const Table<SnapshotRecord> kSnapshotTable = {
     "snapshot",
-    "Where a worker's training stood: before its first forward pass, and when the program took "
+    "A snapshot of a rank's training: before its first forward pass, and when the program took "
     "the optimizer's state, the last eight times. What a run that continues is held against.",
     with_model<SnapshotRecord>({
         column<&SnapshotRecord::replica>("replica", kReplicaText),
@@ -583,7 +581,7 @@ const Table<SnapshotRecord> kSnapshotTable = {
             "groups", {"of each group `u64` id and elements, `f64` sum of squares, `u64` hashes of "
                        "the parameters and of the optimizer's state, `u32` shard, `u16` whether it "
                        "has a sketch, `u16` formats, and where it has one, 256 `f32`",
-                       "", "another worker tells the same"}),
+                       "", "another rank reports the same"}),
     }),
     ", PRIMARY KEY (segment, model_index, dp_group, replica, kind, step, number)) WITHOUT ROWID"};
 
@@ -641,14 +639,14 @@ const Table<CheckRow> kCheckTable = {
 
 const Table<StallRecord> kStallTable = {
     "stall",
-    "When the job stood still ([time.md](time.md)): a row for each time, and where it changed.",
+    "Stalls of the job ([time.md](time.md)): a row for each stall and each change of it.",
     {column<&StallRecord::segment>("segment", kSegmentText),
      column<&StallRecord::number>("number", {"of the segment's, from 1"}),
      column<&StallRecord::step>("step", {"the latest that a rank had got to", "step"}),
-     column<&StallRecord::seconds>("seconds", {"that it stood still so far", "s", "never"}),
-     column<&StallRecord::over>("over", {"1: it went on"}),
+     column<&StallRecord::seconds>("seconds", {"that the stall has lasted", "s", "never"}),
+     column<&StallRecord::over>("over", {"1: the job continued"}),
      column<&StallRecord::harmless>("harmless", {"1: it may well be meant, as a checkpoint is"}),
-     column<&StallRecord::awaited>("awaited", {"1: somebody waited for another"}),
+     column<&StallRecord::awaited>("awaited", {"1: a rank waited for another"}),
      column<&StallRecord::busy>("busy", {"1: who kept the others waiting worked"}),
      column<&StallRecord::sentence>(
          "sentence", {"who was where; not trusted, for it holds names from the run"}),
@@ -691,8 +689,8 @@ const Table<StalledRankRow> kStalledRankTable = {
 
 const Table<DetectorRow> kDetectorTable = {
     "detector_state",
-    "What the detectors of a model need to go on after a restart. The bytes are theirs: no "
-    "format is promised, and bytes that they do not understand make them begin anew.",
+    "What the detectors of a model need to continue after a restart. The bytes are theirs: no "
+    "format is promised, and bytes that they do not understand make them start over.",
     {column<&DetectorRow::model_index>("model_index", kModelIndexText),
      column<&DetectorRow::dp_group>("dp_group", kDpGroupText),
      column<&DetectorRow::segment>("segment", {"which segment wrote it last"}),
@@ -705,7 +703,7 @@ const Table<Continuation> kContinuationTable = {
     with_model<Continuation>({
         column<&Continuation::from_segment>(
             "from_segment",
-            {"which segment's parameters it went on from", "", "from none that are known"}),
+            {"which segment's parameters it continued from", "", "from none that are known"}),
         column<&Continuation::from_step>("from_step",
                                          {"the step that was to come there", "step", "likewise"}),
         column<&Continuation::steps_before>(
@@ -713,8 +711,9 @@ const Table<Continuation> kContinuationTable = {
             {"recorded steps of its training up to there; steps done again count once", "steps"}),
         column<&Continuation::detector_steps>(
             "detector_steps",
-            {"of these, those that its detectors know; 0: they began anew", "steps"}),
-        column<&Continuation::reason>("reason", {"why they began anew; empty where they went on"}),
+            {"of these, those that its detectors know; 0: they started over", "steps"}),
+        column<&Continuation::reason>("reason",
+                                      {"why they started over; empty where they continued"}),
     }),
     ", PRIMARY KEY (segment, model_index, dp_group)) WITHOUT ROWID"};
 

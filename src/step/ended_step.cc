@@ -92,7 +92,7 @@ void Contents::samples(std::span<const std::uint64_t> hashes) {
 Status Contents::set_gram(std::span<const double> share, std::uint32_t workers) {
   if (share.empty() || share.size() != packet::gram_size(workers)) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} values are no Gram matrix of {} workers (at most {})", share.size(),
+                fmt::format("{} values are no Gram matrix of {} ranks (at most {})", share.size(),
                             workers, packet::kGramWorkersMax));
   }
   gram.assign(share.begin(), share.end());

@@ -241,7 +241,7 @@ TEST(EndedSamples, MoreThan256AreThinnedOutByHash) {
       if (hash % (1ULL << samples.thinned) == 0) divisible.push_back(hash);
       before += last > 0 && hash % last == 0;
     }
-    EXPECT_EQ(samples.hashes, divisible) << "the same rows on every worker, in their order";
+    EXPECT_EQ(samples.hashes, divisible) << "the same rows on every rank, in their order";
     EXPECT_TRUE(count <= 256 || before > 256) << "no more than needed";
   }
 }

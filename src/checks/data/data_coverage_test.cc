@@ -317,7 +317,7 @@ TEST(DataCoverage, PassesOfAWorkerAloneSayNothing) {
     set(w, Kind::kDataBatch, r.step % 10);
     if (r.step >= 10) set(w, Kind::kDataEnded, r.step / 10);
   });
-  EXPECT_EQ(number_of(p.only(), "passes"), 1) << "that of all workers";
+  EXPECT_EQ(number_of(p.only(), "passes"), 1) << "that of all ranks";
   EXPECT_EQ(number_of(p.only(), "samples_left_out"), 160);
 }
 

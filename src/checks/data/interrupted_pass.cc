@@ -25,7 +25,7 @@ struct OtherData {
 };
 
 std::string sentence(const OtherData& /*seen*/, const Who& who) {
-  return who.words() + " went on with another data set of the same length";
+  return who.words() + " continued with a different data set of the same length";
 }
 
 struct SamplesAgain {
@@ -51,19 +51,19 @@ struct SomeBeganAnew {
 };
 
 std::string sentence(const SomeBeganAnew& seen, const Who& who) {
-  return fmt::format(
-      "{} began the interrupted pass over the data anew, {} went on where it was left", who.words(),
-      Who{seen.went_on, false}.within());
+  return fmt::format("{} restarted the interrupted pass over the data, {} continued it",
+                     who.words(), Who{seen.went_on, false}.within());
 }
 
 std::string sentence(const SamplesAgain& seen, const Who& who) {
   if (seen.pass_begun_anew) {
     return fmt::format(
-        "{} began the interrupted pass over the data anew: {} of {} samples were drawn again",
+        "{} restarted the interrupted pass over the data: {} of {} samples were drawn again",
         who.words(), seen.samples_again, seen.of_samples);
   }
   return fmt::format(
-      "{} did not go on where the pass over the data was interrupted: of {} samples {} were drawn "
+      "{} did not continue where the pass over the data was interrupted: of {} samples {} were "
+      "drawn "
       "again{}",
       who.words(), seen.of_samples, seen.samples_again,
       seen.samples_never ? fmt::format(", and {} never", *seen.samples_never) : "");

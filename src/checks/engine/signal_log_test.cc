@@ -128,7 +128,7 @@ TEST(SignalLog, ACheckThatNeedsMoreRecordsHasNotPassed) {
 TEST(SignalLog, OfSeveralReasonsTheOneThatWasTrueLongestIsTold) {
   SignalLog log;
   for (int step = 0; step < 30; ++step) log.cannot(&kEpochNotSet, "No sampler.");
-  log.cannot(&kEpochNotSet, "One worker.");
+  log.cannot(&kEpochNotSet, "One rank.");
   EXPECT_EQ(log.record(&kEpochNotSet).reason, "No sampler.");
 }
 

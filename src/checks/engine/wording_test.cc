@@ -14,7 +14,7 @@ Finding outlier() {
   f.first_step = 101;
   f.last_step = 140;
   f.certain_step = 114;
-  f.title = "Rank 2 had a gradient norm persistently higher than the other workers'";
+  f.title = "Rank 2 had a gradient norm persistently higher than the other ranks'";
   f.evidence = {{f.check, f.ranks, f.title, R"({"statistic":"norm","ratio":3.9721})"}};
   return f;
 }
@@ -30,7 +30,7 @@ Wording changed(const Change& change) {
 TEST(Wording, SaysSinceWhenAndTheValuesByName) {
   const Wording said = wording(outlier());
   EXPECT_EQ(said.sentence,
-            "Rank 2 had a gradient norm persistently higher than the other workers', since step "
+            "Rank 2 had a gradient norm persistently higher than the other ranks', since step "
             "101, last seen at 140");
   EXPECT_EQ(said.evidence, "began at step 101, certain at 114");
   EXPECT_EQ(changed([](Finding& f) { f.check = "clip-norm"; }).evidence,

@@ -103,8 +103,8 @@ void suspect_scale(const Deviation& norm, Texts& out) {
 
 void suspect_loss(const Deviation& seen, Texts& out) {
   out.push_back(fmt::format(
-      "{}other inputs or labels (mixed up, masked, normalized or tokenized otherwise), or a loss "
-      "that is computed otherwise",
+      "{}other inputs or labels (mixed up, masked, normalized or tokenized differently), or a loss "
+      "that is computed differently",
       seen.of_rank ? "on one of them, " : ""));
 }
 
@@ -175,7 +175,7 @@ std::string outlier_suspects(Signals signals) {
     out.emplace_back("a gradient whose sign is turned");
   }
   if (group != nullptr && group->layer_alone) {
-    out.push_back(fmt::format("{}{} alone is scaled, dropped or fed otherwise",
+    out.push_back(fmt::format("{}{} alone is scaled, dropped or fed differently",
                               group->of_rank ? "on one of them, " : "", group->layer));
   }
   return fmt::format("{}", fmt::join(out, "; "));

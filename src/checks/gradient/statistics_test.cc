@@ -371,7 +371,7 @@ TEST(Statistics, AnOutlierWithOtherTokenCountsIsNamedByThem) {
   const Finding two = with_tokens(2, 156, {0, 1});
   EXPECT_EQ(two.title, "Rank 0 had 0.642 times as many target tokens as rank 1");
   EXPECT_EQ(with_tokens(4, 105, {1}).check, "rank-outlier") << "nearly alike";
-  EXPECT_EQ(with_tokens(4, 156, {2}).check, "rank-outlier") << "another worker";
+  EXPECT_EQ(with_tokens(4, 156, {2}).check, "rank-outlier") << "another rank";
 }
 
 void uneven(StepRecord& r) {

@@ -164,7 +164,7 @@ struct OtherRate {
 };
 
 std::string sentence(const OtherWeights& seen, const Who& who) {
-  return fmt::format("{} went on with other weights than were {} after {}", who.words(),
+  return fmt::format("{} continued with different weights than were {} after {}", who.words(),
                      kept(seen.left), steps_text(seen.saved_optimizer_steps));
 }
 
@@ -172,20 +172,21 @@ std::string sentence(const OtherState& seen, const Who& who) {
   const std::string saved = seen.saved_optimizer_steps
                                 ? "after " + steps_text(seen.saved_optimizer_steps)
                                 : "with these weights";
-  return fmt::format("{} went on with another optimizer state than was {} {}", who.words(),
+  return fmt::format("{} continued with a different optimizer state than was {} {}", who.words(),
                      kept(seen.left), saved);
 }
 
 std::string sentence(const OtherGenerators& /*seen*/, const Who& who) {
-  return who.words() + " went on with other random generators than were saved, unlike the others";
+  return who.words() +
+         " continued with different random generators than were saved, unlike the others";
 }
 
 std::string sentence(const OtherSettings& /*seen*/, const Who& who) {
-  return who.words() + " went on with other settings than before the restart";
+  return who.words() + " continued with different settings than before the restart";
 }
 
 std::string sentence(const OtherOptimizer& seen, const Who& who) {
-  return fmt::format("{} went on with the weights that were {} after {}, and {}", who.words(),
+  return fmt::format("{} continued with the weights that were {} after {}, and {}", who.words(),
                      kept(seen.left), steps_text(seen.saved_optimizer_steps),
                      seen.optimizer_steps.value_or(0) > 0
                          ? "an optimizer that counts " + steps_text(seen.optimizer_steps)
@@ -194,7 +195,7 @@ std::string sentence(const OtherOptimizer& seen, const Who& who) {
 
 std::string sentence(const OtherRate& seen, const Who& who) {
   return fmt::format(
-      "{} went on with the learning rate that was saved, {}, and had {} within {} recorded steps",
+      "{} continued with the learning rate that was saved, {}, and had {} within {} recorded steps",
       who.words(), number(seen.saved_learning_rate), number(seen.learning_rate), seen.within_steps);
 }
 

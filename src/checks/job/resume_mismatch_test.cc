@@ -335,7 +335,7 @@ TEST(Resume, ShardsOfOtherSizesAddUp) {
     };
   };
   run.begins(resharded(0), 50, 2);
-  ASSERT_EQ(run.found().size(), 1U) << "the number of workers";
+  ASSERT_EQ(run.found().size(), 1U) << "the number of ranks";
   EXPECT_EQ(run.only().severity, Severity::kInfo);
   Continued off;
   off.prior().saved = run.prior().saved;

@@ -88,7 +88,7 @@ std::string sentence(const AllStarved& seen, const Who& who) {
 
 std::string sentence(const LongestBatch& seen, const Who& who) {
   return fmt::format(
-      "{} waited {:.3g} ms of {:.3g} ms a step for whoever had the longest batch: {:.0f}% of the "
+      "{} waited {:.3g} ms of {:.3g} ms a step for the rank with the longest batch: {:.0f}% of the "
       "job; long batches, not a slow machine",
       who.words(), seen.waiting_ms, seen.step_ms, 100 * seen.job_share);
 }

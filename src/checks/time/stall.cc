@@ -35,8 +35,8 @@ struct StoodStill {
 };
 
 std::string sentence(const StoodStill& seen, const Who& /*who*/) {
-  return fmt::format("The job stood still for {:.0f} s at step {}{}: {}", seen.seconds, seen.step,
-                     seen.went_on ? ", and went on" : "", seen.where);
+  return fmt::format("The job stalled for {:.0f} s at step {}{}: {}", seen.seconds, seen.step,
+                     seen.went_on ? ", then continued" : "", seen.where);
 }
 
 std::string on_one_line(std::string_view stack) {
@@ -119,7 +119,7 @@ constinit const CheckInfo kStall{
     .severity = Severity::kCritical,
     .compares = "whether every rank makes progress, by the signs of life that each sends",
     .fires = "after `stall_seconds`; a warning once the job continues",
-    .consequence = "The job stands still, and occupies every rank until someone ends it.",
+    .consequence = "The job is stalled, and holds every rank until someone ends it.",
     .cannot_see =
         "Processes that send no signs of life: C++ programs, and ranks that have not attached yet.",
     .mistake =

@@ -33,7 +33,7 @@ TEST(Stalls, ASentenceAndTheStackOfWhoIsWaitedFor) {
   EXPECT_EQ(s.severity, Severity::kCritical);
   EXPECT_EQ(s.ranks, (Ranks{2}));
   EXPECT_EQ(sentence_of(s),
-            "The job stood still for 62 s at step 12: Rank 2 is in evaluate() of train.py:88 while "
+            "The job stalled for 62 s at step 12: Rank 2 is in evaluate() of train.py:88 while "
             "ranks 0-1 wait");
   EXPECT_EQ(number_of(s, "seconds"), 61.7);
   EXPECT_EQ(value_in(s, "stacks"),
@@ -46,7 +46,7 @@ TEST(Stalls, OneThatWentOnIsAWarning) {
   over.seconds = 93;
   const Signal s = said({stall(), over});
   EXPECT_EQ(s.severity, Severity::kWarning);
-  EXPECT_NE(sentence_of(s).find("93 s at step 12, and went on"), std::string::npos);
+  EXPECT_NE(sentence_of(s).find("93 s at step 12, then continued"), std::string::npos);
   EXPECT_EQ(number_of(s, "seconds"), 93);
   EXPECT_EQ(value_in(s, "stacks").size(), 1U);
 }

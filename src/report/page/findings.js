@@ -153,9 +153,9 @@ function auditSection(run, part) {
   const off = audit.differing / audit.elements;
   const repeats = audit.repeated === 0 ? 'not repeated' : audit.repeats_differing === 0 ? 'same bits' : `other bits in ${audit.repeats_differing} of ${audit.repeated}`;
   return el('section', {class: 'card', id: 'audits'}, el('h2', {}, 'The sum, audited'),
-    el('p', {class: 'note'}, `${count(audit.audits, 'audit')} by the workers at ${count(audit.steps, 'step')} (${stepsText(audit)}), ${audit.elements.toLocaleString('en')} elements of ${audit.gradient} gradients, compared with the exact sum.`),
+    el('p', {class: 'note'}, `${count(audit.audits, 'audit')} by the ranks at ${count(audit.steps, 'step')} (${stepsText(audit)}), ${audit.elements.toLocaleString('en')} elements of ${audit.gradient} gradients, compared with the exact sum.`),
     el('dl', {class: 'numbers'}, item('added in', audit.accumulation, 'the narrowest format that partial sums were rounded to'),
-      item('order', audit.order, 'in which the workers’ values were added'),
+      item('order', audit.order, 'in which the ranks’ values were added'),
       item('mean by', audit.division, 'how the sum became a mean'),
       item('not correctly rounded', `${number(100 * off)} %`, 'share of the elements that are not the exact sum, rounded once'),
       item('relative error', audit.relative_l2 === null ? '–' : audit.relative_l2.toExponential(2), 'largest of all audits: norm of the error over the norm of the exact sum'),

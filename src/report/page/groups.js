@@ -7,9 +7,9 @@ class GroupsView {
     Object.assign(this, {part, group, shown: several ? 'cv' : 'norms'});
     this.layers = [...part.groups].sort((a, b) => compare(a.name, b.name));
     const section = el('section', {class: 'card', id: 'groups'}, el('h2', {}, several ? 'Which layer they disagree in' : 'Layers'),
-      el('p', {class: 'note'}, several ? 'Spread: standard deviation of the layer’s gradient norm over the workers, divided by its mean; 0 where all agree. Click a row for its lines.' : 'Norm of each layer’s gradient. Click a row for its lines.'));
+      el('p', {class: 'note'}, several ? 'Spread: standard deviation of the layer’s gradient norm over the ranks, divided by its mean; 0 where all agree. Click a row for its lines.' : 'Norm of each layer’s gradient. Click a row for its lines.'));
     parent.append(section);
-    this.buttons = [['cv', 'Spread between workers'], ['norms', 'Gradient norm']].map(([shown, label]) => el('button', {
+    this.buttons = [['cv', 'Spread between ranks'], ['norms', 'Gradient norm']].map(([shown, label]) => el('button', {
       type: 'button', 'data-shown': shown, 'aria-pressed': String(shown === this.shown), onclick: () => this.choose(shown)}, label));
     const box = el('div', {class: 'heat'});
     this.scale = el('div', {class: 'keys'});
@@ -84,7 +84,7 @@ class GroupsView {
     this.panel.hidden = false;
     this.panel.append(el('div', {class: 'panel-head'}, el('h3', {}, g.name), el('button', {type: 'button', onclick: () => this.close()}, 'Close')));
     const edge = (sign) => g.norms.map((n, i) => (n === null || g.stds[i] === null ? null : n + sign * g.stds[i]));
-    const {chart} = addChart(this.panel, {title: 'Gradient norm of this layer', note: 'Mean over the workers, and one standard deviation to either side.',
+    const {chart} = addChart(this.panel, {title: 'Gradient norm of this layer', note: 'Mean over the ranks, and one standard deviation to either side.',
       x: this.part.x, series: [{label: 'mean', color: 'blue', low: edge(-1), mid: g.norms, high: edge(1)}], part: this.part, group: this.group, height: 190});
     this.chart = chart;
     this.panel.focus({preventScroll: true});

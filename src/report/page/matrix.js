@@ -73,7 +73,7 @@ class CosineMatrix {
     const [least, most] = [pairs[0], pairs[pairs.length - 1]];
     this.readout.textContent = most.value - least.value < 0.0005 ? `${pairs.length === 1 ? 'The pair' : 'Every pair'}: ${least.value.toFixed(3).replace('-', '−')}.` :
       `Least alike: ${pair(least)}. Most alike: ${pair(most)}.`;
-    this.canvas.setAttribute('aria-label', `Cosines between workers at step ${this.matrix.step}. ${this.readout.textContent}`);
+    this.canvas.setAttribute('aria-label', `Cosines between ranks at step ${this.matrix.step}. ${this.readout.textContent}`);
   }
 
   geometry() {

@@ -3,11 +3,11 @@
 
 const VIEWS = {
   loss: {title: 'Loss', needs: ['loss_min', 'loss_max'], series: storySeries,
-    note: 'Line: the averaged loss that a dashboard shows. Band: the workers’ losses, lowest to highest.'},
-  loss_std: {title: 'Loss dispersion', needs: ['loss_std'], note: 'Standard deviation of the workers’ losses.',
+    note: 'Line: the averaged loss that a dashboard shows. Band: the ranks’ losses, lowest to highest.'},
+  loss_std: {title: 'Loss dispersion', needs: ['loss_std'], note: 'Standard deviation of the ranks’ losses.',
     series: (part) => [{label: 'spread of the losses', color: 'blue', values: part.series.loss_std}]},
-  grad_norm_std: {title: 'Norm dispersion', needs: ['grad_norm_std'], note: 'Standard deviation of the workers’ gradient norms.', series: normSeries},
-  cosine: {title: 'Direction', needs: ['cosine_low', 'cosine_high'], note: 'Mean cosine over pairs of workers, with its interval. 1: all pull the same way.',
+  grad_norm_std: {title: 'Norm dispersion', needs: ['grad_norm_std'], note: 'Standard deviation of the ranks’ gradient norms.', series: normSeries},
+  cosine: {title: 'Direction', needs: ['cosine_low', 'cosine_high'], note: 'Mean cosine over pairs of ranks, with its interval. 1: all point the same way.',
     series: (part) => [{label: 'mean cosine', color: 'blue', low: part.series.cosine_low, mid: part.series.cosine_mean, high: part.series.cosine_high}]},
 };
 
@@ -59,7 +59,7 @@ function s1Sentence(runs) {
   }
   if (replicated.length === 3) {
     out.push(`Replicated data shows them (${listed(replicated)})` + (replicated[0] === 0 ?
-      ', but there “strict” means that the workers do the work of one.' : '.'));
+      ', but there “strict” means that the ranks do the work of one.' : '.'));
   }
   return out.join(' ');
 }
@@ -85,24 +85,24 @@ function tileRows(runs) {
   const rest = runs.filter((r) => !s1Of(r));
   const rows = ['replicated', 'sharded'].map((mode) => ({mode, runs: s1.filter((r) => s1Of(r).mode === mode)
     .sort((a, b) => s1Of(a).setting - s1Of(b).setting)}));
-  return [...rows, {mode: null, runs: rest}].filter((row) => row.runs.length > 0);
+  return [{mode: null, runs: rest}, ...rows].filter((row) => row.runs.length > 0);
 }
 
 const MODE_TEXT = {
-  replicated: 'Replicated data: every worker walks the whole set in its own seed’s order',
-  sharded: 'Sharded data: each worker reads its own part, as DistributedSampler does',
+  replicated: 'Replicated data: every rank reads the whole set in the order of its own seed',
+  sharded: 'Sharded data: each rank reads its own part, as DistributedSampler does',
 };
 
 class Overview {
   constructor(parent, runs, choose) {
     Object.assign(this, {runs, choose, shown: 'loss', tiles: []});
-    const s1 = runs.some(s1Of);
+    const s1 = runs.every(s1Of);
     this.buttons = Object.entries(VIEWS).map(([shown, {title}]) => el('button', {type: 'button', 'data-shown': shown,
       'aria-pressed': String(shown === 'loss'), onclick: () => this.show(shown)}, title));
     this.note = el('p', {class: 'note'});
     this.grid = el('div', {class: 'tile-rows'});
-    parent.append(el('h1', {}, s1 ? 'S1: what seeds do to eight workers'.replace('eight', inWords(mainPart(runs[0])?.coverage.workers_expected ?? 8)) : `${capital(inWords(runs.length))} runs side by side`),
-      el('p', {class: 'verdict plain'}, s1 ? [s1Sentence(runs), generalSentence(runs)].filter(Boolean).join(' ') : generalSentence(runs)),
+    parent.append(el('h1', {}, s1 ? 'S1: what seeds do to eight ranks'.replace('eight', inWords(mainPart(runs[0])?.coverage.workers_expected ?? 8)) : `${capital(inWords(runs.length))} runs side by side`),
+      el('p', {class: 'verdict plain'}, [generalSentence(runs), s1Sentence(runs)].filter(Boolean).join(' ')),
       el('div', {class: 'choices', role: 'group', 'aria-label': 'what the small charts show'}, ...this.buttons), this.note, this.grid, this.table());
     this.addTiles();
     this.show('loss');
@@ -167,9 +167,9 @@ class Overview {
       {label: 'Run', left: true, value: (r) => r.name, text: (r) => r.name},
       {label: 'Steps', value: (r) => mainPart(r)?.coverage.steps ?? 0, text: (r) => String(mainPart(r)?.coverage.steps ?? 0)},
       {label: 'Verdict', left: true, title: 'the worst finding’s check, or what the run was judged to be', value: verdictOf, text: (run) => `${LEVELS[verdict(run).level]} ${verdictOf(run)}`},
-      column('Loss', 'loss', 'mean over workers, last 20 steps'), column('Loss std', 'loss_std'), column('Loss range', 'loss_range'),
+      column('Loss', 'loss', 'mean over ranks, last 20 steps'), column('Loss std', 'loss_std'), column('Loss range', 'loss_range'),
       column('Norm std', 'grad_norm_std'), column('Norm cv', 'grad_norm_cv'), column('Cosine', 'cosine_mean'),
-      column('Effective workers', 'effective_workers'), column('Noise scale, worker batches', 'noise_scale'),
+      column('Effective ranks', 'effective_workers'), column('Noise scale, rank batches', 'noise_scale'),
     ], this.runs, (run) => this.choose(run, true)));
   }
 }

@@ -12,7 +12,7 @@ function coverageList(run, part) {
   const missing = notMeasured(part);
   const disagrees = part.coverage.reduced_disagrees_steps;
   return el('ul', {class: 'coverage', 'aria-label': 'coverage'}, ...coverage(run, part).map((text) => el('li', {}, text)),
-    disagrees ? el('li', {class: 'alert'}, `the reduced gradient is not the mean of the workers’ in ${count(disagrees, 'step')}`) : null,
+    disagrees ? el('li', {class: 'alert'}, `the reduced gradient is not the mean of the ranks’ in ${count(disagrees, 'step')}`) : null,
     missing.length ? el('li', {class: 'lacks'}, `not measured: ${missing.join(', ')}`) : null);
 }
 
@@ -33,7 +33,7 @@ const STORY_LINES = 2;  // the most ranks with a separate line
 function storySeries(part) {
   const {loss_mean: mean, loss_min: low, loss_max: high} = part.series;
   if (part.workers.length < 2) return [{label: 'loss', color: 'blue', values: mean}];
-  return [{label: 'the workers, lowest to highest', color: 'orange', band: true, low, high},
+  return [{label: 'the ranks, lowest to highest', color: 'orange', band: true, low, high},
     {label: 'averaged loss, as dashboards show it', color: 'blue', values: mean}];
 }
 
@@ -51,12 +51,12 @@ function addStory(parent, part, group, show) {
   const timeline = part.findings.length > 0 ? findingBars(part, show) : null;
   if (part.coverage.loss_steps === 0) {
     addChart(parent, {title: 'Mean gradient norm', note: 'No loss was reported, so there is no loss to show.',
-      x: part.x, series: [{label: 'mean over workers', color: 'blue', values: part.series.grad_norm_mean}, ...namedSeries(part, 'grad_norm')],
+      x: part.x, series: [{label: 'mean over ranks', color: 'blue', values: part.series.grad_norm_mean}, ...namedSeries(part, 'grad_norm')],
       part, group, height: 260, timeline});
     return;
   }
   addChart(parent, {title: 'Loss', note: part.workers.length > 1 ?
-    'The blue line is what a dashboard shows. The band is what the workers saw before the average hid it.' : 'One worker: its loss.',
+    'The blue line is what a dashboard shows. The band is what the ranks saw before the average hid it.' : 'One rank: its loss.',
   x: part.x, series: [...storySeries(part), ...namedSeries(part, 'loss')], part, group, height: 260, timeline});
 }
 
@@ -64,25 +64,25 @@ function addDispersion(parent, part, group) {
   const grid = el('div', {class: 'grid three', id: 'metrics'});
   parent.append(grid);
   if (part.coverage.loss_steps > 0) {
-    addChart(grid, {title: 'Loss dispersion', note: 'Standard deviation of the workers’ losses. 0: they all see the same data.',
+    addChart(grid, {title: 'Loss dispersion', note: 'Standard deviation of the ranks’ losses. 0: they all see the same data.',
       x: part.x, series: [{label: 'spread of the losses', color: 'blue', values: part.series.loss_std}], part, group, limited: part.series.loss_std});
   }
-  addChart(grid, {title: 'Gradient-norm dispersion', note: 'Standard deviation of the workers’ gradient norms.',
+  addChart(grid, {title: 'Gradient-norm dispersion', note: 'Standard deviation of the ranks’ gradient norms.',
     x: part.x, series: normSeries(part), part, group, limited: part.series.grad_norm_std});
   if (part.coverage.cosine_steps === 0) return;
   const {cosine_low: low, cosine_mean: mid, cosine_high: high} = part.series;
-  addChart(grid, {title: 'Direction consistency', note: 'Mean cosine over pairs of workers, with its 95% interval. 1: all pull the same way; near 0: independent data.',
+  addChart(grid, {title: 'Direction consistency', note: 'Mean cosine over pairs of ranks, with its 95% interval. 1: all point the same way; near 0: independent data.',
     x: part.x, series: [{label: 'mean cosine', color: 'blue', low, mid, high}], part, group, limited: mid});
 }
 
 function summaryLine(part) {
   const s = part.summary;
   const item = (label, value, title) => el('div', {title}, el('dt', {}, label), el('dd', {}, number(value)));
-  return el('dl', {class: 'numbers'}, item('loss, last 20 steps', s.loss, 'mean over workers'),
-    item('loss dispersion', s.loss_std, 'mean over steps of the standard deviation over workers'),
-    item('norm dispersion', s.grad_norm_std, 'mean over steps of the standard deviation over workers'),
+  return el('dl', {class: 'numbers'}, item('loss, last 20 steps', s.loss, 'mean over ranks'),
+    item('loss dispersion', s.loss_std, 'mean over steps of the standard deviation over ranks'),
+    item('norm dispersion', s.grad_norm_std, 'mean over steps of the standard deviation over ranks'),
     item('mean cosine', s.cosine_mean, 'direction consistency, mean over steps'),
-    item('effective workers', s.effective_workers, '1: all gradients equal; all of them: orthogonal'));
+    item('effective ranks', s.effective_workers, '1: all gradients equal; all of them: orthogonal'));
 }
 
 // Returns the views in which a finding is shown.
@@ -93,19 +93,19 @@ function drawPart(parent, run, part, show) {
   addStory(story, part, group, show);
   story.append(zoomBar(part, group));
   if (part.workers.length > 1) {
-    const metrics = el('section', {class: 'card'}, el('h2', {}, 'How far the workers are apart'),
+    const metrics = el('section', {class: 'card'}, el('h2', {}, 'How much the ranks differ'),
       el('p', {class: 'note'}, 'Dashed: conventional limits (EWMA, three standard deviations). They are drawn, not alarmed on: noise alone crosses them thousands of times in a million steps.' +
         (part.findings.length > 0 ? ' Tinted: the steps of findings.' : '')));
     parent.append(metrics);
     addDispersion(metrics, part, group);
   }
   if (missingBeyond(part).some((m) => m > 0)) {
-    story.append(el('p', {class: 'note'}, el('span', {class: 'swatch'}, el('i', {class: 'missing'})), ' Shaded: steps in which a worker is missing; the lines are then over the others.'));
+    story.append(el('p', {class: 'note'}, el('span', {class: 'swatch'}, el('i', {class: 'missing'})), ' Shaded: steps in which a rank is missing; the lines are then over the others.'));
   }
   const view = new WorkersView(parent, run, part, group);
   if (part.matrices.length > 0) {
     const section = el('section', {class: 'card', id: 'matrix'}, el('h2', {}, 'Who pulls with whom'),
-      el('p', {class: 'note'}, 'Cosine between the gradients of each pair of workers at one step. A pale row is a worker that pulls its own way; a block near 1 reads the same data.'));
+      el('p', {class: 'note'}, 'Cosine between the gradients of each pair of ranks at one step. A pale row is a rank that points its own way; a block near 1 reads the same data.'));
     parent.append(section);
     view.matrix = new CosineMatrix(section, part);
   }

@@ -3,7 +3,7 @@
 
 function stallText(run, {segment, step, seconds, end}) {
   const where = run.segments.length > 1 ? `segment ${segment}, step ${step}` : `step ${step}`;
-  const after = {'went-on': 'then it went on',
+  const after = {'went-on': 'then it continued',
     open: 'and it had not gone on when this was written'}[end];
   return `${where}: ${duration(seconds)}, ${after}`;
 }
@@ -37,6 +37,6 @@ function stallEntry(run, stall) {
 function stallsSection(run) {
   const {list, count: total} = run.stalls;
   if (total === 0) return null;
-  return el('section', {class: 'card', id: 'stalls'}, el('h2', {}, 'When the job stood still'), ...list.map((stall) => stallEntry(run, stall)),
+  return el('section', {class: 'card', id: 'stalls'}, el('h2', {}, 'Stalls'), ...list.map((stall) => stallEntry(run, stall)),
     total > list.length ? el('p', {class: 'note'}, `and ${total - list.length} more in the run: presum export --table stalls lists them all`) : null);
 }

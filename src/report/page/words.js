@@ -46,9 +46,9 @@ function coverage(run, part) {
   const c = part.coverage;
   const out = [
     `${count(c.steps, 'step')} (${c.first_step}–${c.last_step})`,
-    `${c.workers_seen} of ${count(c.workers_expected, 'worker')}`,
+    `${c.workers_seen} of ${count(c.workers_expected, 'rank')}`,
   ];
-  if (c.incomplete_steps > 0) out.push(`${count(c.incomplete_steps, 'step')} with a worker missing`);
+  if (c.incomplete_steps > 0) out.push(`${count(c.incomplete_steps, 'step')} with a rank missing`);
   if (run.segments.length > 1) out.push(`segment ${part.segment} of ${run.segments.length}`);
   const how = run.continuations.find((c) => samePart(c, part));
   if (how) out.push(how.outcome);
@@ -73,7 +73,7 @@ function notMeasured(part) {
   const out = [];
   if (c.loss_steps === 0) out.push('losses (none was reported)');
   else if (c.loss_steps < c.steps) out.push(`losses in ${count(c.steps - c.loss_steps, 'step')}`);
-  if (c.workers_expected < 2) out.push('differences between workers (there is one)');
+  if (c.workers_expected < 2) out.push('differences between ranks (there is one)');
   else if (c.cosine_steps === 0) out.push('direction (no sketch)');
   else if (c.cosine_steps < c.steps) out.push(`direction in ${count(c.steps - c.cosine_steps, 'step')}`);
   if (c.reduced_steps === 0) out.push('the reduced gradient');

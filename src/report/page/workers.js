@@ -52,9 +52,9 @@ class WorkersView {
   constructor(parent, run, part, group) {
     Object.assign(this, {run, part, group, metric: this.firstMetric(part)});
     this.open = this.open.bind(this);
-    const section = el('section', {class: 'card', id: 'workers'}, el('h2', {}, part.workers.length > 1 ? 'Which worker stands apart' : 'The worker'),
-      part.workers.length < 2 ? null : el('p', {class: 'note'}, 'Each cell: how many typical spreads a worker is away from the median of the others. ' +
-        'A row that stays colored is a worker that differs; a colored column is a step that was hard for many. Click a row for that worker’s lines.'));
+    const section = el('section', {class: 'card', id: 'workers'}, el('h2', {}, part.workers.length > 1 ? 'Which rank differs' : 'The rank'),
+      part.workers.length < 2 ? null : el('p', {class: 'note'}, 'Each cell: how many typical spreads a rank is away from the median of the others. ' +
+        'A row that stays colored is a rank that differs; a colored column is a step that was hard for many. Click a row for that rank’s lines.'));
     parent.append(section);
     if (part.workers.length > 1) this.addHeat(section);
     this.panel = el('div', {class: 'panel', tabindex: -1});
@@ -81,7 +81,7 @@ class WorkersView {
     section.append(el('div', {class: 'choices', role: 'group', 'aria-label': 'metric of the heat map'}, ...buttons), box);
     const {workers} = this.part;
     const cell = (row, column) => workers[row].heat[this.metric][column];
-    this.heat = new HeatMap(box, {label: 'Deviation of each worker by step', part: this.part,
+    this.heat = new HeatMap(box, {label: 'Deviation of each rank by step', part: this.part,
       rows: rowNames(workers),
       paint: (row, column) => (this.empty(column) ? null : paintDeviation(cell(row, column))),
       say: (row, column) => sayDeviation(workers[row], this.metric, cell(row, column)),
@@ -165,7 +165,7 @@ class WorkersView {
     const host = (w) => this.run.hosts[String(w.rank)] ?? '–';
     const total = this.part.coverage.steps;
     const columns = [
-      {label: 'Worker', left: true, value: (w) => w.rank ?? w.replica, text: workerName},
+      {label: 'Rank', left: true, value: (w) => w.rank ?? w.replica, text: workerName},
       {label: 'Host', left: true, value: host, text: host},
       {label: 'Steps', value: (w) => w.steps, text: (w) => (w.steps === total ? `${total}` : `${w.steps} of ${total}`)},
       ...Object.entries({loss: 'Loss', grad_norm: 'Gradient norm', cosine: 'Cosine'}).flatMap(([m, label]) => [
