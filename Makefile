@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build extension develop test test-deep test-torch cubins gpu-check lint format demo s1 bench faults wheels plan clean
+.PHONY: build extension develop test test-deep test-torch cubins gpu-check lint format demo s1 docs pictures bench faults wheels plan clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,7 +25,8 @@ BUILD_PACKAGES := nanobind==3.1.0 scikit-build-core \
   $(if $(shell command -v cmake),,cmake) $(if $(shell command -v ninja),,ninja)
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm
 TEST_PACKAGES := accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil \
-  check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1 codespell==2.4.3 "nvidia-cuda-nvrtc-cu12==12.9.*"
+  check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1 codespell==2.4.3 proselint==0.16.0 \
+  sphinx furo myst-parser "nvidia-cuda-nvrtc-cu12==12.9.*"
 
 PYTHON_SOURCES := python bench gpu_check tests tools wheels
 PROSE = $(shell git ls-files --cached --others --exclude-standard \
@@ -152,6 +153,7 @@ lint: $(PACKAGES_TEST) build/release/build.ninja
 	@$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/codespell $(PROSE)
+	@$(BIN)/proselint --config .proselintrc.json --output-format compact check $(filter %.md,$(PROSE))
 	@$(BIN)/python tools/stub.py --check
 	@$(BIN)/python tools/findings_doc.py --check
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
@@ -178,6 +180,16 @@ demo: plan build
 S1 ?=
 s1: build
 	@PYTHONPATH=bench $(BIN)/python -m experiments.s1 $(S1)
+
+# The documents, the checks and the references as a site with a search, in build/site.
+docs: develop
+	@$(BIN)/python tools/docs_site.py build/site
+	@echo "open build/site/index.html"
+
+# Takes the pictures of README.md and the documents again, from a demo.
+pictures: develop
+	@[ -d demo/rank-5-breaks ] || $(MAKE) --no-print-directory demo
+	@PYTHONPATH=tests $(BIN)/python tools/pictures.py demo docs
 
 # The source distribution, wheels and the command for x86-64 Linux, in dist, and what comes of each
 # where nothing else is installed.
