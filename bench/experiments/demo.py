@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What presum is for, in two short trainings: ``make demo`` runs this before the experiment.
 
-One training is healthy. In the other one, rank 5's gradient of one layer is wrong from step 60 on,
-as from a faulty device or a wrong kernel; the averaged loss does not show it.
+One training is healthy. In the other one, rank 5's gradient is 4 times too large from step 60 on,
+as where a rank does not divide by its loss scale. The averaged loss does not show it.
 """
 
 import os
@@ -27,12 +27,11 @@ RANKS = 8
 STEPS = 90
 BROKEN_RANK = 5
 BROKEN_FROM = 60
-BROKEN_LAYER = "model.layers.1.mlp.down_proj.weight"
-BROKEN_FACTOR = 16
+BROKEN_FACTOR = 4
 
 _DESCRIPTION = """\
-Trains a small model on 8 ranks twice. The first run is healthy. In the second one, rank 5 computes
-a wrong gradient for one layer from step 60 on. Prints the averaged loss and presum's verdict."""
+Trains a small model on 8 ranks twice. The first run is healthy. In the second one, rank 5's
+gradient is 4 times too large from step 60 on. Prints the averaged loss and presum's verdict."""
 
 
 class Counter:
@@ -97,7 +96,7 @@ def train_both(plan: Plan) -> None:
             seed=plan.seed,
             place=place,
             step=counter.step,
-            prepare=partial(break_layer, counter=counter) if breaks else lambda model: None,
+            prepare=partial(break_gradient, counter=counter) if breaks else lambda model: None,
         )
         progress.finish()
     progress.close()
@@ -105,10 +104,14 @@ def train_both(plan: Plan) -> None:
     dist.destroy_process_group()
 
 
-def break_layer(model: Any, *, counter: Counter) -> None:
-    """Scales one layer's gradient on this rank from ``BROKEN_FROM`` on."""
-    weight = model.get_parameter(BROKEN_LAYER)
-    weight.register_hook(lambda grad: grad * BROKEN_FACTOR if counter.done >= BROKEN_FROM else grad)
+def break_gradient(model: Any, *, counter: Counter) -> None:
+    """Scales this rank's gradient from ``BROKEN_FROM`` on."""
+
+    def scaled(grad: Any) -> Any:
+        return grad * BROKEN_FACTOR if counter.done >= BROKEN_FROM else grad
+
+    for parameter in model.parameters():
+        parameter.register_hook(scaled)
 
 
 def verdict_on(folder: Path) -> Verdict:

@@ -101,8 +101,8 @@ class Aggregator {
   // `take_new_findings` and `findings` merge findings with one cause in several models into one.
   //
   // Returns the findings that are new since the last call, worst first, in their current state. A
-  // finding is new once; it may grow later. Covers the steps that `ingest` and `tick` have closed
-  // so far.
+  // finding is new once, and again when its severity rises; it may grow later. Covers the steps
+  // that `ingest` and `tick` have closed so far.
   std::vector<Finding> take_new_findings();
   // All findings of this segment, worst first.
   std::vector<Finding> findings() const;

@@ -79,7 +79,7 @@ struct Aggregator::State {
   std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>
       analyses;  // model_index, dp_group
   using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
-  std::set<FindingKey> announced;
+  std::map<FindingKey, Severity> announced;
   Seconds detectors_saved{0};
   // Since `detectors_saved`. A later run may continue from the checkpoint.
   bool checkpointed = false;
@@ -425,8 +425,11 @@ std::vector<Finding> Aggregator::take_new_findings() {
   std::vector<Finding> fresh;
   for (auto& [key, model] : state_->analyses) {
     for (const auto& [id, finding] : model.findings()) {
-      const bool is_new = state_->announced.insert({key.first, key.second, id}).second;
-      (is_new ? fresh : known).push_back(finding);
+      const auto [at, is_new] =
+          state_->announced.try_emplace({key.first, key.second, id}, finding.severity);
+      const bool is_graver = at->second < finding.severity;
+      at->second = std::max(at->second, finding.severity);
+      (is_new || is_graver ? fresh : known).push_back(finding);
     }
   }
   const std::size_t before = judge::one_per_cause(known).size();

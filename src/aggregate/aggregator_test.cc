@@ -423,6 +423,33 @@ std::vector<Finding> findings_in(const std::filesystem::path& run) {
   return findings.value_or(std::vector<Finding>());
 }
 
+// Rank 1 computes another loss, which is information until its gradient stands out.
+TEST(MonitorFindings, AreNewAgainWhenTheyBecomeGraver) {
+  FedAggregator aggregator;
+  for (std::uint32_t r = 0; r < kWorkers; ++r) {
+    packet::Hello hello = hello_of(r);
+    hello.facts.facts = {{"loss.label_smoothing", r == 1 ? "0.5" : "0"}};
+    aggregator.ingest(hello);
+  }
+  feed(aggregator, 0, 3);
+  const auto severity = [&] {
+    const auto findings = aggregator->take_new_findings();
+    EXPECT_EQ(findings.size(), 1U);
+    EXPECT_TRUE(findings.empty() || findings[0].check == "loss-mismatch");
+    return findings.empty() ? Severity::kCritical : findings[0].severity;
+  };
+  EXPECT_EQ(severity(), Severity::kInfo);
+  for (std::uint64_t s = 3; s < 40; ++s) {
+    for (std::uint32_t r = 0; r < kWorkers; ++r) {
+      packet::Step step = healthy(s, r);
+      if (r == 1) step.total.sum_squares *= 100;
+      aggregator.ingest(step);
+    }
+  }
+  EXPECT_EQ(severity(), Severity::kWarning);
+  EXPECT_TRUE(aggregator->take_new_findings().empty());
+}
+
 // Two groups of two ranks, whose samplers divide the data among all four.
 TEST(MonitorFindings, OfGroupsKnowWhetherAModelIsReducedAmongAll) {
   const auto severity = [](bool dense) {

@@ -71,7 +71,7 @@ void generate(const AuditArguments& arguments, audit::Distribution distribution,
 }
 
 struct AuditReport {
-  std::string source;  // "gradients fp32 values of 16 workers, seed 1"
+  std::string source;  // "gradients fp32 values of 16 ranks, seed 1"
   std::uint32_t workers = 0;
   Dtype dtype = Dtype::kF32;
   audit::SurveyResult survey;
@@ -107,7 +107,7 @@ Result<AuditReport> survey(const AuditArguments& arguments, std::ostream& err) {
     bar.show(first + count, elements);
   }
   return AuditReport{fmt::format("{} {} values of {}, seed {}", arguments.distribution,
-                                 arguments.dtype, count(workers, "worker"), arguments.seed),
+                                 arguments.dtype, count(workers, "rank"), arguments.seed),
                      workers, *dtype, survey->result()};
 }
 

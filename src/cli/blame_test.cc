@@ -26,7 +26,7 @@ TEST(BlameCommand, ShowsTheWorkerThatIsFurthestFromUsual) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_NE(ran.out.find("run: step 5, 2 of 2 ranks; loss 2 (usually 2)"), std::string::npos)
       << ran.out;
-  EXPECT_NE(ran.out.find("rank 5: loss 9 (usually 2), 4.5 times as usual"), std::string::npos);
+  EXPECT_NE(ran.out.find("rank 5: loss 9 (usually 2), 4.5 times the usual"), std::string::npos);
   EXPECT_NE(ran.out.find("sample 21"), std::string::npos);
   EXPECT_NE(ran.out.find("drawn once before: step 2 by rank 5, loss 2 (usually 2)"),
             std::string::npos)

@@ -162,7 +162,7 @@ std::string first_text(const ModelComparison& m) {
 
 std::string side_text(const char* name, const std::string& run, const RecordedSteps& s) {
   return fmt::format("{}: {}, {} ({} to {}), {}\n", name, printable(run), count(s.steps, "step"),
-                     s.first_step, s.last_step, count(s.workers, "worker"));
+                     s.first_step, s.last_step, count(s.workers, "rank"));
 }
 
 std::string stage_line(const ModelComparison& m, std::size_t index, std::size_t width) {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kFindingsHelp =
     "What is wrong with a run: verdict, findings with the worst first, and the result of every "
-    "to.\n\n"
+    "check.\n\n"
     "  consistent             no finding above information, apart from warnings about time\n"
     "  inconsistent           any other warning, or a critical finding\n"
     "  insufficient-evidence  nothing to compare: one rank, too few steps\n"
@@ -37,6 +37,7 @@ struct FindingsOptions {
 };
 
 struct ReadRun {
+  std::string path;  // as the user gave it
   std::string name;
   judge::Judgment judgment;
   std::vector<NoteRecord> notes;
@@ -53,7 +54,7 @@ Result<ReadRun> read(const FindingsOptions& options) {
   }
   std::erase_if(
       notes, [&](const NoteRecord& n) { return options.segment && n.segment != *options.segment; });
-  return ReadRun{log.name(), std::move(judgment), std::move(notes)};
+  return ReadRun{options.run, log.name(), std::move(judgment), std::move(notes)};
 }
 
 const char* noun_of(Severity severity) {
@@ -85,7 +86,7 @@ std::string as_text(const ReadRun& run) {
   }
   out += collection_text(j.segments);
   out += preflights_text(j.segments);
-  for (const Finding& finding : j.findings) out += '\n' + finding_text(finding);
+  for (const Finding& finding : j.findings) out += '\n' + finding_text(finding, run.path);
   if (!j.audits.empty()) out += '\n' + audits_text(j.audits);
   if (!j.checks.empty()) out += '\n' + checks_by_state(j.checks);
   if (!run.notes.empty()) out += "\nnotes of the collection:\n";

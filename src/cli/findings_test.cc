@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +17,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
   const CommandResult ran = run_on("findings", steps_of(9, 1), two_findings());
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
-  EXPECT_EQ(ran.out,
+  EXPECT_EQ(std::regex_replace(ran.out, std::regex("blame [^ ]+"), "blame RUN"),
             "run: inconsistent, 1 critical finding, 1 note\n"
             "9 steps, 2 of 2 ranks\n"
             "\n"
@@ -44,6 +45,17 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "\n"
             "notes of the collection:\n"
             "    rank 5: sparse\n");
+}
+
+TEST(Findings, CommandsNameTheRun) {
+  const TempFolder folder;
+  const auto more = [&](const std::filesystem::path& path) {
+    make_run(path, steps_of(9, 1), {.findings = {finding("rank-outlier", Severity::kWarning)}});
+    return run({"findings", path.string()}).out;
+  };
+  const auto plain = folder / "plain";
+  EXPECT_NE(more(plain).find("presum blame " + plain.string() + " --step"), std::string::npos);
+  EXPECT_NE(more(folder / "two words").find("presum blame RUN --step"), std::string::npos);
 }
 
 TEST(Findings, TextCountsTheFindingsOfEachSeverity) {

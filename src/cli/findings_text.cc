@@ -5,8 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -117,6 +119,20 @@ std::string line_of(const Group& group, std::size_t parts) {
   return fmt::format("{}: {}{}\n", state, joined(names), reason);
 }
 
+// Names the run in "presum blame RUN --step 3". A path that a shell would not take as one word
+// stays RUN.
+std::string with_run(std::string text, const std::string& run) {
+  constexpr std::string_view kName = " RUN ";
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("_./-+:@").find(c) != std::string_view::npos;
+  };
+  if (run.empty() || !std::ranges::all_of(run, plain)) return text;
+  for (auto at = text.find(kName); at != std::string::npos; at = text.find(kName, at + 1)) {
+    text.replace(at + 1, kName.size() - 2, run);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string count(std::uint64_t value, const char* noun) {
@@ -141,15 +157,15 @@ std::string location_text(const Finding& finding) {
   return fmt::format("{}{}{}", ranks(finding.ranks), on, part(finding));
 }
 
-std::string finding_text(const Finding& finding) {
+std::string finding_text(const Finding& finding, const std::string& run) {
   const checks::Wording said = checks::wording(finding);
   const auto head = fmt::format("{}: {}\n    {}, {}, confidence {}\n", to_string(finding.severity),
                                 printable(said.sentence), printable(finding.check),
                                 location_text(finding), percent(finding.confidence));
   return head + line("matters", said.consequence) + line("evidence", printable(said.evidence)) +
-         line("suspects", printable(finding.suspects)) + line("do", printable(finding.remedy)) +
-         also_seen(finding) + line("resembles", printable(finding.resembles)) +
-         line("more", said.more);
+         line("suspects", printable(finding.suspects)) +
+         line("do", with_run(printable(finding.remedy), run)) + also_seen(finding) +
+         line("resembles", printable(finding.resembles)) + line("more", with_run(said.more, run));
 }
 
 std::string checks_by_state(std::span<const RunLog::Check> checks) {

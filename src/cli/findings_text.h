@@ -24,8 +24,8 @@ std::string model_text(const ModelKey& model);
 // if there are others.
 std::string location_text(const Finding& finding);
 
-// A finding as a paragraph.
-std::string finding_text(const Finding& finding);
+// A finding as a paragraph. `run` is the RUN of the commands that it names.
+std::string finding_text(const Finding& finding, const std::string& run);
 
 // Checks by state, with one line per state and reason. If a check has the state only in some models
 // and segments, the line says in how many.

@@ -111,9 +111,9 @@ TEST(Remarks, SayWhereARestartGoesOn) {
                Restart{Side::kB, 3, 0, Alignment::kRestart},
                Restart{Side::kB, 4, 9, Alignment::kAssumed}};
   const std::vector<std::string> texts = {
-      "segment 2 of A goes on at step 6, which it does again",
-      "segment 3 of B goes on at step 0, from the beginning",
-      "segment 4 of B goes on at step 9, which is assumed: no single earlier step is like its "
+      "segment 2 of A continues at step 6, which it does again",
+      "segment 3 of B continues at step 0, from the beginning",
+      "segment 4 of B continues at step 9, which is assumed: no single earlier step is like its "
       "first"};
   EXPECT_EQ(remark_texts(m), texts);
 }

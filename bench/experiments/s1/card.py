@@ -6,8 +6,8 @@ from experiments.s1.settings import S1Run, rank_seed
 from experiments.s1.table import LABELS, Summary, figure
 
 _ORDERS = {
-    "sharded": "each worker reads its share of the shuffled records",
-    "replicated": "each worker reads all records in the order of its own seed",
+    "sharded": "each rank reads its share of the shuffled records",
+    "replicated": "each rank reads all records in the order of its own seed",
 }
 
 
@@ -20,7 +20,7 @@ def model_card(plan: Plan, run: S1Run, *, summary: Summary) -> str:
         "Base model": f"{plan.source.name}, {origin}",
         "Data": f"{plan.data_name}, {len(plan.examples)} records",
         "Setting": f"{run.setting}, {run.mode}: {_ORDERS[run.mode]}",
-        "Seeds of workers 0, 1, ...": ", ".join(map(str, seeds)),
+        "Seeds of ranks 0, 1, ...": ", ".join(map(str, seeds)),
         "Steps": f"{plan.steps} steps of {plan.workers} workers x {plan.batch} records",
         "Optimizer": f"AdamW, constant learning rate {plan.lr:g}, all parameters",
         "Precision": plan.dtype,

@@ -20,12 +20,12 @@ _DESCRIPTION = """\
 Fine-tunes a causal language model on data-parallel ranks whose seeds agree or differ, records what
 the ranks disagree about before the all-reduce, and compares it with the expectation of
 arXiv 2602.14462:
-  S1-1  one seed for all workers           strict alignment: low dispersion, high consistency
-  S1-2  worker 0 has another seed          one worker deviates: moderate
-  S1-3  every worker has its own seed      independent: high dispersion, low consistency
+  S1-1  one seed for all ranks             strict alignment: low dispersion, high consistency
+  S1-2  rank 0 has another seed            one rank deviates: moderate
+  S1-3  every rank has its own seed        independent: high dispersion, low consistency
 in two data modes:
-  sharded     each worker reads its share of the data (DistributedSampler with the worker's seed)
-  replicated  each worker reads all of the data, in the order of its own seed
+  sharded     each rank reads its share of the data (DistributedSampler with the rank's seed)
+  replicated  each rank reads all of the data, in the order of its own seed
 Every run trains all parameters from the same initial model, with the loss on response tokens only.
 It writes one run folder, OUT/<mode>-<setting>, and replaces an earlier run there. Workers are ranks
 of the process group."""
@@ -41,7 +41,7 @@ examples:
       a local checkpoint and a local alpaca-format file
   PYTHONPATH=bench torchrun --nproc-per-node 8 -m experiments.s1 --out demo \\
       --preset openpangu-1b --lr 2e-5
-      as workers of a launcher, on GPUs
+      as ranks of a launcher, on GPUs
 
 afterwards:
   presum summary demo/*-S1-*   presum check demo/replicated-S1-1"""
@@ -224,7 +224,7 @@ def _worker_count(asked: int | None) -> int:
         return asked or WORKERS
     world = int(os.environ["WORLD_SIZE"])
     if asked not in (None, world):
-        raise UserError(f"--workers {asked}: the launcher started {world} workers")
+        raise UserError(f"--workers {asked}: the launcher started {world} ranks")
     return world
 
 

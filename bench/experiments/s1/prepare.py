@@ -32,7 +32,7 @@ def make_plan(
     if len(examples) < workers:
         raise UserError(
             f"--data {options.data}: {len(examples)} records with room for a response within "
-            f"--max-length {options.max_length}, fewer than {workers} workers"
+            f"--max-length {options.max_length}, fewer than {workers} ranks"
         )
     plan = Plan(
         runs=runs,

@@ -29,19 +29,19 @@ LABELS = {
     "loss_range": "loss range",
     "grad_norm_std": "grad-norm std",
     "cosine_mean": "mean cosine",
-    "effective_workers": "effective workers",
+    "effective_workers": "effective ranks",
     "final_loss": f"mean loss, last {LAST_STEPS}",
 }
 
 _DISPERSION = ("loss_std", "loss_range", "grad_norm_std")
 _MEANING = {
     "S1-1": "strict alignment",
-    "S1-2": "one worker deviates",
+    "S1-2": "one rank deviates",
     "S1-3": "independent",
 }
 _HEADING = {
-    "sharded": "sharded: each worker reads its share of the data, shuffled by its seed",
-    "replicated": "replicated: each worker reads all the data, in the order of its seed",
+    "sharded": "sharded: each rank reads its share of the data, shuffled by its seed",
+    "replicated": "replicated: each rank reads all the data, in the order of its seed",
 }
 _RULE = (
     "shown: yes where S1-1 and S1-3 of the mode differ (dispersion at least doubled, cosine lower\n"
@@ -116,13 +116,13 @@ def _line(label: str, cells: list[str]) -> str:
 
 def _verdict(modes: list[str], *, workers: int) -> str:
     if workers == 1:
-        return "What this means: a single worker has no other worker to disagree with."
+        return "What this means: a single rank has no other rank to disagree with."
     meaning = {
-        "sharded": "sharding hides the seeds from these metrics: the workers read different "
+        "sharded": "sharding hides the seeds from these metrics: the ranks read different "
         "records under every setting, so the three settings look alike, and the metrics do not "
         "show which records S1-2 and S1-3 read twice or never",
         "replicated": "replicated data shows the paper's pattern, but there 'strict' means "
-        f"{workers} workers that do the work of one",
+        f"{workers} ranks that do the work of one",
     }
     sentence = "; ".join(meaning[mode] for mode in modes)
     return textwrap.fill(f"What this means: {sentence}.", width=100)

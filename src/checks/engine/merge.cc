@@ -70,10 +70,11 @@ bool causes(const Signal& cause, const Signal& effect) {
 
 // Within a check, the gravest first, then signals that name a minority. For a statistic, the signal
 // that was raised first: its sentence stays when another follows, even if that one began earlier.
+// The norm itself says more than its distance from a line.
 bool before(const Signal& a, const Signal& b) {
   const auto place = [](const Signal& s) {
     return std::tuple(s.check->precedence, -static_cast<int>(s.severity), s.everyone,
-                      is_statistic(s.check) ? 0 : s.first_step, s.id);
+                      is_statistic(s.check) ? 0 : s.first_step, s.derived, s.id);
   };
   return place(a) < place(b);
 }

@@ -215,6 +215,15 @@ TEST(Merge, ATitleOfOneStatisticNamesNoRanksOfAnother) {
   EXPECT_TRUE(found[0].also.empty());
 }
 
+TEST(Merge, TheTitleIsOfTheStatisticItselfThoughWhatIsDerivedFromItCameFirst) {
+  Signal residual = signal(&kRankOutlier, {2}, 10, 60, {"residual"});
+  residual.derived = true;
+  Signal norm = signal(&kRankOutlier, {2}, 20, 60, {"norm"});
+  norm.key = 1;
+  EXPECT_EQ(findings({residual})[0].title, "Rank 2residual");
+  EXPECT_EQ(findings({residual, norm})[0].title, "Rank 2norm");
+}
+
 TEST(Merge, NamesNoRanksButThoseOfWhatTheTitleSays) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 2000; ++round) {

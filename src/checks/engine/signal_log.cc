@@ -28,6 +28,7 @@ void extend(Signal& signal, const Signal& now) {
   signal.remedy = now.remedy;
   signal.evidence = now.evidence;
   signal.turned_away = now.turned_away;
+  signal.derived = now.derived;
   signal.equal_until = earlier(signal.equal_until, now.equal_until);
   signal.certain_step = earlier(signal.certain_step, now.certain_step);
 }

@@ -33,6 +33,7 @@ struct Signal {
   double effect = 0;          // of a statistic: distance from the others, in standard deviations
   std::uint64_t lasted = 0;   // steps since its alarm in which it persisted
   bool turned_away = false;   // its ranks' gradients pointed away from the others'
+  bool derived = false;       // of a number that is computed from another statistic's
   // The last step at which the differing values were equal; none if they never were.
   std::optional<std::uint64_t> equal_until{};
   std::optional<std::uint64_t> certain_step{};  // at which a detector had enough evidence

@@ -44,14 +44,16 @@ void add_values(const std::string& values, Texts& out) {
   }
 }
 
-std::string since(const Finding& finding) {
+// Where a statistic's evidence began to grow is an estimate of where the difference began.
+std::string since(const Finding& finding, bool estimated) {
   if (finding.first_step == finding.last_step)
     return fmt::format(", at step {}", finding.last_step);
   if (finding.equal_until && *finding.equal_until + 1 < finding.first_step) {
     return fmt::format(", since a step from {} to {}, last seen at {}", *finding.equal_until + 1,
                        finding.first_step, finding.last_step);
   }
-  return fmt::format(", since step {}, last seen at {}", finding.first_step, finding.last_step);
+  return fmt::format(", since {}step {}, last seen at {}", estimated ? "about " : "",
+                     finding.first_step, finding.last_step);
 }
 
 std::string blame_of(const Finding& finding) {
@@ -66,14 +68,14 @@ Wording wording(const Finding& finding) {
   Wording out;
   const Check check = find_check(finding.check);
   out.sentence = finding.title;
-  if (check == nullptr || !check->dates_itself) out.sentence += since(finding);
+  const bool statistic = check != nullptr && is_statistic(check);
+  if (check == nullptr || !check->dates_itself) out.sentence += since(finding, statistic);
   if (!finding.elsewhere.empty()) {
     out.sentence += fmt::format(", in {} models", finding.elsewhere.size() + 1);
   }
   Texts values;
   // For a statistic, the sentence already contains its values.
-  const bool shown = !finding.evidence.empty() && (check == nullptr || !is_statistic(check));
-  if (shown) add_values(finding.evidence.front().values, values);
+  if (!finding.evidence.empty() && !statistic) add_values(finding.evidence.front().values, values);
   if (finding.certain_step && *finding.certain_step > finding.first_step) {
     values.push_back(
         fmt::format("began at step {}, certain at {}", finding.first_step, *finding.certain_step));

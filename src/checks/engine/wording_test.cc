@@ -30,8 +30,8 @@ Wording changed(const Change& change) {
 TEST(Wording, SaysSinceWhenAndTheValuesByName) {
   const Wording said = wording(outlier());
   EXPECT_EQ(said.sentence,
-            "Rank 2 had a gradient norm persistently higher than the other ranks', since step "
-            "101, last seen at 140");
+            "Rank 2 had a gradient norm persistently higher than the other ranks', since "
+            "about step 101, last seen at 140");
   EXPECT_EQ(said.evidence, "began at step 101, certain at 114");
   EXPECT_EQ(changed([](Finding& f) { f.check = "clip-norm"; }).evidence,
             "statistic: norm; ratio: 3.97; began at step 101, certain at 114");
@@ -43,7 +43,7 @@ TEST(Wording, BetweenTheLastEqualHashAndTheFirstOtherOne) {
   const Wording apart = changed([](Finding& f) { f.equal_until = 76; });
   EXPECT_TRUE(apart.sentence.ends_with("since a step from 77 to 101, last seen at 140"));
   const Wording next = changed([](Finding& f) { f.equal_until = 100; });
-  EXPECT_TRUE(next.sentence.ends_with("since step 101, last seen at 140"));
+  EXPECT_TRUE(next.sentence.ends_with("since about step 101, last seen at 140"));
 }
 
 TEST(Wording, OfOneStep) {

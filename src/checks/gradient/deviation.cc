@@ -67,6 +67,13 @@ std::string how_far(const Deviation& seen) {
                      *seen.beside_rank, brackets);
 }
 
+// A residual has no ratio; the norm that it comes from has one.
+std::string own_norm(const Deviation& seen) {
+  const bool known = std::abs(std::log(seen.norm_ratio)) > 2 * seen.norm_ratio_error;
+  if (seen.of != Statistic::kResidual || !known) return "";
+  return fmt::format("; its norm is {} times theirs", number(seen.norm_ratio));
+}
+
 std::string outlier_sentence(const Deviation& seen, const Who& who) {
   const bool in_layer = seen.of == Statistic::kGroupNorm && !seen.layer.empty();
   const std::string of = in_layer ? "gradient norm in layer " + seen.layer : words_of(seen.of).of;
@@ -76,8 +83,8 @@ std::string outlier_sentence(const Deviation& seen, const Who& who) {
     return fmt::format("{} persistently differed in their {}{}{}", who.words(), of, how_far(seen),
                        most);
   }
-  return fmt::format("{} had a {} persistently {} than the other ranks'{}{}", who.words(), of,
-                     seen.high ? "higher" : "lower", how_far(seen), most);
+  return fmt::format("{} had a {} persistently {} than the other ranks'{}{}{}", who.words(), of,
+                     seen.high ? "higher" : "lower", how_far(seen), own_norm(seen), most);
 }
 
 // ---- suspects

@@ -236,6 +236,7 @@ class Statistics final : public Rule {
     signal.turned_away = alarm.kind == Alarm::Kind::kOutlier &&
                          alarm.statistic == Statistic::kDirection && !seen.of_static_data &&
                          !signal.everyone && !alarm.high;
+    signal.derived = alarm.statistic == Statistic::kResidual;
     signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
     const bool little = alarm.high && std::abs(alarm.effect) < kPeakOfData;
     if (alarm.statistic == Statistic::kPeak && little) {

@@ -126,8 +126,9 @@ TEST(Resume, WhatTheRecordingLeftIsHeldAgainstToo) {
   EXPECT_TRUE(goes_on(kNothing).empty());
   const auto others = goes_on(with_layer(1, group(2, 9)));
   ASSERT_EQ(others.size(), 1U);
-  EXPECT_NE(sentence_of(others[0]).find("other weights than were left after 50 optimizer steps"),
-            std::string::npos)
+  EXPECT_NE(
+      sentence_of(others[0]).find("different weights than were left after 50 optimizer steps"),
+      std::string::npos)
       << sentence_of(others[0]);
   const auto generators = [](TrainingSnapshot& m, std::uint32_t r) {
     if (r == 1) m.generators.front().value ^= 1;
@@ -140,7 +141,7 @@ TEST(Resume, OtherWeightsAreNamedWithTheirDistance) {
   run.begins(with_layer(1, group(2, 2.02F)));
   const Signal found = run.only();
   EXPECT_EQ(found.severity, Severity::kCritical);
-  EXPECT_NE(sentence_of(found).find("other weights than were saved after 50 optimizer steps"),
+  EXPECT_NE(sentence_of(found).find("different weights than were saved after 50 optimizer steps"),
             std::string::npos);
   EXPECT_TRUE(found.everyone);
   EXPECT_NEAR(number_of(found, "apart_percent"), 1, 0.01);
@@ -161,7 +162,7 @@ TEST(Resume, AnotherCheckpointIsRecognised) {
 TEST(Resume, AnotherOptimizerStateIsNamed) {
   Continued run;
   run.begins(with_layer(2, group(3, 3, 8)));
-  EXPECT_NE(sentence_of(run.only()).find("another optimizer state"), std::string::npos);
+  EXPECT_NE(sentence_of(run.only()).find("a different optimizer state"), std::string::npos);
 }
 
 TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
@@ -430,7 +431,7 @@ TEST(Resume, SamplesThatAreReplayedAndLostAreCounted) {
     EXPECT_EQ(number_of(found, "samples_never"), 160);
     EXPECT_EQ(number_of(found, "of_samples"), 640);
     EXPECT_EQ(sentence_of(found),
-              "All 4 ranks did not go on where the pass over the data was interrupted: of 640 "
+              "All 4 ranks did not continue where the pass over the data was interrupted: of 640 "
               "samples 160 were drawn again, and 160 never");
   }
 }
@@ -447,7 +448,7 @@ TEST(Resume, APassThatBeginsAnewIsInformation) {
   EXPECT_EQ(found.severity, Severity::kInfo);
   EXPECT_EQ(number_of(found, "samples_again"), 320);
   EXPECT_EQ(sentence_of(found),
-            "All 4 ranks began the interrupted pass over the data anew: 320 of 640 samples were "
+            "All 4 ranks restarted the interrupted pass over the data: 320 of 640 samples were "
             "drawn again");
 }
 
@@ -467,8 +468,7 @@ TEST(Resume, RanksThatBeginAnewBesideOthersThatGoOnAreNamed) {
   EXPECT_EQ(found.severity, Severity::kWarning);
   EXPECT_EQ(found.ranks, (Ranks{1, 2, 3}));
   EXPECT_EQ(sentence_of(found),
-            "Ranks 1-3 began the interrupted pass over the data anew, rank 0 went on where it was "
-            "left");
+            "Ranks 1-3 restarted the interrupted pass over the data, rank 0 continued it");
 }
 
 // A run whose rate was `before`, is 0.1 at first, and then `after`.
@@ -498,7 +498,7 @@ TEST(Resume, AScheduleThatWasNotRestoredIsInformation) {
 TEST(Resume, OtherSamplesByTheSameNumbersAreInformation) {
   const Signal found = goes_on({.index = 8 * 40, .steps = 40, .contents = 6}).only();
   EXPECT_EQ(found.severity, Severity::kInfo);
-  EXPECT_NE(sentence_of(found).find("another data set of the same length"), std::string::npos);
+  EXPECT_NE(sentence_of(found).find("a different data set of the same length"), std::string::npos);
 }
 
 // ---- what is not known is not said

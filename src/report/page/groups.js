@@ -6,7 +6,7 @@ class GroupsView {
     const several = part.workers.length > 1;
     Object.assign(this, {part, group, shown: several ? 'cv' : 'norms'});
     this.layers = [...part.groups].sort((a, b) => compare(a.name, b.name));
-    const section = el('section', {class: 'card', id: 'groups'}, el('h2', {}, several ? 'Which layer they disagree in' : 'Layers'),
+    const section = el('section', {class: 'card', id: 'groups'}, el('h2', {}, several ? 'Which layers differ' : 'Layers'),
       el('p', {class: 'note'}, several ? 'Spread: standard deviation of the layer’s gradient norm over the ranks, divided by its mean; 0 where all agree. Click a row for its lines.' : 'Norm of each layer’s gradient. Click a row for its lines.'));
     parent.append(section);
     this.buttons = [['cv', 'Spread between ranks'], ['norms', 'Gradient norm']].map(([shown, label]) => el('button', {

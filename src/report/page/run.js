@@ -104,8 +104,8 @@ function drawPart(parent, run, part, show) {
   }
   const view = new WorkersView(parent, run, part, group);
   if (part.matrices.length > 0) {
-    const section = el('section', {class: 'card', id: 'matrix'}, el('h2', {}, 'Who pulls with whom'),
-      el('p', {class: 'note'}, 'Cosine between the gradients of each pair of ranks at one step. A pale row is a rank that points its own way; a block near 1 reads the same data.'));
+    const section = el('section', {class: 'card', id: 'matrix'}, el('h2', {}, 'Cosine similarity of each pair'),
+      el('p', {class: 'note'}, 'Cosine between the gradients of each pair of ranks at one step. A pale row is a rank whose gradient points elsewhere; a block near 1 reads the same data.'));
     parent.append(section);
     view.matrix = new CosineMatrix(section, part);
   }

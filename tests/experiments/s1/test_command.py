@@ -51,7 +51,7 @@ def test_missing_model_and_data_are_user_errors(tmp_path: Path) -> None:
 def test_worker_count_must_match_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UserError, match="the launcher started 4 workers"):
+    with pytest.raises(UserError, match="the launcher started 4 ranks"):
         main(["--workers", "8"])
 
 

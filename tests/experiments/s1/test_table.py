@@ -63,7 +63,7 @@ def test_table_is_readable_and_honest() -> None:
     words = "0.000 low yes 0.220 moderate yes 0.470 high yes"
     assert line.split()[2:] == words.split()
     assert "look alike" in text
-    assert "8 workers that do the work of one" in " ".join(text.split())
+    assert "8 ranks that do the work of one" in " ".join(text.split())
 
 
 def test_table_explains_only_the_modes_it_has() -> None:
@@ -75,7 +75,7 @@ def test_undefined_cosine_is_a_dash() -> None:
     alone = {S1Run("sharded", "S1-1"): STRICT._replace(cosine_mean=math.nan)}
     line = next(x for x in render(alone, workers=1).splitlines() if x.startswith("mean cosine"))
     assert line.split()[2:] == ["-", "high", "?"]
-    assert "no other worker to disagree with" in render(alone, workers=1)
+    assert "no other rank to disagree with" in render(alone, workers=1)
 
 
 def _plan(source: ModelSource) -> Plan:
@@ -103,7 +103,7 @@ def test_card_names_what_was_trained_and_measured() -> None:
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert 'base_model: "my-model"' in card
     assert "secret" not in card
-    assert "| Seeds of workers 0, 1, ... | 100010, 7 |" in card
+    assert "| Seeds of ranks 0, 1, ... | 100010, 7 |" in card
     assert "| Data | alpaca.json, 0 records |" in card
     assert "| mean cosine | 0.770 |" in card
 
