@@ -123,6 +123,10 @@ void absorb(Finding& finding, const Signal& head, const Signal& other, std::size
   if (!is_statistic(other.check) && other.check->dates_finding) {
     finding.first_step = std::min(finding.first_step, other.first_step);
   }
+  // An alarm clears what other statistics of these ranks had gathered.
+  if (is_statistic(head.check) && other.check == head.check && other.ranks == head.ranks) {
+    finding.first_step = std::min(finding.first_step, other.first_step);
+  }
   keep_earlier(finding.equal_until, other.equal_until);
   keep_earlier(finding.certain_step, other.certain_step);
   if (ranks_add_up(head, other)) finding.ranks = unite(finding.ranks, other.ranks);

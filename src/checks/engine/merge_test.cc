@@ -221,7 +221,9 @@ TEST(Merge, TheTitleIsOfTheStatisticItselfThoughWhatIsDerivedFromItCameFirst) {
   Signal norm = signal(&kRankOutlier, {2}, 20, 60, {"norm"});
   norm.key = 1;
   EXPECT_EQ(findings({residual})[0].title, "Rank 2residual");
-  EXPECT_EQ(findings({residual, norm})[0].title, "Rank 2norm");
+  const Finding both = findings({residual, norm})[0];
+  EXPECT_EQ(both.title, "Rank 2norm");
+  EXPECT_EQ(both.first_step, 10U);
 }
 
 TEST(Merge, NamesNoRanksButThoseOfWhatTheTitleSays) {
