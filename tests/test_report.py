@@ -430,6 +430,20 @@ def test_one_run_does_not_flatten_the_others(screen: Screen, tmp_path: Path) -> 
     assert screen.text(".run-name") == "run-13"
 
 
+def test_runs_beside_an_experiment_come_first_and_are_opened(
+    screen: Screen, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    first = [runs["clean"], runs["planted"]]
+    experiment = sorted(runs["s1"].glob("*-S1-*"))
+    assert report(*first, *experiment, "-o", page).returncode == 0
+    screen.show(page)
+    tiles = screen.evaluate("[...document.querySelectorAll('.tile')].map(t => t.dataset.run)")
+    assert tiles[:2] == ["clean", "planted"] and sorted(tiles[2:]) == [r.name for r in experiment]
+    assert "Sharded data hides the seeds" in screen.text("#overview .verdict")
+    assert screen.text(".run-name") == "planted"
+
+
 def test_few_runs_and_runs_that_are_near_share_one_scale(screen: Screen) -> None:
     screen.show("s1")
     for shown in ("loss", "loss_std", "grad_norm_std", "cosine"):

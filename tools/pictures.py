@@ -14,11 +14,13 @@ from pathlib import Path
 
 from report_browser import Browser, find
 
-WIDTH = 520  # CSS pixels
-SCALE = 2
+WIDTH = 520
 # The parts of the page that are in the picture; all others are hidden.
-BROKEN = ["#story .plot", "#workers h2", "#workers .heat", "#workers .keys"]
-EXPERIMENT = ["#overview .tile-row"]
+BROKEN = [
+    *("#story h3", "#story .legend", "#story .plot"),
+    *("#workers h2", "#workers .choices", "#workers .heat", "#workers .keys"),
+]
+EXPERIMENT = ["#overview .tile-row h2", '#overview .tile:not([data-run$="S1-2"])']
 SHOW_ONLY = """((shown) => {
   const kept = shown.flatMap((name) => [...document.querySelectorAll(name)]);
   for (const element of document.body.querySelectorAll('*')) {
@@ -50,10 +52,10 @@ def report(page: Path, runs: list[Path]) -> None:
 
 
 def take(browser: Browser, page: Path, shown: list[str], picture: Path) -> None:
-    browser.size(WIDTH, 1000, scale=SCALE)
+    browser.size(WIDTH, 1000)
     browser.open(page)
     height = browser.evaluate(f"{SHOW_ONLY}({shown})")
-    browser.size(WIDTH, height, scale=SCALE)
+    browser.size(WIDTH, height)
     browser.evaluate("scrollTo(0, 0)")
     browser.settle()
     answer = browser.command("Page.captureScreenshot")

@@ -166,7 +166,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
 
 def _head(outcomes: Sequence[Outcome]) -> list[str]:
     worlds = "/".join(map(str, _worlds(outcomes)))
-    return ["public report", "what is broken", "found as", f"after, {worlds} workers"]
+    return ["public report", "what is broken", "found as", f"after, {worlds} ranks"]
 
 
 def _row(fault: Fault, outcomes: Sequence[Outcome]) -> list[str]:

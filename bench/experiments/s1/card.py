@@ -21,7 +21,7 @@ def model_card(plan: Plan, run: S1Run, *, summary: Summary) -> str:
         "Data": f"{plan.data_name}, {len(plan.examples)} records",
         "Setting": f"{run.setting}, {run.mode}: {_ORDERS[run.mode]}",
         "Seeds of ranks 0, 1, ...": ", ".join(map(str, seeds)),
-        "Steps": f"{plan.steps} steps of {plan.workers} workers x {plan.batch} records",
+        "Steps": f"{plan.steps} steps of {plan.workers} ranks x {plan.batch} records",
         "Optimizer": f"AdamW, constant learning rate {plan.lr:g}, all parameters",
         "Precision": plan.dtype,
         "Maximum length": f"{plan.max_length} tokens, loss on the response only",

@@ -236,7 +236,7 @@ def _announce(plan: "Plan", *, dropped: int) -> None:
             file=sys.stderr,
         )
     print(
-        f"S1: {len(plan.runs)} runs of {plan.steps} steps, {plan.workers} workers x {plan.batch} "
+        f"S1: {len(plan.runs)} runs of {plan.steps} steps, {plan.workers} ranks x {plan.batch} "
         f"of {len(plan.examples)} records, model {plan.source.name}, {plan.dtype}",
         file=sys.stderr,
         flush=True,
