@@ -434,12 +434,12 @@ def test_runs_beside_an_experiment_come_first_and_are_opened(
     screen: Screen, runs: dict[str, Path], tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
-    first = [runs["clean"], runs["planted"]]
+    first = [runs["fine"], runs["planted"]]
     experiment = sorted(runs["s1"].glob("*-S1-*"))
     assert report(*first, *experiment, "-o", page).returncode == 0
     screen.show(page)
     tiles = screen.evaluate("[...document.querySelectorAll('.tile')].map(t => t.dataset.run)")
-    assert tiles[:2] == ["clean", "planted"] and sorted(tiles[2:]) == [r.name for r in experiment]
+    assert tiles[:2] == ["fine", "planted"] and sorted(tiles[2:]) == [r.name for r in experiment]
     assert "Sharded data hides the seeds" in screen.text("#overview .verdict")
     assert screen.text(".run-name") == "planted"
 
