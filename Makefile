@@ -86,8 +86,8 @@ plan:
 
 # ---- building
 
-# Compiles while Python packages are unpacked. Warnings are errors for who works on presum: who has
-# the tools of its tests.
+# Compiles while Python packages are unpacked. Warnings are errors in an environment with the tools
+# of the tests.
 CUBINS := build/cubins
 WERROR = $(if $(wildcard $(PACKAGES_TEST)),ON,OFF)
 build: $(VENV_MADE)
@@ -188,7 +188,7 @@ docs: develop
 
 # Takes the pictures of README.md and the documents again, from a demo.
 pictures: develop
-	@[ -d demo/rank-5-breaks ] || $(MAKE) --no-print-directory demo
+	@[ -f demo/replicated-S1-3/presum.db ] || $(MAKE) --no-print-directory demo
 	@PYTHONPATH=tests $(BIN)/python tools/pictures.py demo docs
 
 # The source distribution, wheels and the command for x86-64 Linux, in dist, and what comes of each

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -14,8 +15,14 @@ import pytest
 import presum
 from presum._core import check_ids
 
-pytest.importorskip("sphinx")
+for package in ("sphinx", "furo", "myst_parser"):
+    pytest.importorskip(package)
 ROOT = Path(__file__).parents[1]
+
+
+def is_elsewhere(address: str) -> bool:
+    parts = urlsplit(address)
+    return bool(parts.netloc) or parts.scheme not in ("", "data")
 
 
 class Addresses(HTMLParser):
@@ -52,14 +59,25 @@ def test_documents_checks_names_and_headers_have_a_place(site: Path) -> None:
     assert {page.stem for page in (site / "checks").glob("*.html")} == {*check_ids(), "index"}
     names = Addresses(site / "python.html").ids
     assert {f"presum.{n}" for n in presum.__all__ if n not in ("__version__", "reduce")} <= names
-    headers = {path.stem for path in (ROOT / "include").rglob("*.h")}
-    assert {page.stem for page in (site / "cpp").glob("*.html")} == {*headers, "index"}
+    headers = [path.stem for path in (ROOT / "include").rglob("*.h")]
+    assert sorted(page.stem for page in (site / "cpp").glob("*.html")) == sorted(
+        [*headers, "index"]
+    )
+    assert "presum.reduce.sum" in names
+
+
+def test_styles_load_nothing_from_elsewhere(site: Path) -> None:
+    for style in site.rglob("*.css"):
+        loads = re.findall(
+            r"url\(['\"]?([^'\")]+)|@import ['\"]([^'\"]+)", style.read_text("utf-8")
+        )
+        assert [a for pair in loads for a in pair if a and is_elsewhere(a)] == []
 
 
 def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     pages = {page: Addresses(page) for page in site.rglob("*.html")}
     for page, found in pages.items():
-        assert [a for a in found.loads if urlsplit(a).scheme not in ("", "data")] == []
+        assert [a for a in found.loads if is_elsewhere(a)] == []
         for address in found.links:
             parts = urlsplit(address)
             if parts.scheme:

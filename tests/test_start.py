@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training of docs/start.md, followed to the letter on two ranks."""
+"""The program of docs/start.md, healthy and with its planted mistake, on two ranks."""
 
 from __future__ import annotations
 

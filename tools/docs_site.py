@@ -54,6 +54,7 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 def main(site: Path) -> int:
     """Writes the site. Returns 0, or Sphinx's exit code for a warning or an error."""
+    shutil.rmtree(site, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         write_pages(Path(folder))
         return build_main(

@@ -65,7 +65,7 @@ def section(check: dict[str, Any]) -> str:
         check["mistake"],
         "```",
         "",
-        f"- Compares {check['compares']}.",
+        f"- Looks at {check['compares']}.",
         f"- Fires {check['fires']}.",
         f"- Cannot see: {check['cannot_see']}",
         f"- Fix: {check['fix']}",
@@ -79,7 +79,7 @@ def section(check: dict[str, Any]) -> str:
 
 def generated() -> str:
     checks, told, values = declared(), notes(), evidence()
-    table = ["| check | severity | compares | fires |", "|---|---|---|---|"]
+    table = ["| check | severity | looks at | fires |", "|---|---|---|---|"]
     table += [
         f"| `{c['check']}` | {c['severity']} | {c['compares']} | {c['fires']} |" for c in checks
     ]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes the pictures of the documents again: ``make pictures``, with Chromium, from a demo's runs.
 
-A picture is as wide as a phone's page, so that it can be read at 400 pixels.
+A picture is 520 pixels wide, so that it can be read at 400.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ BROKEN = [
 ]
 EXPERIMENT = ["#overview .tile-row h2", '#overview .tile:not([data-run$="S1-2"])']
 SHOW_ONLY = """((shown) => {
-  const kept = shown.flatMap((name) => [...document.querySelectorAll(name)]);
+  const kept = shown.flatMap((name) => {
+    const found = [...document.querySelectorAll(name)];
+    if (found.length === 0) throw new Error(`the page has no ${name}`);
+    return found;
+  });
   for (const element of document.body.querySelectorAll('*')) {
     const near = kept.some((k) => k.contains(element) || element.contains(k));
     if (!near) element.style.display = 'none';

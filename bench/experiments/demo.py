@@ -5,6 +5,7 @@ One training is healthy. In the other one, rank 5's gradient is 4 times too larg
 as where a rank does not divide by its loss scale. The averaged loss does not show it.
 """
 
+import math
 import os
 import sys
 from functools import partial
@@ -49,7 +50,7 @@ class Counter:
 class Verdict(NamedTuple):
     """What is known of a run at its end."""
 
-    name: str
+    folder: Path
     averaged_loss: float
     """Mean over the ranks and the steps from ``BROKEN_FROM`` on; NaN if there is no such step."""
     worst: presum.Finding | None
@@ -116,11 +117,11 @@ def break_gradient(model: Any, *, counter: Counter) -> None:
 
 def verdict_on(folder: Path) -> Verdict:
     run = presum.load(folder)
-    steps = run.steps
+    losses = run.steps["loss_mean"][run.steps["step"] >= BROKEN_FROM]
     grave = [finding for finding in run.findings if finding.severity != "info"]
     return Verdict(
-        name=folder.name,
-        averaged_loss=float(steps["loss_mean"][steps["step"] >= BROKEN_FROM].mean()),
+        folder=folder,
+        averaged_loss=float(losses.mean()) if len(losses) else math.nan,
         worst=grave[0] if grave else None,
     )
 
@@ -129,12 +130,12 @@ def text_of(verdict: Verdict) -> str:
     """Five lines at most."""
     loss = f"averaged loss from step {BROKEN_FROM} on: {verdict.averaged_loss:.3f}"
     if verdict.worst is None:
-        return f"{verdict.name}: no warning\n  {loss}\n"
+        return f"{verdict.folder.name}: no warning\n  {loss}\n"
     return (
-        f"{verdict.name}: {verdict.worst.severity} [{verdict.worst.check}]\n"
+        f"{verdict.folder.name}: {verdict.worst.severity} [{verdict.worst.check}]\n"
         f"  {loss}\n"
         f"  {verdict.worst.sentence}\n"
-        f"  {verdict.worst.suspects or verdict.worst.remedy}\n"
+        f"  presum findings {verdict.folder}\n"
     )
 
 

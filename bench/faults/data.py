@@ -21,7 +21,7 @@ BLOCK = 32
 MAX_LENGTH = 128
 POINTS = 4096
 FILES = 16
-Item = Any  # an item of a data set, as its collate function takes it
+Item = Any  # an item of a dataset, as its collate function takes it
 
 
 class Corpus(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +37,9 @@ class Training:
 
     All ranks share the sampler's seed; every random number generator is seeded by rank.
     """
+
+    # Ways of training in which what an injector changes is right, so that there is no fault.
+    right_in: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, case: Case, corpus: data.Corpus, *, seed: int) -> None:
         self.case = case
@@ -173,7 +176,7 @@ class Training:
         """Called before the first step, with presum attached."""
 
     def records(self) -> list[data.Item]:
-        """The whole data set, or its first part if epochs are short."""
+        """The whole dataset, or its first part if epochs are short."""
         kind, share = self.configuration.data, self.configuration.epoch_steps
         if kind in ("points", "point-stream"):
             everything: list[data.Item] = data.labeled_points(self.seed)
@@ -182,7 +185,7 @@ class Training:
         return everything[: share * self.configuration.batch * self.workers or None]
 
     def dataset(self) -> Any:
-        """The loader's data set."""
+        """The loader's dataset."""
         if self.streams:
             return data.Stream(self.records(), first=self.rank, step=self.workers)
         return data.Files(self.records())
@@ -273,7 +276,7 @@ class Training:
         return DataLoader(dataset, size, sampler=sampler, collate_fn=self.collate, drop_last=True)
 
     def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
-        """The sampler of a data set."""
+        """The sampler of a dataset."""
         return DistributedSampler(dataset, **self.sampler_settings())
 
     def _episodes(self) -> Iterator[Batch]:

@@ -58,12 +58,16 @@ def in_way(fault: Fault, way: str) -> Fault:
 
 
 def can_be_injected(fault: Fault) -> bool:
-    """Whether everything that the fault changes exists, and none of it is the framework's own."""
+    """Whether everything that the fault changes exists, is wrong in this way, and is not the
+    framework's own."""
     from faults.injectors import injector
     from faults.injectors.reductions import Hooked
     from faults.training import Training
 
     kind = injector(fault.injector)
+    way = fault.configuration.way
+    if way in kind.right_in or (fault.ranks == "replicas" and way != "hsdp"):
+        return False
     if fault.configuration.shards and issubclass(kind, Hooked):
         return False  # communication hooks are specific to DDP
     if not fault.configuration.frameworks_loop:

@@ -32,9 +32,9 @@ enum class FingerprintKind : std::uint32_t {
   kDataAttributes = 22,
   kDataPass = 23,      // completed iterations over the loader: 0 in the first epoch
   kDataBatch = 24,     // position of the step's last batch in the epoch
-  kDataSubset = 25,    // the positions of the underlying data set that a Subset holds
-  kDataContents = 26,  // rows of the tensors that the data set holds, including labels
-  kDataEnded = 27,     // number of the last epoch that a loader of the data set ended, plus one
+  kDataSubset = 25,    // the positions of the underlying dataset that a Subset holds
+  kDataContents = 26,  // rows of the tensors that the dataset holds, including labels
+  kDataEnded = 27,     // number of the last epoch that a loader of the dataset ended, plus one
   kMode = 30,          // 1 training, 0 evaluation
   kModes = 31,         // which modules are in training mode
   kDropout = 32,       // largest active dropout rate (double)
@@ -65,18 +65,18 @@ enum class FingerprintKind : std::uint32_t {
   kRecomputed = 75,      // result of computing a micro-batch again; 0: the same gradient
   kComparedDifferent = 77,  // tensors that the program compared with its parameters and that differ
   kLeftOver = 78,      // 1: the first pass added to gradients that the last optimizer step had used
-  kClipNormType = 79,  // norm type of the clip norms if not 2; NaN: of kClipNorm unknown
+  kClipNormType = 79,  // norm type of the clip norms if not 2; NaN if clip_norm is unknown
   kStepsOfOthers = 81,  // steps of optimizers unknown to presum that should move parameters
-  kStepsInVain = 82,   // kStepsOfOthers steps without a gradient that left the parameters unchanged
-  kBelowFp16 = 83,     // share of gradient elements that fp16 rounded to nearly nothing (double)
-  kLossScale = 84,     // loss scale of the last backward pass, if not 1 (double)
-  kClippedShare = 85,  // this rank's share of the square of kClippedNorm, if sharded (double)
-  kInputMean = 86,     // mean of the first micro-batch's samples, steps 5 to 8 only (double)
-  kInputSpread = 87,   // standard deviation of these samples (double)
-  kAsStepped = 88,     // hash of the parameters as the optimizer left them, if written since
-  kDataShare = 89,  // positions that the program's own data set holds, perhaps a share of the data
+  kStepsInVain = 82,    // steps_of_others without a gradient that left the parameters unchanged
+  kBelowFp16 = 83,      // share of gradient elements that fp16 rounded to nearly nothing (double)
+  kLossScale = 84,      // loss scale of the last backward pass, if not 1 (double)
+  kClippedShare = 85,   // this rank's share of the square of clipped_norm, if sharded (double)
+  kInputMean = 86,      // mean of the first micro-batch's samples, steps 5 to 8 only (double)
+  kInputSpread = 87,    // standard deviation of these samples (double)
+  kAsStepped = 88,      // hash of the parameters as the optimizer left them, if written since
+  kDataShare = 89,  // positions that the program's own dataset holds, perhaps a share of the data
   kRowsCut = 90,    // rows of the loader's batches that the model never received
-  kRowsPassedOver = 91,  // like kRowsCut, after a forward pass of the whole batch without gradients
+  kRowsPassedOver = 91,  // like rows_cut, after a forward pass of the whole batch without gradients
   kBatchAgain = 92,      // the step seems to reuse the batch before: as many rows, no new batch
 };
 

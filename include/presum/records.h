@@ -89,7 +89,7 @@ struct StepReport {
   std::vector<FingerprintValue> fingerprints;
   std::vector<StateHash> states;  // hashed before the forward pass
   Samples samples;
-  // Positions of the samples in the data set, if known; at most the first kIndicesMax.
+  // Positions of the samples in the dataset, if known; at most the first kIndicesMax.
   std::vector<std::uint64_t> indices;
   std::optional<AuditRecord> audit;  // audit of the step's reduction
   StepTimes times;

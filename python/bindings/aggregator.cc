@@ -41,7 +41,7 @@ std::map<std::string, std::uint64_t> counters(const Aggregator& aggregator) {
 void bind_aggregator(nb::module_& m) {
   nb::class_<Aggregator>(
       m, "Aggregator",
-      "Packets of all workers into one run log (see presum/aggregator.h). One thread "
+      "Packets of all ranks into one run log (see presum/aggregator.h). One thread "
       "at a time.")
       .def(nb::new_([](const std::filesystem::path& run, std::uint32_t world_size) {
              return unwrap(without_gil([&] {

@@ -310,7 +310,7 @@ void bind_times(nb::module_& m) {
       "wait_begins",
       [](const nb::args&, const nb::kwargs&) { step::waits().begin(monotonic_now().count()); },
       nb::sig("def wait_begins(*args: object, **kwargs: object) -> None"),
-      "This thread waits for other workers from now on (see src/step/waits.h), whatever the "
+      "This thread waits for other ranks from now on (see src/step/waits.h), whatever the "
       "arguments. May be nested.");
   m.def(
       "wait_ends", [] { step::waits().end(monotonic_now().count()); },
@@ -323,7 +323,7 @@ void bind_observer(nb::module_& m) {
   bind_ended_step(m);
   bind_times(m);
   nb::class_<Steps> steps(m, "Observer",
-                          "The steps of one model on one worker, as packets (see "
+                          "The steps of one model on one rank, as packets (see "
                           "src/step/steps.h). One thread at a time.");
   bind_contents(steps);
   bind_events(steps);

@@ -168,7 +168,7 @@ class Run:
 
     def _matrix(self, workers: int, pairs: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         if workers < 0 or len(pairs) not in (0, workers * (workers - 1) // 2):
-            raise UserError(f"{self.path} is damaged: {len(pairs)} cosines of {workers} workers")
+            raise UserError(f"{self.path} is damaged: {len(pairs)} cosines of {workers} ranks")
         matrix = np.eye(workers)
         upper = np.triu_indices(workers, 1)
         matrix[upper] = pairs if len(pairs) else np.nan

@@ -30,7 +30,7 @@ struct EarlierDraw {
 };
 
 struct Sample {
-  std::optional<std::uint64_t> index;  // in the data set
+  std::optional<std::uint64_t> index;  // in the dataset
   std::optional<std::uint64_t> hash;   // keyed, as in the run log
   std::vector<std::uint32_t> others;   // ranks that drew it in the same step
   std::uint64_t draws_before = 0;

@@ -36,7 +36,7 @@ constexpr const char* kBlameHelp =
     "the rank that is furthest from that, or of --rank:\n\n"
     "  micro-batches  losses and target tokens, and those without a single target\n"
     "  layers         gradient norms and peaks, the furthest from usual first\n"
-    "  samples        their indices in the data set and hashes of their rows; which other ranks\n"
+    "  samples        their indices in the dataset and hashes of their rows; which other ranks\n"
     "                 drew them in this step, when they were drawn before, and the loss then\n\n"
     "Indices are known where a sampler is; at most 4,096 of a step, and 256 hashes. Hashes are\n"
     "keyed: they show that rows are equal, not what is in them. JSON has all ranks.\n\n"

@@ -38,7 +38,7 @@ using compare::StageSummary;
 constexpr const char* kCompareHelp =
     "Where two runs begin to differ: the first step, and the first stage of it, at which\n"
     "something that both recorded is not the same, bit for bit.\n\n"
-    "  configuration      settings of sampler, data set, modes, optimizer, dtypes\n"
+    "  configuration      settings of sampler, dataset, modes, optimizer, dtypes\n"
     "  data               which samples each rank was given\n"
     "  random generators  states before the step\n"
     "  parameters         and buffers, before the step (a 25th of them, all at step 0)\n"

@@ -71,7 +71,7 @@ std::string indented(std::string_view text) {
 
 std::string text_of(Check check) {
   std::string out = fmt::format("{} ({})\n\n", check->id, to_string(check->severity));
-  out += fmt::format("compares    {}\n", check->compares);
+  out += fmt::format("looks at    {}\n", check->compares);
   out += fmt::format("matters     {}\n", check->consequence);
   out += fmt::format("not seen    {}\n", check->cannot_see);
   out += fmt::format("do          {}\n", check->fix);

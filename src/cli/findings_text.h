@@ -34,10 +34,10 @@ std::string checks_by_state(std::span<const RunLog::Check> checks);
 // Results of the audits of the reduction, one paragraph per model and segment; "" without audits.
 std::string audits_text(std::span<const judge::AuditSummary> audits);
 
-// "inconsistent", "insufficient evidence: one worker: there is nothing to compare".
+// "inconsistent", "insufficient evidence: one rank: there is nothing to compare".
 std::string verdict_text(const judge::Judgment& judgment);
 
-// "40 steps, 8 of 8 workers".
+// "40 steps, 8 of 8 ranks".
 std::string coverage_text(const judge::Coverage& coverage);
 
 // "", or that segments were not closed properly, and how many steps the judgment covers.

@@ -53,7 +53,7 @@ struct OtherGradient {
 enum class OtherThing : std::uint8_t {
   kDealing,    // all ranks together got the same samples, but distributed differently
   kLabels,     // the labels; the rows are the same, at the same places
-  kPositions,  // positions in the data set that samplers drew
+  kPositions,  // positions in the dataset that samplers drew
   kLoss,
   kReducedGradient
 };
@@ -93,7 +93,7 @@ struct RowCounts {
   std::uint64_t b = 0;
 };
 
-// The first row that is another sample of the data set.
+// The first row that is another sample of the dataset.
 struct Position {
   std::size_t row = 0;
   std::uint64_t a = 0;

@@ -10,11 +10,11 @@ namespace presum::compare {
 
 using FingerprintKinds = std::set<std::uint32_t>;  // kinds of fingerprints
 
-// Compares the settings that ranks reported at the step: sampler, data set, modes, optimizer,
+// Compares the settings that ranks reported at the step: sampler, dataset, modes, optimizer,
 // dtypes, flags.
 StageResult compare_configuration(const StepPair& pair);
 // Compares rows rank by rank or, if the world sizes differ, all rows together; their order; and the
-// other tensors of the batches. Without a common salt, compares only the positions in the data set.
+// other tensors of the batches. Without a common salt, compares only the positions in the dataset.
 StageResult compare_data(const StepPair& pair);
 StageResult compare_random_generators(const StepPair& pair, const FingerprintKinds& ignored);
 // The generators of NumPy and Python that differ. If they differ at the first step, they were not

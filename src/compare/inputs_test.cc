@@ -58,7 +58,7 @@ TEST(Inputs, FindsOneSampleWithItsMicroBatchAndItsPositions) {
   expect_first(c, Stage::kData, 4, {11});
   EXPECT_EQ(what_text(first(c)), "samples (1 of 12 over all ranks)");
   EXPECT_EQ(texts(first(c)),
-            Names{"1 of 4 rows differs (micro-batch 2 of 2); row 3 is sample 413 of the data set "
+            Names{"1 of 4 rows differs (micro-batch 2 of 2); row 3 is sample 413 of the dataset "
                   "in A, 7 in B"});
 }
 

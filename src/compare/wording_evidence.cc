@@ -59,7 +59,7 @@ struct WhatWords {
   std::string operator()(OtherThing thing) const {
     constexpr std::array kThings = {"the same samples over all ranks, distributed differently",
                                     "other tensors of the same samples (labels, targets, masks)",
-                                    "positions in the data set that samplers drew", "loss",
+                                    "positions in the dataset that samplers drew", "loss",
                                     "reduced gradient"};
     static_assert(kThings.size() == static_cast<std::size_t>(OtherThing::kReducedGradient) + 1);
     return kThings[static_cast<std::size_t>(thing)];
@@ -87,7 +87,7 @@ struct WhatWords {
 // ---- evidence
 
 std::string position_text(const Position& p) {
-  return fmt::format("row {} is sample {} of the data set in A, {} in B", p.row, p.a, p.b);
+  return fmt::format("row {} is sample {} of the dataset in A, {} in B", p.row, p.a, p.b);
 }
 
 std::string rows_text(const OtherRows& r) {

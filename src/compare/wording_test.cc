@@ -42,7 +42,7 @@ TEST(Evidence, SaysWhichRowsDiffer) {
   EXPECT_EQ(text(OtherRows{.differing = 2, .of = 4}), "2 of 4 rows differ");
   EXPECT_EQ(text(OtherRows{.of = 4, .at = {1, 3}, .micro_batches = 4, .first = Position{0, 7, 9}}),
             "the same rows in another order (micro-batches 1, 3 of 4); row 0 is sample 7 of the "
-            "data set in A, 9 in B");
+            "dataset in A, 9 in B");
   EXPECT_EQ(text(MorePositions{}), "more positions in one run");
   EXPECT_EQ(text(OtherTensors{.rows_equal = false}),
             "the batch differs, in rows that were not kept or in its other tensors");

@@ -97,7 +97,7 @@ constexpr std::size_t kElements = std::size_t{1} << 18;
 constexpr std::size_t kWidth = 1024;  // of a matrix, in elements
 constexpr std::size_t kPairs = std::size_t{kWorkers} * (kWorkers - 1) / 2;
 constexpr int kDataSets = 10;
-constexpr int kSteps = 60;  // per data set; each has its own sketch seeds
+constexpr int kSteps = 60;  // per dataset; each has its own sketch seeds
 
 enum class Data { kGaussian, kAligned, kHotColumns, kLognormal, kSharedSpikes, kOwnSpikes };
 

@@ -170,7 +170,7 @@ Status RunFile::check(std::uint64_t last_step) {
   }
   gone_ = true;
   return fail(ErrorCode::kIo,
-              fmt::format("{} is not the file any more that was written: it was deleted, "
+              fmt::format("{} is no longer the file that was written: it was deleted, "
                           "replaced or changed by another process; the record is lost",
                           file_.string()));
 }

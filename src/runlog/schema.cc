@@ -93,7 +93,7 @@ View workers_view() {
   auto columns = step_key() + shown_columns(kWorkerStepTable, "w");
   const auto after = std::ranges::find(columns, std::string_view("replica"), &ViewColumn::name) + 1;
   columns.insert(after, one_column(kWorkerTable, "k", "host", "host", "it never said hello"));
-  return {"workers", "One row a step and rank.", std::move(columns),
+  return {"workers", "One row per step and rank.", std::move(columns),
           fmt::format("step s JOIN worker_step w ON w.step_id = s.id LEFT JOIN worker k ON {} AND "
                       "k.replica = w.replica ORDER BY {}, w.replica",
                       fmt::format(fmt::runtime(kSameModel), "k"), kViewOrder)};
@@ -116,11 +116,11 @@ std::vector<View> make_views() {
   return {
       {"segments", "One row each time that the run was begun or continued.",
        shown_columns(kSegmentTable, "t"), "segment t ORDER BY segment"},
-      {"steps", "One row a step (and model): the metrics over all ranks.",
+      {"steps", "One row per step (and model): the metrics over all ranks.",
        shown_columns(kStepTable, "s"), fmt::format("step s ORDER BY {}", kViewOrder)},
       workers_view(),
       groups_view(),
-      {"missing", "One row a step and rank that is missing from it.",
+      {"missing", "One row per step and rank that is missing from it.",
        step_key() + shown_columns(kMissingTable, "m"),
        fmt::format("step s JOIN missing_worker m ON m.step_id = s.id ORDER BY {}, m.replica",
                    kViewOrder)},

@@ -431,7 +431,7 @@ const Table<WorkerStepRow> kWorkerStepTable = {
          {"`u64`: a keyed hash of each row hash that was sent, in the order of the rows, see Salt",
           "", "they are not known"}),
      column<&WorkerStepRow::indices>("indices",
-                                     {"`u64`: positions of samples in the data set as the "
+                                     {"`u64`: positions of samples in the dataset as the "
                                       "sampler drew them, at most the first 4,096",
                                       "", "the sampler is not known"}),
      states_column()},

@@ -48,4 +48,5 @@ def test_the_rank_is_named_though_the_averaged_loss_does_not_move(tmp_path: Path
     assert healthy.worst is None
     assert broken.worst is not None and broken.worst.ranks == [demo.BROKEN_RANK]
     assert abs(broken.worst.first_step - demo.BROKEN_FROM) <= 5
+    assert broken.worst.sentence in demo.text_of(broken)
     assert broken.averaged_loss == pytest.approx(healthy.averaged_loss, rel=0.05)

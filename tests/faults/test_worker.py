@@ -7,14 +7,15 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import presum
 from experiments.launch import run_workers
-from faults import command
+from faults import command, ways
 from faults.catalog import FAULTS
+from faults.fault import Fault
 from faults.plan import Case
 
 torch = pytest.importorskip("torch")
@@ -82,7 +83,12 @@ def trained(case: Case, corpus: Any) -> Any:
     return torch.cat([p.detach().float().flatten() for p in parameters])
 
 
-def train_all(out: Path) -> None:
+class Runs(NamedTuple):
+    out: Path
+    faults: tuple[Fault, ...]
+
+
+def train_all(runs: Runs) -> None:
     """Writes, for each fault and twin, every rank's hash of its parameters; "" if not finite."""
     import torch.distributed as dist
 
@@ -92,14 +98,14 @@ def train_all(out: Path) -> None:
     dist.init_process_group("gloo")
     corpus = make_corpus("builtin")
     found = {}
-    for case in {c.folder: c for f in FAULTS for c in (f.case, f.twin)}.values():
+    for case in {c.folder: c for f in runs.faults for c in (f.case, f.twin)}.values():
         values = trained(short(case), corpus)
         digest = hashlib.sha256(values.numpy().tobytes()).hexdigest()
         hashes: list[Any] = [None] * WORKERS
         dist.all_gather_object(hashes, digest if values.isfinite().all() else "")
         found[case.folder] = hashes
     if dist.get_rank() == 0:
-        (out / "hashes.json").write_text(json.dumps(found))
+        (runs.out / "hashes.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
@@ -108,7 +114,7 @@ def test_faults_break_what_they_say_and_twins_are_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presum.attach", NoMonitor)
-    run_workers(train_all, tmp_path, workers=WORKERS)
+    run_workers(train_all, Runs(tmp_path, tuple(FAULTS)), workers=WORKERS)
     hashes = json.loads((tmp_path / "hashes.json").read_text())
     kind = ""
     for fault in FAULTS:
@@ -123,6 +129,26 @@ def test_faults_break_what_they_say_and_twins_are_in_order(
         (twin,) = set(hashes[fault.twin.folder])  # all ranks alike
         harmless = set(found) == {twin}
         assert harmless == (kind in HARMLESS) or kind in ON_SOME_MACHINES, fault.name
+
+
+@pytest.mark.deep
+def test_what_is_right_in_a_way_of_training_changes_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presum.attach", NoMonitor)
+    from faults.injectors import injector
+
+    right = [(f, way) for f in FAULTS if not f.variant for way in injector(f.injector).right_in]
+    faults = [ways.in_way(fault, way) for fault, way in right]
+    ours = tuple(f for f in faults if not f.configuration.frameworks_loop)
+    run_workers(train_all, Runs(tmp_path, ours), workers=WORKERS)
+    hashes = json.loads((tmp_path / "hashes.json").read_text())
+    assert len(ours) >= 10
+    for fault in ours:
+        assert not ways.can_be_injected(fault)
+        (all_ranks,) = set(hashes[fault.name])
+        adds = fault.name.startswith("late-parameter")  # one that its twin does not have
+        assert adds or {all_ranks} == set(hashes[fault.twin.folder]), fault.name
 
 
 def table_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:

@@ -428,7 +428,7 @@ def data_divided_twice(run: Run) -> None:
 
 
 def tasks_that_rotate(run: Run) -> None:
-    """Four data sets; at a step each rank is at another."""
+    """Four datasets; at a step each rank is at another."""
     model, optimizer = run.trained()
     sets = [
         TensorDataset(run.inputs[at : at + 128] + at, run.labels[:128])
@@ -464,7 +464,7 @@ def labeled_and_unlabeled(run: Run) -> None:
 
 
 def one_rank_has_other_data(run: Run) -> None:
-    """The mistake: rank 1 reads a data set that no other rank reads."""
+    """The mistake: rank 1 reads a dataset that no other rank reads."""
     model, optimizer = run.trained()
     inputs = run.inputs + (run.rank == 1)
     train(model, optimizer, run.batches(data=TensorDataset(inputs, run.labels)))

@@ -190,7 +190,7 @@ def identities_by_instances(run: Run) -> None:
 
 
 def rare_samples_three_times(run: Run) -> None:
-    """Upsampled: the data set itself holds a class three times."""
+    """Upsampled: the dataset itself holds a class three times."""
     model, optimizer = run.trained()
     rare = Subset(run.data, (run.labels == 3).nonzero()[:, 0].tolist())
     train(model, optimizer, run.batches(data=ConcatDataset([run.data, rare, rare])))
@@ -351,7 +351,7 @@ def one_task_is_not_divided(run: Run) -> None:
 
 
 def one_task_is_another(run: Run) -> None:
-    """The mistake: one data set of four was prepared otherwise on rank 1."""
+    """The mistake: one dataset of four was prepared otherwise on rank 1."""
     model, optimizer = run.trained()
     sets = tasks(run)
     if run.rank == 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data set that presum generates: instructions with correct answers."""
+"""The dataset that presum generates: instructions with correct answers."""
 
 import itertools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from experiments.s1 import tasks_words as words
 from experiments.s1.records import Record
 
 COUNT = 1000
-"""Records of the built-in data set."""
+"""Records of the built-in dataset."""
 
 _SEED = 20260214
 

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 
 class ForwardThroughModule(Training):
+    right_in = (
+        "fsdp2",
+        "hsdp",
+        "by-hand",
+        "lightning",
+    )  # nothing is wrapped, or not by the program
+
     def forward(self, batch: Batch) -> Tensor:
         return self.model(**batch)["loss"]  # type: ignore[no-any-return]
 
@@ -34,6 +41,8 @@ class MovedModel(Training):
     On a single device, a change of dtype has the same effect as a change of device.
     """
 
+    right_in = ("by-hand",)
+
     def before_step(self) -> None:
         if self.step == self.case.begins:
             self.ddp.double().float()
@@ -41,6 +50,8 @@ class MovedModel(Training):
 
 class LateUnfrozen(Training):
     """A part of the model is frozen while it is wrapped, but trained afterwards."""
+
+    right_in = ("fsdp2", "hsdp", "by-hand")
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         part = model.get_submodule(self.part).requires_grad_(False)

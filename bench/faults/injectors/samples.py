@@ -73,7 +73,7 @@ class RepeatedMicroBatch(Training):
 
 
 class OtherNormalization(Training):
-    """One rank prepares the whole data set differently: other means, or another vocabulary."""
+    """One rank prepares the whole dataset differently: other means, or another vocabulary."""
 
     def dataset(self) -> Any:
         return data.Files([self._prepared(item) for item in self.records()])

@@ -32,9 +32,10 @@ class SlowForward(_Slow):
     """The forward pass takes longer."""
 
     def build(self) -> nn.Module:
-        """The sleep is inside the module: time before its forward pass counts as loading."""
+        """The sleep is inside the module: time before its forward pass counts as loading, and
+        other hooks of the module itself may come before presum's."""
         model = super().build()
-        model.register_forward_pre_hook(lambda *_: self.sleeps())
+        next(model.children()).register_forward_pre_hook(lambda *_: self.sleeps())
         return model
 
 

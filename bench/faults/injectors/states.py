@@ -184,6 +184,8 @@ class SpikeOfItsOwn(Training):
 
 
 class LateParameter(Training):
+    right_in = ("by-hand",)
+
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
         head: Any = model.get_submodule("head")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes the data set of a loader.
+"""Describes the dataset of a loader.
 
 It only reads attributes, in the objects' own dictionaries. Of the user's code it calls only the
-data set's ``__len__``, once.
+dataset's ``__len__``, once.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def _length(thing: Any) -> int | None:
 
 
 def describe_data(dataset: Any) -> Description:
-    """The class and length of a data set, and hashes of its lists (such as files), of the positions
+    """The class and length of a dataset, and hashes of its lists (such as files), of the positions
     in a ``Subset`` or a similar class, and of 256 evenly spaced rows of its tensors.
 
     Only the last two parts of a path count, because machines store data in different places. Two
-    parts of Hugging Face data sets are ignored: their fingerprints, which contain times and
+    parts of Hugging Face datasets are ignored: their fingerprints, which contain times and
     sometimes random numbers, and ``_indices``, which ``split_dataset_by_node`` makes different on
     each rank.
     """
@@ -66,7 +66,7 @@ def describe_data(dataset: Any) -> Description:
 
 
 def _datasets(dataset: Any) -> list[Any]:
-    """The data set and those inside it, level by level."""
+    """The dataset and those inside it, level by level."""
     parts, level = [dataset], [dataset]
     while level and len(parts) < DEPTH_MAX:
         inside = [first_kept([part], INNER_DATASETS) for part in level]
@@ -101,7 +101,7 @@ def _spaced(entries: Any, most: int) -> Any:
 
 
 def _subset(dataset: Any) -> tuple[int, int] | None:
-    """The number of positions in another data set, and their hash."""
+    """The number of positions in another dataset, and their hash."""
     return _positions(dataset) if isinstance(dataset, Subset) else None
 
 

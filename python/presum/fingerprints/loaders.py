@@ -53,7 +53,7 @@ class BatchListener(Protocol):
 
 
 class Passes:
-    """The passes over one data set, by all loaders over it."""
+    """The passes over one dataset, by all loaders over it."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -82,7 +82,7 @@ class Loader:
         return dataset is not None and self._dataset is not None and self._dataset() is dataset
 
     def was_over(self, data: Description | None) -> bool:
-        """Whether its data set is gone and was like this one: some programs create a new one for
+        """Whether its dataset is gone and was like this one: some programs create a new one for
         each pass."""
         gone = self._dataset is not None and self._dataset() is None
         return gone and data is not None and self.data == data
@@ -98,7 +98,7 @@ class Loader:
 class LoaderPass:
     """One iteration of a loader, with the state of its sampler at the start.
 
-    It gets its number among the passes over the data set when it is first trained on: in between, a
+    It gets its number among the passes over the dataset when it is first trained on: in between, a
     single rank may look at a batch, or sum the losses of all batches.
     """
 
@@ -237,7 +237,7 @@ class LoaderEvents:
             self._iterations.clear()
 
     def loader(self, source: Any) -> Loader:
-        """The record of a loader. A loader over the data set of an earlier one continues its
+        """The record of a loader. A loader over the dataset of an earlier one continues its
         passes."""
         for known in self._loaders:
             if known.of(source):

@@ -45,7 +45,7 @@ def describe_sampler(source: Any) -> Description | None:
     settings.
 
     A seed counts only if the sampler takes one rank's share: ranks that each traverse the whole
-    data set should have seeds of their own.
+    dataset should have seeds of their own.
     """
     chain = list(_chain(inner_loader(source)))
     if not chain:
@@ -72,7 +72,7 @@ def describe_sampler(source: Any) -> Description | None:
 
 
 def _chain(source: Any) -> Iterator[Any]:
-    """Samplers from the outermost one inward; for an iterable data set, the part that shards it."""
+    """Samplers from the outermost one inward; for an iterable dataset, the part that shards it."""
     if isinstance(source, DataLoader):
         iterable = isinstance(source.dataset, torch.utils.data.IterableDataset)
         source = source.dataset if iterable else first_kept([source], INNER_SAMPLERS)

@@ -181,7 +181,7 @@ def _of_one_loader(known: list[KnownRow]) -> list[KnownRow]:
 
 
 def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:
-    """The data set's indices of this many rows, some of which were found; empty if in doubt."""
+    """The dataset's indices of this many rows, some of which were found; empty if in doubt."""
     first = known[0]
     indices = first.batch.indices or ()
     whole = [first._replace(row=row) for row in range(len(first.batch.rows[first.place]))]

@@ -42,7 +42,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         """Create the sampler.
 
         Args:
-            data: the data set; only its length is used.
+            data: the dataset; only its length is used.
             size: samples per micro-batch.
             micro_batches: micro-batches per step over all ranks, a multiple of ``workers``.
             workers: the number of ranks. Default: the world size of torch.distributed.
@@ -69,7 +69,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         if self.num_replicas < 1 or micro_batches < 1 or micro_batches % self.num_replicas:
             raise ValueError(
                 f"presum.MicroBatchSampler: micro_batches ({micro_batches}) must be a multiple of "
-                f"workers ({self.num_replicas})"
+                f"num_replicas ({self.num_replicas})"
             )
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(

@@ -12,6 +12,11 @@ from presum.findings import Finding, announcement
 QUIET_SECONDS = 10.0
 
 
+def _same(one: Finding, other: Finding) -> bool:
+    names = ("check", "ranks", "segment", "model_index", "dp_group")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
 class Announcements:
     """Prints a critical finding at once, with its remedy, and a warning in one line, at most one
     per ``QUIET_SECONDS``; warnings in between are counted and printed with the next one. A stall is
@@ -24,7 +29,9 @@ class Announcements:
         self._waiting: list[Finding] = []
 
     def take(self, finding: Finding) -> None:
+        """A new finding, or one whose severity has risen."""
         if finding.severity == "critical":
+            self._waiting = [other for other in self._waiting if not _same(other, finding)]
             self._say(announcement(finding, self._run))
         elif finding.severity == "warning" and finding.check == "stall":
             self._say(f"presum: {finding}")

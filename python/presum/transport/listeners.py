@@ -23,12 +23,12 @@ class FindingListeners:
         self._untold: deque[Finding] = deque()  # to the training thread's listeners
 
     def listen(self, listener: Listener, *, on_training_thread: bool) -> None:
-        """Call ``listener`` for every new finding: on the background thread, or on the training
+        """Call ``listener`` for every finding that is new or graver: on the background thread, or on the training
         thread after its next optimizer step."""
         (self._training_listeners if on_training_thread else self._listeners).append(listener)
 
     def tell(self, finding: Finding) -> None:
-        """Called on the background thread for a new finding."""
+        """Called on the background thread for a finding that is new or graver."""
         for listener in self._listeners:
             try:
                 _tell(listener, finding)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What data sets say of themselves."""
+"""What datasets say of themselves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of samplers and data sets."""
+"""What is known of samplers and datasets."""
 
 from __future__ import annotations
 

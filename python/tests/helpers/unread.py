@@ -16,9 +16,9 @@ class Sized:
         return self.length
 
     def __getitem__(self, index: int) -> int:
-        raise AssertionError("the data set was called")
+        raise AssertionError("the dataset was called")
 
 
 class Stream(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Any:
-        raise AssertionError("the data set was called")
+        raise AssertionError("the dataset was called")

@@ -41,6 +41,16 @@ def test_critical_at_once_warnings_in_one_line_information_never(clock: Clock) -
     assert len(said) == 2
 
 
+def test_a_warning_that_became_critical_is_not_said_afterwards(clock: Clock) -> None:
+    said: list[str] = []
+    announced = Announcements(said.append, Path("r"))
+    announced.take(found("warning", "W"))
+    announced.take(found("warning", "other", "check-2"))
+    announced.take(found("critical", "C"))
+    announced.flush()
+    assert said[1:] == ["presum: warning: other [check-2]"]
+
+
 def test_a_stall_is_said_at_once_whatever_was_said_before(clock: Clock) -> None:
     said: list[str] = []
     announced = Announcements(said.append, Path("r"))

@@ -287,7 +287,7 @@ class DataCoverage final : public Rule {
 constinit const CheckInfo kDataCoverage{
     .id = "data-coverage",
     .severity = Severity::kWarning,
-    .compares = "the samples drawn in a whole pass with the length of the dataset",
+    .compares = "the samples drawn in a whole pass, against the length of the dataset",
     .fires = "at the end of the pass",
     .consequence =
         "The model never learns from samples that are never drawn, and an epoch is shorter than "

@@ -540,7 +540,7 @@ TEST(Manifest, RowsThatChangeNowAndThenOrAllTheTimeAreNoOtherData) {
 TEST(Manifest, ASubsetOfItsOwnIsSeenAtTheFirstStepAndToldHowToMend) {
   Watched w = played(0, [](WorkerRecord& x) { set(x, Kind::kDataSubset, 1 + x.rank); });
   expect(w, "dataset-mismatch", {.remedy = "random_split"});
-  EXPECT_EQ(w.first().title, "The ranks differ in their data set: data subset");
+  EXPECT_EQ(w.first().title, "The ranks differ in their dataset: data subset");
 }
 
 TEST(Manifest, ContentsThatOneRankHasReadEarlierAreNoDifference) {

@@ -55,8 +55,8 @@ constexpr const char* kNoSharedData =
 struct OtherDataSet : Differing {};
 
 std::string sentence(const OtherDataSet& seen, const Who& who) {
-  return (who.everyone ? who.the_ranks() + " differ in their data set: "
-                       : who.words() + " had another data set: ") +
+  return (who.everyone ? who.the_ranks() + " differ in their dataset: "
+                       : who.words() + " had another dataset: ") +
          listed(seen.differ);
 }
 
@@ -68,9 +68,9 @@ struct OtherRows {
 
 std::string sentence(const OtherRows& /*seen*/, const Who& who) {
   return who.everyone
-             ? who.the_ranks() + " read different samples at the same places of the data set"
+             ? who.the_ranks() + " read different samples at the same positions of the dataset"
              : who.words() +
-                   " read other samples than the others at the same places of the data set";
+                   " read other samples than the others at the same positions of the dataset";
 }
 
 // The dataset's description of itself, and whether an index means the same sample on every rank.

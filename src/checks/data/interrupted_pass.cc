@@ -25,7 +25,7 @@ struct OtherData {
 };
 
 std::string sentence(const OtherData& /*seen*/, const Who& who) {
-  return who.words() + " continued with a different data set of the same length";
+  return who.words() + " continued with a different dataset of the same length";
 }
 
 struct SamplesAgain {

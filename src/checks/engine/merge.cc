@@ -70,7 +70,7 @@ bool causes(const Signal& cause, const Signal& effect) {
 
 // Within a check, the gravest first, then signals that name a minority. For a statistic, the signal
 // that was raised first: its sentence stays when another follows, even if that one began earlier.
-// The norm itself says more than its distance from a line.
+// A statistic that is computed from others, such as the norm given the loss, comes after them.
 bool before(const Signal& a, const Signal& b) {
   const auto place = [](const Signal& s) {
     return std::tuple(s.check->precedence, -static_cast<int>(s.severity), s.everyone,

@@ -56,10 +56,11 @@ std::string since(const Finding& finding, bool estimated) {
                      finding.first_step, finding.last_step);
 }
 
-std::string blame_of(const Finding& finding) {
+std::string blame_of(const Finding& finding, bool estimated) {
+  const std::uint64_t step = estimated ? *finding.certain_step : finding.first_step;
   const auto rank =
       finding.ranks.size() == 1 ? fmt::format(" --rank {}", finding.ranks.front()) : "";
-  return fmt::format("; presum blame RUN --step {}{}", finding.first_step, rank);
+  return fmt::format("; presum blame RUN --step {}{}", step, rank);
 }
 
 }  // namespace
@@ -69,7 +70,9 @@ Wording wording(const Finding& finding) {
   const Check check = find_check(finding.check);
   out.sentence = finding.title;
   const bool statistic = check != nullptr && is_statistic(check);
-  if (check == nullptr || !check->dates_itself) out.sentence += since(finding, statistic);
+  // A single step is exact.
+  const bool estimated = statistic && finding.certain_step.value_or(0) > finding.first_step;
+  if (check == nullptr || !check->dates_itself) out.sentence += since(finding, estimated);
   if (!finding.elsewhere.empty()) {
     out.sentence += fmt::format(", in {} models", finding.elsewhere.size() + 1);
   }
@@ -77,12 +80,12 @@ Wording wording(const Finding& finding) {
   // For a statistic, the sentence already contains its values.
   if (!finding.evidence.empty() && !statistic) add_values(finding.evidence.front().values, values);
   if (finding.certain_step && *finding.certain_step > finding.first_step) {
-    values.push_back(
-        fmt::format("began at step {}, certain at {}", finding.first_step, *finding.certain_step));
+    values.push_back(fmt::format("began at {}step {}, certain at {}", estimated ? "about " : "",
+                                 finding.first_step, *finding.certain_step));
   }
   out.evidence = fmt::format("{}", fmt::join(values, "; "));
   if (check != nullptr) out.more = "presum explain " + finding.check;
-  if (check != nullptr && check->of_a_step) out.more += blame_of(finding);
+  if (check != nullptr && check->of_a_step) out.more += blame_of(finding, estimated);
   if (finding.severity > Severity::kInfo && check != nullptr) out.consequence = check->consequence;
   return out;
 }

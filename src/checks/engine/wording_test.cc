@@ -32,10 +32,10 @@ TEST(Wording, SaysSinceWhenAndTheValuesByName) {
   EXPECT_EQ(said.sentence,
             "Rank 2 had a gradient norm persistently higher than the other ranks', since "
             "about step 101, last seen at 140");
-  EXPECT_EQ(said.evidence, "began at step 101, certain at 114");
+  EXPECT_EQ(said.evidence, "began at about step 101, certain at 114");
   EXPECT_EQ(changed([](Finding& f) { f.check = "clip-norm"; }).evidence,
             "statistic: norm; ratio: 3.97; began at step 101, certain at 114");
-  EXPECT_EQ(said.more, "presum explain rank-outlier; presum blame RUN --step 101 --rank 2");
+  EXPECT_EQ(said.more, "presum explain rank-outlier; presum blame RUN --step 114 --rank 2");
   EXPECT_FALSE(said.consequence.empty());
 }
 

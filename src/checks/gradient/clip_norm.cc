@@ -381,7 +381,7 @@ constexpr Check kClipNormExplains[] = {&kParameterDesync, &kBufferDesync, &kStat
 constinit const CheckInfo kClipNorm{
     .id = "clip-norm",
     .severity = Severity::kWarning,
-    .compares = "the norm that gradients are clipped by with the true norm of the gradients",
+    .compares = "the norm that gradients are clipped by, against the true norm of the gradients",
     .fires = "at the first record, then one in 25; between ranks after 2 records",
     .consequence =
         "Every step is scaled by a different factor than `max_norm` implies, or by a different "

@@ -15,8 +15,9 @@ namespace {
 
 using detect::Statistic;
 
-constexpr double kSmallest = 0.05;  // smallest effect worth reporting, in standard deviations
-constexpr double kLargest = 100;    // a larger number adds no information
+constexpr double kSmallest = 0.05;      // smallest effect worth reporting, in standard deviations
+constexpr double kSmallestRatio = 0.1;  // of its log: smallest ratio of norms worth reporting
+constexpr double kLargest = 100;        // a larger number adds no information
 
 struct Words {
   Statistic statistic;
@@ -67,10 +68,11 @@ std::string how_far(const Deviation& seen) {
                      *seen.beside_rank, brackets);
 }
 
-// A residual has no ratio; the norm that it comes from has one.
-std::string own_norm(const Deviation& seen) {
-  const bool known = std::abs(std::log(seen.norm_ratio)) > 2 * seen.norm_ratio_error;
-  if (seen.of != Statistic::kResidual || !known) return "";
+// A residual has no ratio; the norm that it is computed from has one.
+std::string own_norm(const Deviation& seen, const Who& who) {
+  const double far = std::abs(std::log(seen.norm_ratio));
+  const bool known = far > std::max(kSmallestRatio, 2 * seen.norm_ratio_error);
+  if (seen.of != Statistic::kResidual || who.ranks.size() != 1 || !known) return "";
   return fmt::format("; its norm is {} times theirs", number(seen.norm_ratio));
 }
 
@@ -84,7 +86,7 @@ std::string outlier_sentence(const Deviation& seen, const Who& who) {
                        most);
   }
   return fmt::format("{} had a {} persistently {} than the other ranks'{}{}{}", who.words(), of,
-                     seen.high ? "higher" : "lower", how_far(seen), own_norm(seen), most);
+                     seen.high ? "higher" : "lower", how_far(seen), own_norm(seen, who), most);
 }
 
 // ---- suspects
@@ -147,9 +149,8 @@ std::string sentence(const Deviation& seen, const Who& who) {
   using enum detect::Alarm::Kind;
   if (seen.of_static_data) {
     const bool alike = seen.kind == kPairSimilar || seen.kind == kTooConsistent;
-    return fmt::format(
-        "{} {}, as may be where each rank has samples of its own and uses them again", who.words(),
-        alike ? "were lastingly alike" : "differed lastingly");
+    return fmt::format("{} {}, as expected where each rank reuses its own samples", who.words(),
+                       alike ? "were permanently alike" : "differed permanently");
   }
   switch (seen.kind) {
     case kPairSimilar:

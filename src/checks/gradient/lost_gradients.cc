@@ -212,8 +212,7 @@ constexpr Check kLostGradientsExplains[] = {&kRankOutlier, &kPairTooSimilar,   &
 constinit const CheckInfo kLostGradients{
     .id = "lost-gradients",
     .severity = Severity::kWarning,
-    .compares =
-        "the micro-batches whose loss was computed with those that make up the optimizer step",
+    .compares = "the micro-batches whose loss was computed, against those in the optimizer step",
     .fires = "after 3 steps that show it, at least every second one",
     .consequence = "The optimizer step is not made of the micro-batches that you think it is.",
     .cannot_see =

@@ -162,7 +162,7 @@ constexpr Check kRecomputeMismatchExplains[] = {
 constinit const CheckInfo kRecomputeMismatch{
     .id = "recompute-mismatch",
     .severity = Severity::kCritical,
-    .compares = "the gradient of a micro-batch with that of the same micro-batch, recomputed",
+    .compares = "the gradient of a micro-batch, against that of the same micro-batch recomputed",
     .fires =
         "immediately, if `verify_every=` is set; a program that is not deterministic is "
         "information",

@@ -307,7 +307,7 @@ constexpr Check kRankOutlierExplains[] = {&kPairTooSimilar, &kTooConsistent, &kL
 constinit const CheckInfo kRankOutlier{
     .id = "rank-outlier",
     .severity = Severity::kWarning,
-    .compares = "each rank's loss, norm and direction with the others'",
+    .compares = "each rank's loss, norm and direction, against the others'",
     .fires = "with the alarm",
     .consequence = "Something differs on this rank, and it enters every sum.",
     .cannot_see =

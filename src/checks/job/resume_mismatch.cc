@@ -402,8 +402,8 @@ constinit const CheckInfo kResumeMismatch{
     .id = "resume-mismatch",
     .severity = Severity::kCritical,
     .compares =
-        "the weights, optimizer state, generators and data of a continued run with the snapshot "
-        "that it continues",
+        "the weights, optimizer state, generators and data of a continued run, against the "
+        "snapshot that it continues",
     .fires = "at the first step; samples at the end of the pass",
     .consequence =
         "The run trains a different model, or on different samples, than the earlier record says.",

@@ -498,7 +498,7 @@ TEST(Resume, AScheduleThatWasNotRestoredIsInformation) {
 TEST(Resume, OtherSamplesByTheSameNumbersAreInformation) {
   const Signal found = goes_on({.index = 8 * 40, .steps = 40, .contents = 6}).only();
   EXPECT_EQ(found.severity, Severity::kInfo);
-  EXPECT_NE(sentence_of(found).find("a different data set of the same length"), std::string::npos);
+  EXPECT_NE(sentence_of(found).find("a different dataset of the same length"), std::string::npos);
 }
 
 // ---- what is not known is not said

@@ -142,7 +142,7 @@ constexpr Check kReductionErrorExplains[] = {&kNonfiniteGradient, &kNonfiniteLos
 constinit const CheckInfo kReductionError{
     .id = "reduction-error",
     .severity = Severity::kCritical,
-    .compares = "each element of an audited sum with what rounding can explain",
+    .compares = "each element of an audited sum, against what rounding can explain",
     .fires = "immediately, if the reduction is audited",
     .consequence = "The sum that trained the model is not the sum of the gradients.",
     .cannot_see = "Steps that were not audited, and errors smaller than rounding.",

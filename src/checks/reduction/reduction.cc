@@ -510,7 +510,7 @@ constexpr Check kReductionScaleExplains[] = {
 constinit const CheckInfo kReductionScale{
     .id = "reduction-scale",
     .severity = Severity::kCritical,
-    .compares = "the norm of the reduced gradient with that of the mean",
+    .compares = "the norm of the reduced gradient, against that of the mean",
     .fires = "immediately for the world size and its inverse; for other factors the second time",
     .consequence =
         "The step is too long or too short by this factor, like a different learning rate.",

@@ -143,7 +143,7 @@ TEST(Settings, WhereNobodyIsTheMinorityTheRanksDiffer) {
   EXPECT_EQ(title(Kind::kModes), "The ranks differ in their mode: training or evaluation");
   EXPECT_EQ(title(Kind::kDtype),
             "The ranks compute in different ways: dtype of parameters or autocast");
-  EXPECT_EQ(title(Kind::kDataAttributes), "The ranks differ in their data set: data attributes");
+  EXPECT_EQ(title(Kind::kDataAttributes), "The ranks differ in their dataset: data attributes");
   EXPECT_EQ(title(Kind::kSamplerSeed), "Both ranks had samplers that do not fit together: seed");
 }
 

@@ -240,7 +240,7 @@ class SlowRanks final : public Rule {
 constinit const CheckInfo kSlowRank{
     .id = "slow-rank",
     .severity = Severity::kWarning,
-    .compares = "each rank's own time with the others'",
+    .compares = "each rank's own time, against the others'",
     .fires = "with the alarm; waiting for a processor is information",
     .consequence = "All ranks are as slow as this one.",
     .cannot_see =
@@ -261,7 +261,7 @@ constexpr Check kSlowNodeExplains[] = {&kSlowRank, &kDataStarved};
 constinit const CheckInfo kSlowNode{
     .id = "slow-node",
     .severity = Severity::kWarning,
-    .compares = "the own time of all ranks of a host with that of other hosts",
+    .compares = "the own time of all ranks of a host, against that of other hosts",
     .fires = "with the alarm of the last of its ranks",
     .consequence = "All other hosts wait for this one in every step.",
     .cannot_see =

@@ -68,7 +68,7 @@ function explanationOf(check) {
   const known = catalog[check];
   if (!known) return null;
   const line = (label, text) => el('p', {}, el('b', {}, `${label}: `), text);
-  return el('details', {class: 'raw'}, el('summary', {}, 'About this check'), line('It compares', prose(known.looks_at)), line('It cannot see', prose(known.blind)),
+  return el('details', {class: 'raw'}, el('summary', {}, 'About this check'), line('It looks at', prose(known.looks_at)), line('It cannot see', prose(known.blind)),
     el('p', {}, el('b', {}, 'The mistake in code:')), el('pre', {}, known.code));
 }
 
