@@ -91,7 +91,8 @@ def attach(
             compares the result of the reduction with the exact sum. Default: no audits.
         record: a :class:`presum.Record`: what to record, and when. Default: ``presum.Record()``.
         on_finding: called with each new :class:`presum.Finding`, and again if its severity rises,
-            on the rank that records only, on a background thread (see ``Record.on_training_thread``).
+            on the rank that records only, on a background thread (see
+            ``Record.on_training_thread``).
         preflight: the number of steps after which presum prints the verdict and ends the process
             with ``SystemExit`` after the optimizer step, with the same exit code on every rank.
             Needs ``optimizer``. If the program ends earlier, it keeps its own exit code, except

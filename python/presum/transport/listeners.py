@@ -23,8 +23,8 @@ class FindingListeners:
         self._untold: deque[Finding] = deque()  # to the training thread's listeners
 
     def listen(self, listener: Listener, *, on_training_thread: bool) -> None:
-        """Call ``listener`` for every finding that is new or graver: on the background thread, or on the training
-        thread after its next optimizer step."""
+        """Call ``listener`` for every finding that is new or graver: on the background thread, or
+        on the training thread after its next optimizer step."""
         (self._training_listeners if on_training_thread else self._listeners).append(listener)
 
     def tell(self, finding: Finding) -> None:
