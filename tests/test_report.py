@@ -350,7 +350,7 @@ def test_the_page_says_how_the_run_ended(screen: Screen) -> None:
         lambda run: run["segments"][0].update(closed=False, preflight_exit_code=1),
     )
     text = page_text(screen, page)
-    assert "preflight: ended with exit code 1 (findings at or above warning)" in text
+    assert "preflight: ended with exit code 1 (inconsistent)" in text
     assert "not closed (still running, or died): judged on the steps written" in text
 
 

@@ -74,7 +74,7 @@ def test_it_is_said_whether_it_was_judged(runs: dict[str, Any], name: str, state
         ),
         (
             "other-weights",
-            ": detectors start over: its parameters are none that presum saw saved or left",
+            ": detectors start over: its parameters match no checkpoint or end that presum saw",
         ),
     ],
 )

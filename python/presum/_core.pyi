@@ -255,7 +255,7 @@ class EndedStep:
 
 def wait_begins(*args: object, **kwargs: object) -> None:
     """
-    This thread waits for other workers from now on (see src/step/waits.h), whatever the arguments. May be nested.
+    This thread waits for other ranks from now on (see src/step/waits.h), whatever the arguments. May be nested.
     """
 
 def wait_ends() -> None:
@@ -263,7 +263,7 @@ def wait_ends() -> None:
 
 class Observer:
     """
-    The steps of one model on one worker, as packets (see src/step/steps.h). One thread at a time.
+    The steps of one model on one rank, as packets (see src/step/steps.h). One thread at a time.
     """
 
     def __init__(
@@ -515,7 +515,7 @@ class HostValues:
 
 class Aggregator:
     """
-    Packets of all workers into one run log (see presum/aggregator.h). One thread at a time.
+    Packets of all ranks into one run log (see presum/aggregator.h). One thread at a time.
     """
 
     def __init__(self, run: str | os.PathLike[str], world_size: int = 0) -> None: ...

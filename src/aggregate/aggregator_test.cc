@@ -766,8 +766,8 @@ TEST(MonitorRestart, DetectorsBeginAnewWithOtherParameters) {
   notices_of(folder / "run", {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20});
   EXPECT_EQ(notices_of(folder / "run", {.begins = 1, .steps = 10}),
             (Notices{kAfter30,
-                     "segment 2: detectors start over: its parameters are none that presum saw "
-                     "saved or left"}));
+                     "segment 2: detectors start over: its parameters match no checkpoint or "
+                     "end that presum saw"}));
   EXPECT_EQ(detector_steps(folder / "run"), 10U);
   EXPECT_EQ(
       notices_of(folder / "run", {.begins = 2, .steps = 10}),
@@ -796,8 +796,8 @@ TEST(MonitorRestart, DetectorsGoOnFromParametersWithWhichASegmentEnded) {
                      "segment 2 continues from step 30 of segment 1: detectors keep what they "
                      "learned in 30 steps"}));
   EXPECT_EQ(notices_of(folder / "run", {.steps = 10, .first = 7, .last = 9}).back(),
-            "segment 3: detectors start over: its parameters are none that presum saw saved or "
-            "left");
+            "segment 3: detectors start over: its parameters match no checkpoint or "
+            "end that presum saw");
   EXPECT_EQ(notices_of(folder / "run", {.steps = 10, .first = 9}),
             (Notices{"continues a run of 50 steps as segment 4",
                      "segment 4 continues from step 10 of segment 3: detectors keep what they "

@@ -12,7 +12,7 @@
 namespace presum::aggregate {
 namespace {
 
-constexpr const char* kOthers = "its parameters are none that presum saw saved or left";
+constexpr const char* kOthers = "its parameters match no checkpoint or end that presum saw";
 constexpr const char* kUnknown = "whether its parameters are any that were left is not known";
 
 const FinalStateRecord* state_of(const PriorModel& prior, std::uint32_t replica) {

@@ -18,7 +18,7 @@ TEST(Cli, ExplainsEveryCheck) {
     EXPECT_NE(all.out.find(std::string(check->id)), std::string::npos);
     const CommandResult one = run({"explain", std::string(check->id)});
     EXPECT_EQ(one.code, 0);
-    for (const char* part : {"compares", "matters", "not seen", "in code"}) {
+    for (const char* part : {"looks at", "matters", "not seen", "in code"}) {
       EXPECT_NE(one.out.find(part), std::string::npos) << check->id;
     }
   }

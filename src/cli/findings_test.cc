@@ -167,7 +167,7 @@ TEST(Findings, SayWhatAPreflightEndedWith) {
   const auto file = (folder / "run").string();
   EXPECT_EQ(run({"findings", file})
                 .out.find("run: consistent, no finding\n9 steps, 2 of 2 ranks\n"
-                          "preflight: ended with exit code 0 (nothing at or above warning)\n\n"),
+                          "preflight: ended with exit code 0 (consistent)\n\n"),
             0U);
   make_run(folder / "run", {}, {.preflight = 2});
   const CommandResult ran = run({"findings", file});

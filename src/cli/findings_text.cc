@@ -76,8 +76,8 @@ std::string also_seen(const Finding& finding) {
 }
 
 const char* meaning_of(std::uint32_t exit_code) {
-  if (exit_code == 0) return "nothing at or above warning";
-  return exit_code == 1 ? "findings at or above warning" : "could not judge";
+  if (exit_code == 0) return "consistent";
+  return exit_code == 1 ? "inconsistent" : "could not judge";
 }
 
 struct Group {

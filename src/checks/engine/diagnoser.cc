@@ -31,7 +31,19 @@ std::vector<Signal> allowed(std::vector<Signal> signals, const Roster& roster) {
     const std::string reason = roster.fact_of_all("allow." + std::string(s.check->id));
     if (reason.empty()) continue;
     s.severity = Severity::kInfo;
+    s.allowed = true;
     s.remedy = "Nothing: the program allows it (" + reason + ").";
+  }
+  return signals;
+}
+
+// Ranks that are interrupted together leave their last step unfinished, which is information too.
+std::vector<Signal> interrupted(std::vector<Signal> signals) {
+  const auto end = std::ranges::find(signals, &kRankEnded, &Signal::check);
+  if (end == signals.end() || end->severity > Severity::kInfo) return signals;
+  for (Signal& s : signals) {
+    const bool last = s.first_step >= end->first_step && without(s.ranks, end->ranks).empty();
+    if (s.check == &kMissingRank && last) s.severity = Severity::kInfo;
   }
   return signals;
 }
@@ -107,7 +119,7 @@ void Diagnoser::judge(const StepRecord& record, const detect::StepAlarms& alarms
 }
 
 std::vector<Diagnoser::Numbered> Diagnoser::findings() const {
-  const std::vector<Signal> signals = allowed(state_->log.signals(), state_->roster);
+  const std::vector<Signal> signals = interrupted(allowed(state_->log.signals(), state_->roster));
   const std::size_t world = state_->roster.world_size();
   std::vector<Numbered> out;
   for (const std::vector<std::size_t>& members : merge(signals)) {

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "checks/engine/testing.h"
+#include "checks/job/rank_ended.h"
 
 namespace presum::checks {
 namespace {
@@ -376,6 +377,26 @@ TEST(Fuzz, AnyRecordsLeaveBoundedFindings) {
     }
     EXPECT_EQ(diagnoser.checks().size(), catalog().size());
   }
+}
+
+TEST(Diagnoser, RanksThatAreInterruptedTogetherMayMissTheLastStep) {
+  const auto severity = [](std::uint64_t missing_since, Severity of_end) {
+    Watched w;
+    w.play(0, 9, [&](StepRecord& r) {
+      if (r.step >= missing_since) r.missing_replicas = {1, 3};
+    });
+    w.diagnoser.ended(RankEnd{.ranks = {0, 1, 2, 3, 4, 5, 6, 7},
+                              .everyone = true,
+                              .severity = of_end,
+                              .how = "ended by KeyboardInterrupt",
+                              .last_step = 9});
+    for (const Finding& f : w.findings()) {
+      if (f.check == "missing-rank") return f.severity;
+    }
+    return w.first().severity;
+  };
+  EXPECT_EQ(severity(9, Severity::kInfo), Severity::kInfo);
+  EXPECT_EQ(severity(5, Severity::kInfo), Severity::kWarning) << "they were missing before";
 }
 
 }  // namespace

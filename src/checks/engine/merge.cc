@@ -117,7 +117,8 @@ double confidence_of(std::span<const Signal> signals, std::span<const std::size_
 
 void absorb(Finding& finding, const Signal& head, const Signal& other, std::size_t world) {
   const std::string id(other.check->id);
-  finding.severity = std::max(finding.severity, other.severity);
+  // What the program allows it allows with its effects.
+  if (!head.allowed) finding.severity = std::max(finding.severity, other.severity);
   finding.last_step = std::max(finding.last_step, other.last_step);
   if (other.check == head.check && other.severity < head.severity) return;
   if (!is_statistic(other.check) && other.check->dates_finding) {

@@ -215,6 +215,19 @@ TEST(Merge, ATitleOfOneStatisticNamesNoRanksOfAnother) {
   EXPECT_TRUE(found[0].also.empty());
 }
 
+TEST(Merge, WhatTheProgramAllowsItAllowsWithItsEffects) {
+  Signal duplicates = signal(&kDuplicateData, {0, 1}, 10, 60);
+  duplicates.severity = Severity::kInfo;
+  duplicates.allowed = true;
+  const Signal cause = signal(&kSamplerMismatch, {0, 1}, 10, 60);
+  const auto found = findings({duplicates, cause});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "duplicate-data");
+  EXPECT_EQ(found[0].severity, Severity::kInfo);
+  duplicates.allowed = false;
+  EXPECT_EQ(findings({duplicates, cause})[0].severity, Severity::kWarning);
+}
+
 TEST(Merge, TheTitleIsOfTheStatisticItselfThoughWhatIsDerivedFromItCameFirst) {
   Signal residual = signal(&kRankOutlier, {2}, 10, 60, {"residual"});
   residual.derived = true;

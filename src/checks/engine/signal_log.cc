@@ -46,6 +46,7 @@ Signal sighting(Check check, std::uint64_t step, Blame blame, double confidence,
   out.key = evidence.key();
   out.ranks = std::move(blame.ranks);
   out.everyone = blame.everyone;
+  out.undecided = blame.undecided;
   out.first_step = out.last_step = step;
   out.severity = check->severity;
   out.confidence = confidence;
@@ -57,6 +58,15 @@ void SignalLog::add(Signal now, std::uint64_t slack) {
   Ranks fresh = now.ranks;
   for (Signal& s : signals_) {
     if (s.check != now.check || s.key != now.key || !intersect(s.ranks, now.ranks)) continue;
+    if (now.undecided && !s.undecided) {
+      s.last_step = std::max(s.last_step, now.last_step);
+      return;
+    }
+    if (s.undecided && !now.undecided) {
+      s.ranks = now.ranks;
+      s.everyone = now.everyone;
+      s.undecided = false;
+    }
     fresh = without(fresh, s.ranks);
     extend(s, now);
   }

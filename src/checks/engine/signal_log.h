@@ -22,7 +22,8 @@ struct Signal {
   Check check = nullptr;
   std::uint64_t key = 0;  // of the evidence: tells apart what one check can report
   Ranks ranks;
-  bool everyone = false;  // there is no minority: the ranks are all ranks
+  bool everyone = false;   // there is no minority: the ranks are all ranks
+  bool undecided = false;  // too few ranks were known to tell which of them differ
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
   Severity severity = Severity::kWarning;
@@ -33,6 +34,7 @@ struct Signal {
   double effect = 0;          // of a statistic: distance from the others, in standard deviations
   std::uint64_t lasted = 0;   // steps since its alarm in which it persisted
   bool turned_away = false;   // its ranks' gradients pointed away from the others'
+  bool allowed = false;       // the program declares its check as intended
   bool derived = false;       // of a number that is computed from another statistic's
   // The last step at which the differing values were equal; none if they never were.
   std::optional<std::uint64_t> equal_until{};

@@ -69,6 +69,30 @@ TEST(SignalLog, RanksThatComeLaterAreASignalOfTheirOwn) {
   EXPECT_NE(log.signals()[0].id, log.signals()[1].id);
 }
 
+Signal undecided_at(std::uint64_t step, Ranks ranks) {
+  return sighting(&kParameterDesync, step, {std::move(ranks), true, true}, 0, Text{"few"});
+}
+
+TEST(SignalLog, FewKnownRanksBlameNoneBesideOnesThatAreKnownToDiffer) {
+  SignalLog log;
+  log.add(at(3, {1}, "all"));
+  log.add(undecided_at(5, {0, 1}));
+  ASSERT_EQ(log.signals().size(), 1U);
+  EXPECT_EQ(log.signals()[0].ranks, Ranks{1});
+  EXPECT_EQ(log.signals()[0].last_step, 5U);
+  EXPECT_EQ(text_of(log.signals()[0], "text"), "all");
+}
+
+TEST(SignalLog, WhatFewKnownRanksLeftOpenIsDecidedLater) {
+  SignalLog log;
+  log.add(undecided_at(3, {0, 1}));
+  EXPECT_EQ(log.signals()[0].ranks, (Ranks{0, 1}));
+  log.add(at(5, {1}, "all"));
+  ASSERT_EQ(log.signals().size(), 1U);
+  EXPECT_EQ(log.signals()[0].ranks, Ranks{1});
+  EXPECT_EQ(log.signals()[0].first_step, 3U);
+}
+
 TEST(SignalLog, KeepsKeysAndChecksApart) {
   SignalLog log;
   log.add(at(3, {1}), 50);

@@ -67,14 +67,21 @@ void insert(Ranks& ranks, std::uint32_t rank) {
 }
 
 void Blame::add(const Blame& other) {
+  if (other.undecided && intersect(ranks, other.ranks)) return;
+  if (ranks.empty() || (undecided && intersect(ranks, other.ranks))) {
+    *this = other;
+    return;
+  }
   ranks = unite(ranks, other.ranks);
   everyone = everyone || other.everyone;
+  undecided = undecided || other.undecided;
 }
 
 Blame Split::blame() const {
   Blame out;
   const bool majority = !groups.empty() && 2 * groups.front().ranks.size() > known;
   out.everyone = !majority;
+  out.undecided = out.everyone && known < asked;
   for (std::size_t g = majority ? 1 : 0; g < groups.size(); ++g) {
     out.ranks = unite(out.ranks, groups[g].ranks);
   }
@@ -112,7 +119,9 @@ Split split(const StepRecord& record, FingerprintKind kind) {
   for (const WorkerRecord& w : record.workers) {
     if (const std::uint64_t* value = w.fingerprint_of(kind)) held.push_back({*value, w.rank});
   }
-  return split(std::move(held));
+  Split out = split(std::move(held));
+  out.asked = record.workers.size();
+  return out;
 }
 
 std::string shared_text(const Split& split) {

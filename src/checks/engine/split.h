@@ -27,6 +27,8 @@ void insert(Ranks& ranks, std::uint32_t rank);
 struct Blame {
   Ranks ranks;
   bool everyone = false;
+  // Too few ranks are known at this step to tell which of these ranks differ.
+  bool undecided = false;
 
   void add(const Blame& other);
 };
@@ -43,6 +45,7 @@ struct Split {
   };
   std::vector<Group> groups;  // largest first, then by first rank
   std::size_t known = 0;      // ranks that hold a value
+  std::size_t asked = 0;      // ranks of the step; 0: unknown
 
   bool differs() const { return groups.size() > 1; }
   Blame blame() const;

@@ -49,7 +49,7 @@ std::string since(const Finding& finding, bool estimated) {
   if (finding.first_step == finding.last_step)
     return fmt::format(", at step {}", finding.last_step);
   if (finding.equal_until && *finding.equal_until + 1 < finding.first_step) {
-    return fmt::format(", since a step from {} to {}, last seen at {}", *finding.equal_until + 1,
+    return fmt::format(", began between steps {} and {}, last seen at {}", *finding.equal_until + 1,
                        finding.first_step, finding.last_step);
   }
   return fmt::format(", since {}step {}, last seen at {}", estimated ? "about " : "",

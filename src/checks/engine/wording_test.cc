@@ -41,7 +41,7 @@ TEST(Wording, SaysSinceWhenAndTheValuesByName) {
 
 TEST(Wording, BetweenTheLastEqualHashAndTheFirstOtherOne) {
   const Wording apart = changed([](Finding& f) { f.equal_until = 76; });
-  EXPECT_TRUE(apart.sentence.ends_with("since a step from 77 to 101, last seen at 140"));
+  EXPECT_TRUE(apart.sentence.ends_with("began between steps 77 and 101, last seen at 140"));
   const Wording next = changed([](Finding& f) { f.equal_until = 100; });
   EXPECT_TRUE(next.sentence.ends_with("since about step 101, last seen at 140"));
 }
@@ -70,7 +70,7 @@ TEST(Wording, ShowsListsAndObjects) {
 TEST(Wording, OfEvidenceThatIsNone) {
   for (const char* damaged : {"", "[1]", "{", "null"}) {
     const Wording said = changed([&](Finding& f) { f.evidence[0].values = damaged; });
-    EXPECT_EQ(said.evidence, "began at step 101, certain at 114") << damaged;
+    EXPECT_EQ(said.evidence, "began at about step 101, certain at 114") << damaged;
   }
   EXPECT_FALSE(changed([](Finding& f) { f.evidence.clear(); }).sentence.empty());
 }

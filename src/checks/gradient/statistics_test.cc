@@ -2,6 +2,8 @@
 // rank-outlier, pair-too-similar, too-consistent, loss-event, token-imbalance.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "checks/engine/testing.h"
 #include "detect/testing.h"
 
@@ -183,6 +185,34 @@ Break scaled(const std::array<double, 3>& factors, double loss = 1) {
       }
     }
   };
+}
+
+// The residual of rank 3 was raised, and then the other statistic.
+std::string title_of(const Break& broken, std::optional<Statistic> other = {}) {
+  Watched w;
+  w.play(0, 23, broken);
+  std::uint64_t step = 24;
+  for (const Statistic statistic : {Statistic::kResidual, other.value_or(Statistic::kResidual)}) {
+    StepRecord record = w.run.step(step++);
+    broken(record);
+    Alarm a = alarm(Alarm::Kind::kOutlier, statistic, {3});
+    a.high = true;
+    if (statistic == Statistic::kNorm) a.ratio = 4;
+    w.feed(record, {a});
+  }
+  return w.first().title;
+}
+
+TEST(Statistics, ADistanceFromTheNormGivenTheLossSaysTheNormAndComesAfterIt) {
+  const std::string residual =
+      "Rank 3 had a gradient norm for its loss persistently higher than the other ranks': 2.1 "
+      "standard deviations";
+  const std::string far = title_of(scaled({4, 4, 4}));
+  EXPECT_EQ(far.find(residual + "; its norm is 3.99 times theirs"), 0U) << far;
+  EXPECT_EQ(title_of(scaled({1.02, 1.02, 1.02})), residual) << "as long as the others'";
+  EXPECT_EQ(title_of(scaled({4, 4, 4}), Statistic::kNorm),
+            "Rank 3 had a gradient norm persistently higher than the other ranks': 4 times theirs "
+            "(2.1 standard deviations)");
 }
 
 TEST(Statistics, AFactorIsNamedWhereEverythingThatItImpliesWasSeen) {

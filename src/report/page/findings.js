@@ -99,7 +99,7 @@ function findingCard(run, finding, show) {
     el('header', {}, el('span', {class: `badge ${finding.severity}`}, finding.severity), el('h3', {}, prose(finding.sentence))),
     el('p', {class: 'note'}, el('code', {}, finding.check), ` · ${whereText(run, finding)}`),
     finding.consequence ? el('p', {}, prose(finding.consequence)) : null, line('Evidence', finding.evidence_text, folded), line('Suspects', finding.suspects),
-    line('What to do', finding.remedy), line('Also seen, of the same cause', finding.also.join(', ')), line('Resembles', finding.resembles),
+    line('What to do', finding.remedy), line('Also seen, from the same cause', finding.also.join(', ')), line('Resembles', finding.resembles),
     evidenceOf(finding), explanationOf(finding.check), showButton(run, finding, show));
 }
 

@@ -35,7 +35,7 @@ function verdict(run) {
   return {level: 'empty', text: sentence(capital(judgment.verdict.replace('-', ' ')) + reason)};
 }
 
-const PREFLIGHT = ['nothing at or above warning', 'findings at or above warning', 'could not judge'];
+const PREFLIGHT = ['consistent', 'inconsistent', 'could not judge'];
 
 function preflightText(code) {
   return `preflight: ended with exit code ${code}${PREFLIGHT[code] ? ` (${PREFLIGHT[code]})` : ''}`;
