@@ -3,7 +3,7 @@
 // nonzero before, nothing is left to learn (a satisfied margin): information. A repeated gradient
 // is fine if its batch repeats too and no other rank's gradient changed on a repeated batch (no
 // rank stepped). If batches are unknown, at most half of the ranks may be frozen; with more,
-// parameters and data may have stood still. A gradient that is one step old but changes is not
+// parameters and data may not have changed. A gradient that is one step old but changes is not
 // visible.
 //
 // Vanished elements: the baseline is the lowest share of nonzero elements in records 5 to 20. If
