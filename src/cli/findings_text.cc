@@ -124,7 +124,8 @@ std::string line_of(const Group& group, std::size_t parts) {
 std::string with_run(std::string text, const std::string& run) {
   constexpr std::string_view kName = " RUN ";
   const auto plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("_./-+:@").find(c) != std::string_view::npos;
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("_./-+:@").find(c) != std::string_view::npos;
   };
   if (run.empty() || !std::ranges::all_of(run, plain)) return text;
   for (auto at = text.find(kName); at != std::string::npos; at = text.find(kName, at + 1)) {

@@ -23,8 +23,8 @@ std::uint64_t training_steps(std::span<const StepCount> counts,
 // "continues from step 60 of segment 1: detectors keep what they learned in 60 steps"; "detectors
 // start over: ...".
 std::string outcome_text(const Continuation& continuation);
-// "segment 2 continues from ...": one per distinct outcome in a segment; names the model if it is not
-// the first.
+// "segment 2 continues from ...": one per distinct outcome in a segment; names the model if it is
+// not the first.
 std::vector<std::string> continuation_texts(std::span<const Continuation> continuations);
 
 }  // namespace presum::judge
