@@ -168,7 +168,7 @@ bool read_plain(Steps& steps, ParameterId id, nb::handle tensor, bool reduced) {
   return block.has_value();
 }
 
-// Likewise of a parameter, or what an optimizer keeps of one.
+// The same for a parameter, or for what an optimizer keeps of one.
 bool hash_plain(Steps& steps, StateHash::Kind kind, std::uint32_t index, nb::handle tensor) {
   const std::optional<Block> block = plain_block(tensor);
   if (!block) return false;
@@ -211,8 +211,7 @@ void bind_plain_tensor(nb::module_& m) {
         "Reads a gradient that is contiguous in host memory, of a class and dtype of torch's own. "
         "Whether it was one.");
   m.def("hash_plain", &hash_plain, nb::arg("observer"), nb::arg("kind"), nb::arg("index"),
-        nb::arg("state"),
-        "Likewise the hash of a tensor that belongs to parameter, or buffer, `index`.");
+        nb::arg("state"), "The hash of a tensor that belongs to parameter, or buffer, `index`.");
 }
 
 }  // namespace presum::python

@@ -781,9 +781,7 @@ def read_plain(observer: Observer, parameter: int, gradient: object, reduced: bo
     """
 
 def hash_plain(observer: Observer, kind: StateKind, index: int, state: object) -> bool:
-    """
-    Likewise the hash of a tensor that belongs to parameter, or buffer, `index`.
-    """
+    """The hash of a tensor that belongs to parameter, or buffer, `index`."""
 
 class Watchdog:
     """

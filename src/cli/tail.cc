@@ -200,7 +200,7 @@ class Tail {
 };
 
 bool on_terminal(const std::ostream& out) {
-  const char* kind = std::getenv("TERM");  // NOLINT(concurrency-mt-unsafe): nobody sets it
+  const char* kind = std::getenv("TERM");  // NOLINT(concurrency-mt-unsafe): no thread sets it
   const bool draws = kind == nullptr || std::string_view(kind) != "dumb";
   return draws && &out == &std::cout && isatty(STDOUT_FILENO) == 1;
 }

@@ -656,7 +656,7 @@ const Table<StallRecord> kStallTable = {
 
 const Table<StalledRankRow> kStalledRankTable = {
     "stalled_rank",
-    "A row for each rank of a stall: what it said of itself last. Texts are not trusted.",
+    "A row for each rank of a stall, with its last report. Texts are not trusted.",
     {column<&StalledRankRow::segment>("segment", kSegmentText),
      column<&StalledRankRow::number>("number", {"`stall.number`"}),
      column<&StalledRankRow::rank>("rank", kRankText),
