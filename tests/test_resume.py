@@ -16,10 +16,14 @@ from workers.resume import BATCH, CASES, PASS, SAMPLES, SAVED, WORKERS
 
 QUIET = ["as-it-was", "killed", "warm-start"]
 FOUND = {  # severity, ranks, of the title
-    "other-weights": ("critical", [0, 1], f"other weights than were saved after {SAVED} optimizer"),
+    "other-weights": (
+        "critical",
+        [0, 1],
+        f"different weights than were saved after {SAVED} optimizer",
+    ),
     "other-state": ("critical", [0, 1], "a different optimizer state than was saved"),
-    "other-generator": ("warning", [1], "other random generators"),
-    "another-order": ("warning", [0, 1], "did not go on where the pass"),
+    "other-generator": ("warning", [1], "different random generators"),
+    "another-order": ("warning", [0, 1], "did not continue where the pass"),
     "pass-anew": ("info", [0, 1], "restarted the interrupted pass over the data"),
 }
 SHARDS_QUIET = ("shards-as-they-were", "shards-attached-first")
