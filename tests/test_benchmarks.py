@@ -29,7 +29,7 @@ def test_overhead_says_first_what_it_measured() -> None:
     tiny = ("--blocks", "2", "--cycles", "1", "--minutes", "0.1", "--parameters", "20")
     text = output_of("overhead_bench.py", *tiny, codes=(0, 1, 2))
     first, *rest = text.splitlines()
-    assert re.match(r"\d+ ms a step, .+ cores, \w+, ddp, bf16, .+ 2 blocks$", first)
+    assert re.match(r"\d+ ms per step, .+ cores, \w+, ddp, bf16, .+ 2 blocks$", first)
     for title in ("presum on / off", "norms / off", "squares / off", "off' / off (control)"):
         assert any(title in line for line in rest), text
     assert sum("attributed, rank" in line for line in rest) == 2

@@ -60,7 +60,7 @@ def test_list_needs_no_training(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for f in FAULTS:
         assert f.name in text
-    assert "no difference between workers" in text
+    assert "no difference between ranks" in text
     assert command.main(["--list", "--format", "json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [f["fault"] for f in listed["faults"]] == [f.name for f in FAULTS]
