@@ -62,10 +62,10 @@ void SignalLog::add(Signal now, std::uint64_t slack) {
       s.last_step = std::max(s.last_step, now.last_step);
       return;
     }
-    if (s.undecided && !now.undecided) {
-      s.ranks = now.ranks;
+    if (s.undecided) {
+      s.ranks = now.undecided ? unite(s.ranks, now.ranks) : now.ranks;
       s.everyone = now.everyone;
-      s.undecided = false;
+      s.undecided = now.undecided;
     }
     fresh = without(fresh, s.ranks);
     extend(s, now);

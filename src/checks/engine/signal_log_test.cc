@@ -93,6 +93,14 @@ TEST(SignalLog, WhatFewKnownRanksLeftOpenIsDecidedLater) {
   EXPECT_EQ(log.signals()[0].first_step, 3U);
 }
 
+TEST(SignalLog, NoneOfFewKnownRanksIsNamedAlone) {
+  SignalLog log;
+  log.add(undecided_at(3, {0, 1}));
+  log.add(undecided_at(5, {1, 2}));
+  ASSERT_EQ(log.signals().size(), 1U);
+  EXPECT_EQ(log.signals()[0].ranks, (Ranks{0, 1, 2}));
+}
+
 TEST(SignalLog, KeepsKeysAndChecksApart) {
   SignalLog log;
   log.add(at(3, {1}), 50);
