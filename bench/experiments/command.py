@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from experiments.launch import WorkerError
+from presum.errors import UserError
 
 WORKERS = 8  # default number of ranks
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -29,6 +32,16 @@ def whole_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not an integer of at least 1")
     return int(text)
+
+
+def run_program(main: Callable[[list[str]], int]) -> NoReturn:
+    """Exit with the code of ``main``; 2 after a UserError, which rank 0 prints."""
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as error:
+        if os.environ.get("RANK", "0") == "0":
+            print(f"presum: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def exit_code_of(run: Callable[[], int]) -> int:

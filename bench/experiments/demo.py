@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import presum
-from experiments.command import exit_code_of, make_parser
+from experiments.command import exit_code_of, make_parser, run_program
 from experiments.folders import replace_folders
 from experiments.launch import run_workers
 from experiments.progress import Progress
@@ -21,7 +21,6 @@ from experiments.s1.command import choose_dtype, options_parser
 from experiments.s1.plan import Plan
 from experiments.s1.prepare import make_plan
 from experiments.s1.worker import batches, join_group, train
-from presum.errors import UserError
 
 RUNS = ("healthy", "rank-5-breaks")
 RANKS = 8
@@ -140,8 +139,4 @@ def text_of(verdict: Verdict) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UserError as error:
-        print(f"presum: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_program(main)
