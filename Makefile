@@ -74,7 +74,7 @@ $(PACKAGES): $(VENV_MADE)
 	@touch $@
 
 $(PACKAGES_TEST): $(PACKAGES) build/.system-test
-	@echo "== installing into $(VENV): $(TEST_PACKAGES)"
+	@echo '== installing into $(VENV): $(subst ",,$(TEST_PACKAGES))'
 	@$(INSTALL) $(TEST_PACKAGES)
 	@touch $@
 
