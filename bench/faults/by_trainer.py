@@ -23,33 +23,50 @@ if TYPE_CHECKING:
 
 def train(training: Training, folder: Path, how: dict[str, Any], tick: Callable[[], None]) -> None:
     """Run all steps, with presum's callback."""
-    watcher = presum.TransformersCallback(run=folder, **how)
-    steps, micro_batches = training.configuration.steps, training.configuration.micro_batches
     with tempfile.TemporaryDirectory() as out:
-        arguments = TrainingArguments(
-            output_dir=out,
-            use_cpu=True,
-            max_steps=steps,
-            gradient_accumulation_steps=micro_batches,
-            max_grad_norm=0.0,
-            remove_unused_columns=False,
-            save_strategy=IntervalStrategy.NO,
-            logging_strategy=IntervalStrategy.NO,
-            report_to=[],
-            disable_tqdm=True,
-            ddp_find_unused_parameters=False,
-        )
-        constant = torch.optim.lr_scheduler.LambdaLR(training.optimizer, lambda _: 1.0)
-        trainer = StepByStep(
-            model=training.model,
-            args=arguments,
-            callbacks=[_Ticks(tick), watcher],
-            optimizers=(training.optimizer, constant),
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.training, trainer.watcher = training, watcher
-        training.seed_generators()  # the Trainer has made them equal on all ranks
-        trainer.train()
+        arguments = TrainingArguments(**arguments_of(training, out))
+        run(StepByStep, training, presum.TransformersCallback(run=folder, **how), tick, arguments)
+
+
+def arguments_of(training: Training, out: str) -> dict[str, Any]:
+    """The arguments of TrainingArguments, with a folder that nothing is kept in."""
+    return {
+        "output_dir": out,
+        "use_cpu": True,
+        "max_steps": training.configuration.steps,
+        "gradient_accumulation_steps": training.configuration.micro_batches,
+        "max_grad_norm": 0.0,
+        "remove_unused_columns": False,
+        "save_strategy": IntervalStrategy.NO,
+        "logging_strategy": IntervalStrategy.NO,
+        "report_to": [],
+        "disable_tqdm": True,
+        "ddp_find_unused_parameters": False,
+    }
+
+
+def run(
+    kind: type[StepByStep],
+    training: Training,
+    watcher: presum.TransformersCallback,
+    tick: Callable[[], None],
+    arguments: TrainingArguments,
+    **others: Any,
+) -> None:
+    """Run all steps in a trainer of this kind."""
+    constant = torch.optim.lr_scheduler.LambdaLR(training.optimizer, lambda _: 1.0)
+    trainer = kind(
+        model=training.model,
+        args=arguments,
+        callbacks=[_Ticks(tick), watcher],
+        optimizers=(training.optimizer, constant),
+        **others,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.training, trainer.watcher = training, watcher
+    training.loss_of = trainer.loss_of
+    training.seed_generators()  # the Trainer has made them equal on all ranks
+    trainer.train()
 
 
 class StepByStep(Trainer):
@@ -57,6 +74,7 @@ class StepByStep(Trainer):
 
     training: Training
     watcher: presum.TransformersCallback
+    loss_of: Any = None  # of a trainer that computes the loss itself
 
     def get_train_dataloader(self) -> Any:
         self._micro_batches = itertools.cycle(range(self.args.gradient_accumulation_steps))

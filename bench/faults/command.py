@@ -15,13 +15,13 @@ from typing import Any
 
 from experiments.command import WORKERS, exit_code_of, make_parser, whole_number
 from experiments.launch import WorkerError, run_workers
-from faults import null, table, ways
+from faults import by_mpi, null, table, ways
 from faults.catalog import choose
 from faults.fault import Fault
 from faults.judge import judge
 from faults.plan import MIN_WORKERS, MINORITY_WORKERS, Case, Plan
 from faults.sightings import DONE, is_done, read_result
-from faults.ways import WAYS
+from faults.ways import WAYS, Tried
 from presum.errors import UserError
 
 _DESCRIPTION = """\
@@ -171,23 +171,7 @@ def _ways(options: argparse.Namespace) -> int:
     unknown = [way for way in chosen if way not in WAYS]
     if unknown:
         raise UserError(f"--ways {unknown[0]}: unknown way (known: {', '.join(WAYS)})")
-    tried = []
-    for way in chosen:
-        faults = [ways.in_way(f, way) for f in choose(options.faults) if not f.variant]
-        possible = [f for f in faults if f.runs_with(MINORITY_WORKERS)]
-        goes = [f.case for f in possible if ways.can_be_injected(f)]
-        folder, broken = _train_what_goes(goes, options)
-        broken |= {f.case for f in possible} - {*goes}
-        plain = next((folder / f.case.folder for f in possible if f.case not in broken), folder)
-        for fault in possible:
-            run, outcome = plain, None
-            if fault.case not in broken:
-                run = folder / fault.case.folder
-                result = read_result(run)
-                twin = result._replace(findings=[])
-                outcome = judge(fault, result, twin, workers=MINORITY_WORKERS)
-            reason = ways.reason_of(run, fault.expects)
-            tried.append(ways.Tried(way, fault, outcome, reason))
+    tried = [one for way in chosen for one in _tried(way, options)]
     found = ways.cells(tried)
     text = ways.markdown(found, chosen)
     (options.out / "ways.md").write_text(text, encoding="utf-8")
@@ -196,6 +180,31 @@ def _ways(options: argparse.Namespace) -> int:
     _print(text)
     missed = any(cell.text.startswith("missed") for row in found.values() for cell in row.values())
     return 1 if missed else 0
+
+
+def _tried(way: str, options: argparse.Namespace) -> list[Tried]:
+    """Every fault in one way of training."""
+    faults = [ways.in_way(f, way) for f in choose(options.faults) if not f.variant]
+    possible = [f for f in faults if f.runs_with(MINORITY_WORKERS)]
+    if way == "mpi":
+        names = by_mpi.names()
+        goes = [f.case for f in possible if f.name.removesuffix("-mpi") in names]
+        folder, broken = by_mpi.train(goes, options.out / "mpi"), set[Case]()
+    else:
+        goes = [f.case for f in possible if ways.can_be_injected(f)]
+        folder, broken = _train_what_goes(goes, options)
+    broken |= {f.case for f in possible} - {*goes}
+    plain = next((folder / f.case.folder for f in possible if f.case not in broken), folder)
+    tried = []
+    for fault in possible:
+        run, outcome = plain, None
+        if fault.case not in broken:
+            run = folder / fault.case.folder
+            result = read_result(run)
+            twin = result._replace(findings=[])
+            outcome = judge(fault, result, twin, workers=MINORITY_WORKERS)
+        tried.append(Tried(way, fault, outcome, ways.reason_of(run, fault.expects)))
+    return tried
 
 
 def _train_what_goes(cases: Sequence[Case], options: argparse.Namespace) -> tuple[Path, set[Case]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import GPT2Config, GPT2LMHeadModel
 
 IGNORED = -100
 WIDTH = 64
@@ -52,6 +53,25 @@ class LanguageModel(nn.Module):
         total = functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
         counted = targets.numel() if self.counts_padding else (targets != IGNORED).sum()
         return {"loss": total / counted}
+
+
+def causal_transformer(*, vocabulary: int, length: int, dropout: float) -> GPT2LMHeadModel:
+    """A GPT-2 of one layer, with the head that TRL looks for."""
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=vocabulary,
+            n_positions=length,
+            n_embd=WIDTH,
+            n_layer=1,
+            n_head=HEADS,
+            resid_pdrop=dropout,
+            embd_pdrop=dropout,
+            attn_pdrop=dropout,
+            tie_word_embeddings=False,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
 
 
 class Attention(nn.Module):

@@ -50,7 +50,7 @@ class Configuration:
     @property
     def frameworks_loop(self) -> bool:
         """Whether a framework runs the training loop."""
-        return self.way in ("trainer", "lightning")
+        return self.way in ("trainer", "trl", "lightning")
 
     @property
     def shards(self) -> bool:

@@ -21,9 +21,10 @@ from torch.utils.data.distributed import DistributedSampler
 
 import presum
 from experiments.s1 import template
-from faults import data, models
+from faults import by_zero_code, data, models
 from faults.methods import as_on_rank_0, reducing, sharded
 from faults.plan import Case, Configuration, Roles
+from presum.transport.session import end_recordings_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -40,6 +41,7 @@ class Training:
 
     # Ways of training in which what an injector changes is right, so that there is no fault.
     right_in: ClassVar[tuple[str, ...]] = ()
+    calls_presum: ClassVar[bool] = False  # beyond attaching, which a program without code cannot
 
     def __init__(self, case: Case, corpus: data.Corpus, *, seed: int) -> None:
         self.case = case
@@ -51,30 +53,35 @@ class Training:
         self.roles = Roles(self.workers)
         self.step = 0
         self.loss: Any = None
+        self.loss_of: Any = None  # TRL's
 
     def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
         """Train all steps with presum attached; ``tick`` is called after each."""
         self.seed_generators()
+        how = self.configuration.watched()
+        if self.configuration.way == "zero-code":
+            by_zero_code.watch_next(folder, **how)
         self.model = self.build()
         self.ddp = self.wrap(self.model)
         trained = [p for p in self.ddp.parameters() if p.requires_grad]
         self.optimizer = self.optimizer_of(trained)
         if self.configuration.way == "accelerate":
             self.optimizer = self.accelerator.prepare(self.optimizer)
-        how = self.configuration.watched()
         if self.configuration.frameworks_loop:
             by = import_module(f"faults.by_{self.configuration.way}")
             by.train(self, folder, how, tick)
             return
+        if self.configuration.way == "zero-code":
+            self._train(tick)
+            end_recordings_of(self.model)
+            return
         self.monitor = presum.attach(self.ddp, optimizer=self.optimizer, run=folder, **how)
-        with torch.no_grad():
-            self.begin()
         with self.monitor:
             self._train(tick)
-            # without a reduction some ranks end early, and the others would be missing
-            dist.barrier()
 
     def _train(self, tick: Callable[[], None]) -> None:
+        with torch.no_grad():
+            self.begin()
         batches = self.batches()
         for step in range(self.configuration.steps):
             self.step = step
@@ -85,6 +92,8 @@ class Training:
                 self._micro_batch(self.prepare(next(batches), micro), micro)
             self.update()
             tick()
+        # without a reduction some ranks end early, and the others would be missing
+        dist.barrier()
 
     def _micro_batch(self, batch: Batch, micro: int) -> None:
         with reducing(self.ddp, self.synchronizes(micro)):
@@ -129,6 +138,10 @@ class Training:
         others = {"policy": models.Policy, "mlp": models.perceptron, "cnn": models.convolution}
         if kind in others:
             return others[kind](dropout=dropout)
+        if self.configuration.way == "trl":
+            return models.causal_transformer(
+                vocabulary=self.corpus.vocabulary, length=data.MAX_LENGTH, dropout=dropout
+            )
         model = models.LanguageModel(
             vocabulary=self.corpus.vocabulary,
             length=data.MAX_LENGTH,
@@ -144,6 +157,8 @@ class Training:
     @property
     def part(self) -> str:
         """The name of a module of the model that has parameters."""
+        if self.configuration.way == "trl":
+            return "transformer.h.0.mlp"
         return "head" if self.configuration.model in ("mlp", "cnn", "policy") else "mlp"
 
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -226,6 +241,8 @@ class Training:
 
     def forward(self, batch: Batch) -> Tensor:
         """The loss."""
+        if self.configuration.way == "trl":
+            return self.loss_of(self.ddp, batch)  # type: ignore[no-any-return]
         wrapped = self.configuration.way != "lightning"  # Lightning has called the wrapper itself
         return (self.ddp if wrapped else self.model)(**batch)["loss"]  # type: ignore[no-any-return]
 
@@ -236,7 +253,8 @@ class Training:
         tokens = (batch["labels"][:, 1:] != models.IGNORED).sum()
         total = tokens.clone()
         dist.all_reduce(total)
-        self.monitor.loss(loss, weight=float(tokens))
+        if self.configuration.way != "zero-code":
+            self.monitor.loss(loss, weight=float(tokens))
         return loss * tokens * self.workers / total
 
     def backward(self, loss: Tensor) -> None:

@@ -13,12 +13,15 @@ from faults.judge import Outcome
 
 WAYS = {
     "ddp": "DDP",
+    "zero-code": "DDP, zero-code",
     "fsdp2": "FSDP2",
     "hsdp": "HSDP",
     "by-hand": "by hand",
     "accelerate": "Accelerate",
     "trainer": "Trainer",
+    "trl": "TRL",
     "lightning": "Lightning",
+    "mpi": "C++, MPI",
 }
 OF_OUR_LOOP = ("update", "wrap", "synchronizes")  # methods that a framework replaces
 NOT_POSSIBLE = "not-possible"
@@ -67,6 +70,10 @@ def can_be_injected(fault: Fault) -> bool:
     kind = injector(fault.injector)
     way = fault.configuration.way
     if way in kind.right_in or (fault.ranks == "replicas" and way != "hsdp"):
+        return False
+    if way == "zero-code" and kind.calls_presum:
+        return False
+    if way == "trl" and fault.configuration.model != "lm":
         return False
     if fault.configuration.shards and issubclass(kind, Hooked):
         return False  # communication hooks are specific to DDP

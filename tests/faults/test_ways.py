@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fault_outcomes import fault, finding, judged
-from faults import command, ways
+from faults import by_mpi, command, ways
+from faults.catalog import choose
 from faults.ways import Tried
 
 
@@ -54,6 +56,14 @@ def test_what_a_check_missed_beside_what_it_found_is_listed() -> None:
 def test_some_are_found_in_every_way(way: str, tmp_path: Path) -> None:
     some = "other-learning-rate,duplicated-pair,smoothed-labels,nan-gradient"
     assert command.main(["--ways", way, "--faults", some, "--out", str(tmp_path)]) == 0
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI here")
+def test_programs_in_cpp_inject_faults_of_the_catalog(tmp_path: Path) -> None:
+    assert by_mpi.names() - {"none"} <= {one.name for one in choose([])}
+    some = "own-sum,lost-optimizer-state,layer-left-out"
+    assert command.main(["--ways", "mpi", "--faults", some, "--out", str(tmp_path)]) == 0
+    assert "3 cells are faults that were found" in (tmp_path / "ways.md").read_text("utf-8")
 
 
 def test_a_way_that_there_is_not(tmp_path: Path) -> None:

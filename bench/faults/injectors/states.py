@@ -163,6 +163,8 @@ class ClippedWhileScaled(Training):
 
 
 class NormToldInPart(Training):
+    calls_presum = True
+
     def update(self) -> None:
         part = self.model.get_submodule(self.part)
         self.monitor.grad_norm(get_total_norm(_gradients(part.parameters())))
@@ -239,6 +241,8 @@ class FrozenBase(Training):
 
 
 class AverageOfItsOwn(Training):
+    calls_presum = True
+
     def begin(self) -> None:
         self._average = [p.detach().clone() for p in self.model.parameters()]
         self.monitor.watch("average", self._average)
@@ -254,6 +258,8 @@ class AverageOfItsOwn(Training):
 
 class StaleRollout(Training):
     """The weights for rollouts are one step behind, in one part of the model."""
+
+    calls_presum = True
 
     def begin(self) -> None:
         self._rollout = {name: p.detach().clone() for name, p in self.ddp.named_parameters()}

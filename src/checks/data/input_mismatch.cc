@@ -48,6 +48,9 @@ class InputMismatch final : public Rule {
     Mismatch found = facts_.see(context.roster);
     compare(context.record, &Numbers::mean, "mean", found);
     compare(context.record, &Numbers::spread, "spread", found);
+    if (!found.looked && context.roster.sees_no_program()) {
+      return log.cannot(&kInputMismatch, kSeesNoProgram);
+    }
     if (!found.looked) return log.waits(&kInputMismatch, kNotTold);
     log.checked(&kInputMismatch);
     log.needs_records(&kInputMismatch, kUntil, kFewSteps);

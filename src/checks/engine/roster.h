@@ -40,6 +40,9 @@ class Roster {
   std::string fact(const std::string& key) const;
   // The value if all ranks that sent facts sent the same; empty otherwise.
   std::string fact_of_all(const std::string& key) const;
+  // The ranks report themselves, as in C++, and presum is attached to no program: it sees no
+  // passes.
+  bool sees_no_program() const { return !facts_.empty() && fact("fingerprints").empty(); }
   // Ranks of the job; 0 if unknown.
   std::size_t world_size() const;
   // Ranks of the widest data-parallel group of the job's models; 0 if unknown.

@@ -25,6 +25,9 @@
 
 namespace presum::checks {
 
+inline constexpr const char* kSeesNoProgram =
+    "Ranks of a C++ program report gradients and losses, but not the passes of their models.";
+
 struct StepContext {
   const StepRecord& record;
   std::span<const Batch> batches;  // in the order of record.workers

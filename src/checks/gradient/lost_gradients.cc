@@ -128,6 +128,7 @@ double factor_of(const WorkerRecord& worker) {
 class LostGradients final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
+    if (context.roster.sees_no_program()) return log.cannot(&kLostGradients, kSeesNoProgram);
     const auto& workers = context.record.workers;
     const auto steps = [](const WorkerRecord& w) { return w.optimizer_step > 0; };
     if (std::ranges::none_of(workers, steps)) {

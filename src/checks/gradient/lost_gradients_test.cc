@@ -45,6 +45,15 @@ TEST(LostGradients, ATrainingThatUsesAllIsQuiet) {
   EXPECT_EQ(none.check("lost-gradients").state, State::kNotPossible);
 }
 
+TEST(LostGradients, ProgramsThatReportGradientsThemselvesAreNotJudged) {
+  Watched w;
+  w.hello([](std::uint32_t) { return WorkerFacts{}; });
+  w.play(0, 20, step_optimizer);
+  for (const char* check : {"lost-gradients", "loss-mismatch", "input-mismatch"}) {
+    EXPECT_EQ(w.check(check).state, State::kNotPossible) << check;
+  }
+}
+
 TEST(LostGradients, WhatNothingClearsIsNamed) {
   EXPECT_TRUE(says(title_of(Kind::kLeftOver, 1), "added each step's gradient"));
   EXPECT_TRUE(says(title_of(Kind::kLeftOver, 1, 3), "Rank 3 added"));
@@ -73,7 +82,8 @@ TEST(LostGradients, WhatChangesTheSumIsNamed) {
 TEST(LostGradients, ClippingAndUnscalingAreToldFromScaling) {
   const auto title = [](double factor, bool clips, bool scaler) {
     Watched w;
-    if (scaler) w.diagnoser.hello(who(0, 0), {"host", {{"grad_scaler", "GradScaler"}}, {}});
+    const WorkerFacts facts{"host", {{"fingerprints", "data"}, {"grad_scaler", "GradScaler"}}, {}};
+    if (scaler) w.diagnoser.hello(who(0, 0), facts);
     w.play(0, 6, [&](StepRecord& r) {
       step_optimizer(r);
       for (WorkerRecord& one : r.workers) {

@@ -31,6 +31,9 @@ class LossMismatch final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
     const Mismatch& found = facts_.see(context.roster);
+    if (!found.looked && context.roster.sees_no_program()) {
+      return log.cannot(&kLossMismatch, kSeesNoProgram);
+    }
     if (!found.looked) return log.waits(&kLossMismatch, kNotTold);
     log.checked(&kLossMismatch);
     if (found.seen.differ.empty()) return;

@@ -16,10 +16,11 @@
 // that changed; if no torch optimizer steps and nothing changes, the check is `not-possible`.
 //
 // If other parts change, a layer is named that did not change for two rounds and had a gradient in
-// each of their steps. The finding says so if no optimizer holds the layer. It is information if
-// the layer's learning rate is 0, or if the program removed its gradient before the optimizer step.
-// If the names of such layers exceed 1,024 bytes, the rest are not reported. A layer with one
-// element is skipped: programs hold scalars at a bound (CLIP's `logit_scale`).
+// each of their steps, also where learning rates are unknown because no torch optimizer steps. The
+// finding says so if no optimizer holds the layer. It is information if the layer's learning rate
+// is 0, or if the program removed its gradient before the optimizer step. If the names of such
+// layers exceed 1,024 bytes, the rest are not reported. A layer with one element is skipped:
+// programs hold scalars at a bound (CLIP's `logit_scale`).
 //
 // Hashes cannot show that most elements do not change. For that, a sample (8 of the optimizer's
 // 16-bit parameters, 512 elements of each with a gradient) is compared before and after the

@@ -105,6 +105,25 @@ TEST(NoProgress, OneLayerThatStandsStillIsNamed) {
   EXPECT_TRUE(standing_layer(0, 200).empty()) << "a layer without a gradient";
 }
 
+// As in a program whose optimizer is its own, in C++ or by hand.
+TEST(NoProgress, OneLayerThatStandsStillIsNamedWithoutALearningRate) {
+  const auto ids = [](bool others_move, std::uint64_t steps_of_others) {
+    Watched w = played(120, [&](StepRecord& r) {
+      hash(r, others_move ? r.step : 0);
+      for (WorkerRecord& x : r.workers) {
+        x.states.push_back({.group = 99, .value = scramble(r.step % 25)});
+        unset(x, Kind::kLearningRate);
+        if (steps_of_others > 0) set(x, Kind::kStepsOfOthers, steps_of_others);
+      }
+      with_groups(r, 0.5);
+    });
+    return w.ids();
+  };
+  EXPECT_EQ(ids(true, 0), Ids{"no-progress"});
+  EXPECT_TRUE(ids(false, 0).empty()) << "the rate may be 0 for all";
+  EXPECT_TRUE(ids(true, 1).empty()) << "or for this layer, in an optimizer that is not known";
+}
+
 TEST(NoProgress, WhatStandsStillOnOneRankIsNamedWithIt) {
   const auto still_on = [](std::uint32_t rank, bool whole) {
     return played(90, [=](StepRecord& r) {

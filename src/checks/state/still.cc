@@ -58,11 +58,14 @@ void StillParameters::follow(const StateHash& state, std::uint64_t step) {
 void StillParameters::take_steps(const WorkerRecord& worker) {
   const double rate = learning_rate(worker);
   const std::uint64_t before = std::exchange(steps_, worker.optimizer_step);
-  std::uint64_t steps = value_of(worker, FingerprintKind::kStepsOfOthers);
-  if (worker.optimizer_step > before && rate > 0) {
-    steps = std::max(steps, worker.optimizer_step - before);
-  }
-  if (steps == 0 || !has_gradient(worker) || std::isnan(rate)) layers_.clear();
+  const std::uint64_t others = value_of(worker, FingerprintKind::kStepsOfOthers);
+  const std::uint64_t own = worker.optimizer_step > before ? worker.optimizer_step - before : 0;
+  const std::uint64_t steps = std::max(others, rate > 0 ? own : 0);
+  // Without a rate, other layers that move must show that it is not 0. An optimizer that presum
+  // does not know may have a rate of 0 for some layers.
+  const bool moves_all =
+      std::isnan(rate) ? own > 0 && others == 0 && unchanged_ < kRound : steps > 0;
+  if (!moves_all || !has_gradient(worker)) layers_.clear();
   if (steps == 0 || !has_gradient(worker)) return;
   ++trained_;
   taken_ += steps;
