@@ -56,10 +56,11 @@ class BatchGuess(NamedTuple):
 class BatchFinder:
     """Finds the batches of a model's forward passes among those that loaders yielded.
 
-    It matches row hashes (RowMatcher). If these never match (a model may be given some of a batch's
-    columns), a batch is assumed to be used in order if it is the only one since the previous
-    forward pass, if it has no hashes, or if the user named the loader; else only the sampler is
-    reported, and only if there is a single loader. Samples that are also evaluated on are
+    It matches row hashes (RowMatcher). If all rows of a micro-batch never match (a model may be
+    given some of a batch's columns, and where only padding is cut, some rows still match), a batch
+    is assumed to be used in order if it is the only one since the previous forward pass, if it has
+    no hashes, or if the user named the loader; else only the sampler is reported, and only if there
+    is a single loader. Samples that are also evaluated on are
     distinguished by the model's mode when they were yielded. ``offer`` and ``guess`` are for the
     training thread, ``find`` for the thread that makes packets.
     """
@@ -132,18 +133,21 @@ class BatchFinder:
             if (dealt := self._batches.get(number)) is not None
         ]
         if known:
-            self._by_hash = True
-            self._queue.clear()
             known = _of_one_loader(known)
             batch = known[-1].batch
+            if len(known) >= min(len(hashes), len(batch.rows[known[-1].place])):
+                self._by_hash = True
+                self._queue.clear()
+            elif not self._by_hash and guess is not None and guess.alone:
+                in_order = self._in_order(len(hashes), guess)
+                if in_order is not None and in_order.batch is not None:
+                    return in_order
             batch.of.loader.places |= {row.place for row in known}
             newest = self._batches.get(state.offered, (None,))[0] is batch
             self._last_used = (state.offered, len(hashes), batch) if newest else None
             return SampleOrigin(batch.of.loader, batch, _indices(known, len(found)), known)
         if self._by_hash:
             return self._used_again(len(hashes), state)
-        if len(self._loaders) != 1:
-            return None
         return self._in_order(len(hashes), guess)
 
     def _used_again(self, rows: int, state: ForwardState) -> SampleOrigin | None:
@@ -154,7 +158,9 @@ class BatchFinder:
         batch = self._last_used[2]
         return SampleOrigin(batch.of.loader, batch, (), again=True)
 
-    def _in_order(self, rows: int, guess: BatchGuess | None) -> SampleOrigin:
+    def _in_order(self, rows: int, guess: BatchGuess | None) -> SampleOrigin | None:
+        if len(self._loaders) != 1:
+            return None
         loader = self._loaders[0]
         if guess is None or guess.batch.of.loader is not loader:
             return SampleOrigin(loader, None, ())
