@@ -9,6 +9,7 @@ from typing import Any
 
 from presum.frameworks.auto import start
 from presum.options import Record
+from presum.transport.session import open_sessions
 
 # presum.run starts once in a process: the next training's options replace those of the last one.
 _OPTIONS: dict[str, Any] = {}
@@ -22,3 +23,9 @@ def watch_next(folder: Path, *, audit: int | None, record: Record, mode: str) ->
     _OPTIONS.clear()
     _OPTIONS.update(changed, run=str(folder), **({"audit": audit} if audit else {}))
     start(_OPTIONS)
+
+
+def end() -> None:
+    """End the recording, as the end of the process does."""
+    for session in open_sessions():
+        session.end()

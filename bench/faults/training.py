@@ -24,7 +24,6 @@ from experiments.s1 import template
 from faults import by_zero_code, data, models
 from faults.methods import as_on_rank_0, reducing, sharded
 from faults.plan import Case, Configuration, Roles
-from presum.transport.session import end_recordings_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -73,7 +72,7 @@ class Training:
             return
         if self.configuration.way == "zero-code":
             self._train(tick)
-            end_recordings_of(self.model)
+            by_zero_code.end()
             return
         self.monitor = presum.attach(self.ddp, optimizer=self.optimizer, run=folder, **how)
         with self.monitor:
