@@ -142,8 +142,13 @@ class RaisedLoss(Training):
 
     def build(self) -> nn.Module:
         model = super().build()
-        model.register_forward_hook(self._changed)
+        if self.configuration.way != "trl":  # TRL computes the loss from the model's output
+            model.register_forward_hook(self._changed)
         return model
+
+    def forward(self, batch: Batch) -> Tensor:
+        loss = super().forward(batch)
+        return self._other(loss) if self.configuration.way == "trl" and self.at_fault else loss
 
     def _changed(self, _model: nn.Module, _args: Any, output: dict[str, Tensor]) -> Any:
         if not self.at_fault:

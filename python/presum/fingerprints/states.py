@@ -114,8 +114,8 @@ class LateStates(NamedTuple):
 
 class StateSchedule:
     """Decides which tensors are hashed when: all at the first step, then one slice after another,
-    and always the smallest parameter and buffer. Of an optimizer's state, one slice from the second
-    step on."""
+    and always the smallest parameter, buffer and outside parameter. Of an optimizer's state, one
+    slice from the second step on."""
 
     def __init__(
         self,
@@ -128,6 +128,7 @@ class StateSchedule:
         self._optimizers = [held for held in optimizers if not shards_state(held())]
         self._watched: dict[str, Callable[[], list[torch.Tensor]]] = {}
         self._outside: dict[str, weakref.ref[nn.Parameter]] = {}
+        self._smallest_outside: int | None = None
         self._parameters = parameters
         self._buffers = buffers
         self._every = every
@@ -159,11 +160,8 @@ class StateSchedule:
             yield from self._outside_due(step, number)
             return
         count = len(self._parameters if of is StateKind.PARAMETERS else self._buffers)
-        indices: Sequence[int] = _slice(step, number, count)
         smallest = self._smallest if of is StateKind.PARAMETERS else self._smallest_buffer
-        if smallest is not None:
-            indices = sorted({*indices, smallest})
-        for index in indices:
+        for index in _with(_slice(step, number, count), smallest):
             held = (
                 self._parameters[index]
                 if of is StateKind.PARAMETERS
@@ -189,12 +187,13 @@ class StateSchedule:
         """Set the trained parameters that no recorded reduction takes, by name. Returns whether
         there are new names."""
         new = not parameters.keys() <= self._outside.keys()
-        self._outside = parameters
+        self._outside = dict(sorted(parameters.items()))
+        self._smallest_outside = _smallest([*self._outside.values()])
         return new
 
     def _outside_due(self, step: int, number: int) -> Iterator[DueTensor]:
-        names = sorted(self._outside)
-        for index in _slice(step, number, len(names)):
+        names = [*self._outside]
+        for index in _with(_slice(step, number, len(names)), self._smallest_outside):
             held = self._outside[names[index]]()
             if held is not None:
                 yield DueTensor(StateKind.OUTSIDE, 0, held, names[index])
@@ -312,6 +311,10 @@ def _smallest(tensors: Sequence[Callable[[], torch.Tensor | None]]) -> int | Non
 def _slice(step: int, number: int, count: int) -> range:
     first, stride = (0, 1) if step == 0 else (number % SLICES, SLICES)
     return range(first, count, stride)
+
+
+def _with(indices: range, smallest: int | None) -> list[int]:
+    return sorted({*indices} if smallest is None else {*indices, smallest})
 
 
 def _part(due: DueTensor) -> tuple[HashedState, torch.Tensor] | None:

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import torch
 from torch import nn
 
+from presum._core import StateKind
 from presum.fingerprints.outside import OutsideParameters
+from presum.fingerprints.states import StateSchedule
 
 
 def outside(model: nn.Module, *optimizers: torch.optim.Optimizer) -> list[str]:
@@ -41,3 +44,13 @@ def test_another_watched_model_s_parameters_are_none_of_them() -> None:
 def test_an_optimizer_of_copies_is_not_looked_at() -> None:
     model, copies = nn.Linear(4, 3), nn.Linear(4, 3)
     assert outside(model, sgd(copies)) == []
+
+
+def test_the_smallest_is_hashed_at_every_step() -> None:
+    head = nn.Linear(3, 2)
+    held = {name: weakref.ref(parameter) for name, parameter in head.named_parameters()}
+    schedule = StateSchedule([], [], every=1)
+    schedule.outside(held)
+    due = [[one.name for one in schedule.due(StateKind.OUTSIDE, step)] for step in range(26)]
+    assert due[0] == ["bias", "weight"]
+    assert due[1] == ["bias", "weight"] and due[2:25] == [["bias"]] * 23
