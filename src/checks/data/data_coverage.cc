@@ -57,7 +57,9 @@ constexpr const char* kNoLength =
     "No loader was found over a dataset that has a length and numbers its samples.";
 constexpr const char* kNotWhole =
     "No pass was seen in full: batches were skipped, not recorded or unknown.";
-constexpr const char* kNoEnd = "No loader has finished a pass over its data yet.";
+constexpr const char* kNoEnd =
+    "No loader was seen to finish a pass over its data: none has yet, or the program changed the "
+    "last batch before the model received it.";
 constexpr const char* kMeant = "Nothing, if the program leaves samples out on purpose.";
 constexpr const char* kCut =
     "Give the model every row of a batch, or let the loader deal smaller batches.";

@@ -11,8 +11,9 @@
 namespace presum::checks {
 namespace {
 
-constexpr std::size_t kValueBytes = 64;             // of a fact that is shown as evidence
-constexpr std::size_t kPrefixedShown = 8;           // facts with a common prefix
+constexpr double kTogether = 0.2;          // of the whole range: that of ranks that lie together
+constexpr std::size_t kValueBytes = 64;    // of a fact that is shown as evidence
+constexpr std::size_t kPrefixedShown = 8;  // facts with a common prefix
 constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // comparisons, on average at most
 constexpr std::uint64_t kUnset = 0;
 constexpr const char* kDtypeName = "dtype of parameters or autocast";
@@ -85,6 +86,18 @@ Split split_fact(const Roster& roster, const std::string& key,
   return split(std::move(held));
 }
 
+// Of the finite numbers of all ranks but these.
+double range_without(const std::vector<RankNumber>& held, const Ranks& ranks) {
+  double least = kNaN;
+  double most = kNaN;
+  for (const RankNumber& h : held) {
+    if (!std::isfinite(h.value) || std::ranges::binary_search(ranks, h.rank)) continue;
+    least = std::fmin(least, h.value);
+    most = std::fmax(most, h.value);
+  }
+  return most - least;
+}
+
 }  // namespace
 
 Blame far_from_middle(std::vector<RankNumber> held, double tolerance, bool relative) {
@@ -105,15 +118,11 @@ Blame far_from_middle(std::vector<RankNumber> held, double tolerance, bool relat
 Blame apart(const std::vector<RankNumber>& held, double tolerance) {
   Blame out = far_from_middle(held, tolerance);
   if (!out.ranks.empty()) return out;
-  double least = kNaN;
-  double most = kNaN;
-  for (const RankNumber& h : held) {
-    if (!std::isfinite(h.value)) continue;
-    least = std::fmin(least, h.value);
-    most = std::fmax(most, h.value);
-  }
-  if (!(most - least > tolerance)) return {};
-  out.everyone = true;
+  const double range = range_without(held, {});
+  if (!(range > tolerance)) return {};
+  out = far_from_middle(held, range / 2);
+  if (!out.ranks.empty() && range_without(held, out.ranks) < kTogether * range) return out;
+  out = {{}, true};
   for (const RankNumber& h : held) insert(out.ranks, h.rank);
   return out;
 }

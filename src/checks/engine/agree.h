@@ -24,8 +24,9 @@ struct RankNumber {
 // The ranks whose number is farther than `tolerance` from the median of the finite numbers
 // (`relative`: times the median); everyone if these are at least half of them.
 Blame far_from_middle(std::vector<RankNumber> held, double tolerance, bool relative = false);
-// The same, but also everyone if the smallest and the largest finite number are farther apart than
-// the tolerance, even if each is near the median.
+// The same, but also if the smallest and the largest finite number are farther apart than the
+// tolerance, even if each is near the median: those that are far from ranks that lie together, or
+// everyone.
 Blame apart(const std::vector<RankNumber>& held, double tolerance);
 
 // Whether ranks agree on one thing, record by record.

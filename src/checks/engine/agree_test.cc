@@ -33,6 +33,12 @@ TEST(Apart, NamesAllWhereNobodyIsInTheMinority) {
   EXPECT_EQ(of({1, 3, kNaN, kNaN}, 1).ranks, (Ranks{0, 1, 2, 3}));
 }
 
+TEST(Apart, NamesWhoStandsApartFromRanksThatLieTogether) {
+  EXPECT_EQ(of({-0.1, 0, 0.95, 0}, 1).ranks, Ranks{2});
+  EXPECT_TRUE(of({-0.4, 0, 0.95, 0}, 1).everyone) << "the others do not lie together";
+  EXPECT_TRUE(of({0, 0.1, 0.95, 0}, 1).ranks.empty()) << "within the tolerance";
+}
+
 TEST(Apart, LeavesOutWhatIsNoNumber) {
   EXPECT_TRUE(of({}, 1).ranks.empty());
   EXPECT_TRUE(of({4}, 1).ranks.empty());
