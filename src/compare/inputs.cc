@@ -24,7 +24,7 @@ constexpr std::array kNoSettings = {
     kPassesCleared, kForwardsDetached,  kGradChanged,    kUnchangedShare, kRecomputed,
     kClipLimit,     kComparedDifferent, kStepsOfOthers,  kStepsInVain,    kBelowFp16,
     kLossScale,     kClippedShare,      kInputMean,      kInputSpread,    kAsStepped,
-    kDataShare};
+    kDataShare,     kLeftOver,          kRowsCut,        kRowsPassedOver, kBatchAgain};
 // These include the name of a folder; the samples themselves decide.
 constexpr std::array kDescriptions = {kDataAttributes};
 constexpr std::array kHashes = {kRngTorch,     kRngDevice,   kRngNumpy,        kRngPython,

@@ -198,8 +198,8 @@ Column<WorkerStepRow> states_column() {
            .nullable = true,
            .text = {"of each group and kind a `u64` group, a `u32` of kind and shard and a `u64` "
                     "value: kind in the low byte (1 parameters, 2 buffers, 3 optimizer state, 4 "
-                    "what the program watches, 5 frozen parameters), the shard above it, 0 for the "
-                    "whole; empty: the rank sent none although another did",
+                    "watched, 5 frozen parameters, 6 parameters outside the model), the shard "
+                    "above it, 0 for the whole; empty: the rank sent none although another did",
                     "", "those of the row of the step with the lowest `replica`"}},
           [](Statement& row, int at, const Row& w) {
             if (!w.shares_states) StateCodec::bind(row, at, w.states);
@@ -561,11 +561,11 @@ const Table<FinalStateRecord> kFinalStateTable = {
 
 const Table<SnapshotRecord> kSnapshotTable = {
     "snapshot",
-    "A snapshot of a rank's training: before its first forward pass, and when the program took "
-    "the optimizer's state, the last eight times. What a run that continues is held against.",
+    "A snapshot of a rank's training: before its first forward pass, when the program took the "
+    "optimizer's state, the last eight times, and at the end. A continued run is compared with it.",
     with_model<SnapshotRecord>({
         column<&SnapshotRecord::replica>("replica", kReplicaText),
-        column<&SnapshotRecord::kind>("kind", {"1 begun, 2 saved"}),
+        column<&SnapshotRecord::kind>("kind", {"1 begun, 2 saved, 3 left"}),
         column<&SnapshotRecord::step>("step", {"the step to come"}),
         column<&SnapshotRecord::number>("number", {"of those of its kind and step, from 0"}),
         column<&SnapshotRecord::optimizer_steps>(

@@ -36,21 +36,27 @@ constexpr std::size_t kTorchGenerators = 2;  // the first two
 constexpr std::uint32_t kMoves = 2;          // before a generator counts as used at every step
 
 struct SameNumbers {
+  enum class DrawnBy : std::uint8_t { kUnknown, kDropout, kNoise };
+
   std::size_t generator = 0;  // index in kGenerators
-  bool within_forward_pass = false;
+  DrawnBy drawn_by = DrawnBy::kUnknown;
   std::string ranks_alike;
 
   std::string name() const { return kGenerators[generator].name; }
-  std::uint64_t key() const { return 2 * generator + (within_forward_pass ? 1 : 0); }
-  static constexpr std::tuple kFields{
-      field("generator", &SameNumbers::name),
-      field("within_forward_pass", &SameNumbers::within_forward_pass),
-      field("ranks_alike", &SameNumbers::ranks_alike)};
+  std::string drawer() const {
+    constexpr const char* kNames[] = {"unknown", "dropout", "noise within the forward pass"};
+    return kNames[static_cast<std::size_t>(drawn_by)];
+  }
+  std::uint64_t key() const { return 2 * generator + (drawn_by == DrawnBy::kNoise ? 1 : 0); }
+  static constexpr std::tuple kFields{field("generator", &SameNumbers::name),
+                                      field("drawn_by", &SameNumbers::drawer),
+                                      field("ranks_alike", &SameNumbers::ranks_alike)};
 };
 
 std::string sentence(const SameNumbers& seen, const Who& who) {
+  constexpr const char* kFor[] = {"", " for dropout", " within the forward pass"};
   return fmt::format("{} drew the same random numbers{} ({} generator)", who.words(),
-                     seen.within_forward_pass ? " within the forward pass" : "", seen.name());
+                     kFor[static_cast<std::size_t>(seen.drawn_by)], seen.name());
 }
 
 // If a rank has a generator on its device, dropout draws from that one.
@@ -99,8 +105,12 @@ class Rng final : public Rule {
       const Ranks shared = held.shared();
       if (shared.empty()) continue;
       const bool noise = all_draw_in_forward(context, shared, g);
-      Signal signal = sighting(&kSharedRng, context, {shared, shared.size() == context.workers()},
-                               0.7, SameNumbers{g, noise, shared_text(held)});
+      const bool dropout =
+          drives_dropout(worker_of(context.record, shared.front()), kGenerators[g]);
+      using enum SameNumbers::DrawnBy;
+      const SameNumbers seen{g, noise ? kNoise : dropout ? kDropout : kUnknown, shared_text(held)};
+      Signal signal =
+          sighting(&kSharedRng, context, {shared, shared.size() == context.workers()}, 0.7, seen);
       if (noise) {
         signal.severity = Severity::kWarning;
         signal.remedy = kNoiseRemedy;
