@@ -567,7 +567,7 @@ TEST(SharedRng, EqualStreamsUnderDropoutAreInformation) {
   expect(w, "shared-rng", {.count = 8, .severity = Severity::kInfo});
   EXPECT_EQ(w.first().title,
             "All 8 ranks drew the same random numbers for dropout (torch generator)");
-  EXPECT_EQ(held(w.first(), "drawn_by"), "dropout");
+  EXPECT_EQ(text_of(w.first(), "drawn_by"), "dropout");
 }
 
 TEST(SharedRng, DropoutOnADeviceDrawsFromTheDevice) {
