@@ -71,11 +71,13 @@ def can_be_injected(fault: Fault) -> bool:
     way = fault.configuration.way
     if way in kind.right_in or (fault.ranks == "replicas" and way != "hsdp"):
         return False
-    if way == "zero-code" and kind.calls_presum:
-        return False
+    hooked = issubclass(kind, Hooked)
+    audited = fault.configuration.audit_every is not None
+    if way == "zero-code" and (kind.calls_presum or (hooked and audited)):
+        return False  # presum attaches last, and refuses to audit around the program's own hook
     if way == "trl" and fault.configuration.model != "lm":
         return False
-    if fault.configuration.shards and issubclass(kind, Hooked):
+    if fault.configuration.shards and hooked:
         return False  # communication hooks are specific to DDP
     if not fault.configuration.frameworks_loop:
         return True
