@@ -143,6 +143,21 @@ class ChangingSum(Training):
         return work
 
 
+class LossReducedInPlace(Training):
+    def forward(self, batch: Batch) -> Tensor:
+        loss = super().forward(batch)
+        dist.all_reduce(loss)
+        return loss / self.workers
+
+
+class ReducedInTheLoss(Training):
+    def forward(self, batch: Batch) -> Tensor:
+        loss = super().forward(batch)
+        total = loss * 1.0
+        dist.all_reduce(total)
+        return loss * loss / total * self.workers
+
+
 class OwnSum(Hooked):
     def finish(self, mean: Tensor) -> Tensor:
         if self.at_fault:

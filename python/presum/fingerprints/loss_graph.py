@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from presum.fingerprints.families import hash_text, log
+from presum.torch_events.collectives import InPlaceReduction, reduction_of
 
 PASSES = 3  # passes with equal settings: a value that depends on a batch is not a setting
 NODES_MAX = 48  # of a graph, starting at the loss
@@ -22,6 +23,8 @@ LOOKS_MAX = 24  # passes examined before giving up
 OUTPUT = "presum_output"  # a node's metadata: the graph of a loss ends there
 LEAF = "AccumulateGrad"
 REDUCTIONS = ("none", "mean", "sum")
+SCALES, ADDS = ("Mul", "Div"), ("Add", "Sub", "Neg", "Sum", "View", "Unsqueeze", "Squeeze")
+NEAR = 1e-6  # of a factor
 
 
 class LossGraph:
@@ -30,6 +33,7 @@ class LossGraph:
     def __init__(self) -> None:
         self._seen: list[dict[str, str]] = []
         self._looks = 0
+        self._reduced: dict[str, str] = {}
 
     @property
     def asks(self) -> bool:
@@ -44,7 +48,8 @@ class LossGraph:
 
     def look(self, roots: Iterable[Any]) -> dict[str, str]:
         """A backward pass is about to begin at these roots. Returns facts once they are known, and
-        none for a pass that does not reach the model's output."""
+        none for a pass that does not reach the model's output. What a collective of the program
+        changed in place is known at once."""
         self._looks += 1
         try:
             nodes = self._nodes(roots)
@@ -53,6 +58,9 @@ class LossGraph:
         except Exception:  # the program freed the graph, or has its own nodes
             self._looks = LOOKS_MAX
             log.debug("presum: no graph of the loss", exc_info=True)
+        return self._settled() | self._reduced
+
+    def _settled(self) -> dict[str, str]:
         if len(self._seen) < PASSES:
             return {}
         first, *others = self._seen
@@ -65,19 +73,50 @@ class LossGraph:
         out: list[Any] = []
         found = False
         seen = set()
-        due = deque(getattr(root, "grad_fn", None) for root in roots)
+        reduced: dict[str, str] = {}
+        # Each with the factor between it and the loss, or None if the loss is not linear in it.
+        due = deque[tuple[Any, float | None]]((getattr(r, "grad_fn", None), 1.0) for r in roots)
         while due and len(out) < NODES_MAX:
-            node = due.popleft()
+            node, factor = due.popleft()
             if node is None or node in seen:
                 continue
             seen.add(node)
+            reduction = reduction_of(node)
+            if reduction is not None and not reduced:
+                reduced = _facts_of(reduction, factor)
             whose, is_loss = node.metadata.get(OUTPUT, (None, True))
             found = found or whose is self
             if not is_loss or node.name().endswith(LEAF):
                 continue
             out.append(node)
-            due.extend(following for following, _ in node.next_functions)
-        return out if found else []
+            factor = None if factor is None else _times(factor, node)
+            due.extend((following, factor) for following, _ in node.next_functions)
+        if not found:
+            return []
+        self._reduced |= reduced
+        return out
+
+
+def _times(factor: float, node: Any) -> float | None:
+    """The factor between the loss and the inputs of this node; NaN if a number is not known."""
+    name = node.name().partition("Backward")[0]
+    if name not in SCALES:
+        return factor if name in ADDS else None
+    if sum(following is not None for following, _ in node.next_functions) > 1:
+        return None  # a product of two results
+    other = _number(getattr(node, "_raw_saved_other", None))
+    return factor * other if name == "Mul" else factor / (other or float("nan"))
+
+
+def _facts_of(reduction: InPlaceReduction, factor: float | None) -> dict[str, str]:
+    """What it means for the gradient, which is that of the value before the reduction."""
+    divided = factor is not None and abs(factor * reduction.ranks - 1) < NEAR
+    how = "value"  # the gradient is as it would be without it
+    if factor is None:
+        how = "function"
+    elif divided and not reduction.averages:
+        how = "divided"
+    return {"loss_reduced_at": f"all_reduce at {reduction.where}", "loss_reduced_how": how}
 
 
 def _described(nodes: list[Any]) -> dict[str, str]:
@@ -124,6 +163,15 @@ def _of_tensor(setting: str, raw: Any) -> str:
         return _weight(tensor)
     known = isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64
     return repr(tensor.item()) if known and tensor.is_cpu and tensor.numel() == 1 else ""
+
+
+def _number(raw: Any) -> float:
+    """A saved number; NaN if it is stored elsewhere or is not one."""
+    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
+        return float("nan")
+    tensor = raw.data
+    known = isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.numel() == 1
+    return float(tensor) if known else float("nan")
 
 
 def _weight(tensor: object) -> str:

@@ -53,6 +53,8 @@ from presum.fingerprints.states import (
     tensors_of,
 )
 from presum.text import printable
+from presum.torch_events.collectives import IN_PLACE_REDUCTIONS
+from presum.torch_events.hooks import Handle
 
 MICRO_BATCHES_MAX = 2048
 OF_PARAMETERS = (
@@ -185,6 +187,7 @@ class StepFingerprints:
         self._facts = ChangingFacts(observer.fact)
         self._inputs = InputForms(device, self._say_facts)
         self._loss_graph = LossGraph()
+        self._reductions: Handle | None = None
         self._last: Batch | None = None  # of the previous step
         self._untrained = UntrainedRows()
 
@@ -193,11 +196,15 @@ class StepFingerprints:
         self._families.note_once(text)
 
     def listen(self, on: bool) -> None:
-        """Start or stop observing batches of loaders."""
+        """Start or stop observing batches of loaders and in-place reductions."""
         if not on:
             LOADER_EVENTS.remove(self._samples)
         elif "data" in self._families or "sampler" in self._families:
             LOADER_EVENTS.add(self._samples)
+        if on and "mode" in self._families:
+            self._reductions = IN_PLACE_REDUCTIONS.add(self)
+        elif self._reductions is not None:
+            self._reductions.remove()
 
     # ---- forward passes
 

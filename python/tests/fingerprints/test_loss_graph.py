@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from presum.fingerprints.loss_graph import LOOKS_MAX, PASSES, LossGraph
+from presum.torch_events.collectives import REDUCED, InPlaceReduction
 
 WEIGHT = torch.linspace(0.1, 1.0, 5)
 
@@ -47,6 +50,30 @@ def test_factors_are_told_and_what_depends_on_the_batch_is_not() -> None:
     told = facts_of(lambda x, y: functional.cross_entropy(x, y) / len(y))
     assert "loss.Div.other" not in told
     assert not any("size" in key for key in told)
+
+
+@pytest.mark.parametrize(
+    ("then", "averages", "how"),
+    [
+        (lambda total: total, False, "value"),
+        (lambda total: total / 4, False, "divided"),
+        (lambda total: total * 0.25 + 1, False, "divided"),
+        (lambda total: total / 8, False, "value"),
+        (lambda total: total / 4, True, "value"),
+        (lambda total: total.log(), True, "function"),
+        (lambda total: total * total, False, "function"),
+    ],
+)
+def test_what_a_collective_changes_in_place_is_told(
+    then: Callable[[torch.Tensor], torch.Tensor], averages: bool, how: str
+) -> None:
+    graph, model = LossGraph(), nn.Linear(3, 5)
+    output = model(torch.randn(4, 3))
+    graph.ends_at(output, is_loss=False)
+    loss: Any = output.square().mean()
+    loss.grad_fn.metadata[REDUCED] = InPlaceReduction("train.py:7", averages, 4)
+    told = graph.look([then(loss)])
+    assert told == {"loss_reduced_at": "all_reduce at train.py:7", "loss_reduced_how": how}
 
 
 def test_of_losses_that_take_turns_nothing_is_told() -> None:

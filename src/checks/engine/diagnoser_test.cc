@@ -37,8 +37,9 @@ TEST(CleanRun, PassesWhatCanBeLookedAt) {
     EXPECT_NE(c.state, State::kFound) << c.check;
     if (c.state == State::kNotTriggered) not_triggered.insert(c.check);
   }
-  EXPECT_EQ(not_triggered, (std::set<std::string>{"data-coverage", "input-mismatch",
-                                                  "loss-mismatch", "shared-rng"}));
+  EXPECT_EQ(not_triggered,
+            (std::set<std::string>{"collective-in-loss", "data-coverage", "input-mismatch",
+                                   "loss-mismatch", "shared-rng"}));
   EXPECT_EQ(w.check("epoch-not-set").state, State::kPassed);
   EXPECT_EQ(w.check("rank-outlier").state, State::kNotPossible) << "the detectors saw nothing";
 }
