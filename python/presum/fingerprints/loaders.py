@@ -212,10 +212,12 @@ class LoaderEvents:
     def forget_recent(self) -> None:
         """A model or optimizer was constructed: earlier batches belong to an earlier training."""
         self._recent.clear()
+        if not self._listeners:
+            self._trainings += 1
 
     def add(self, listener: BatchListener) -> None:
         self._apply()
-        if not self._listeners:
+        if not self._listeners and not self._ahead:
             self._trainings += 1
         self._listeners.append(listener)
         for batch in self._recent:

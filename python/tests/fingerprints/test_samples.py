@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from helpers.packets import PARTS, Model, rows_of
 from helpers.training import Training
+from presum.fingerprints.loaders import LoaderEvents
 from presum.fingerprints.samples import BatchFinder
 
 pytestmark = pytest.mark.usefixtures("one_worker")
@@ -145,6 +146,21 @@ def test_data_that_are_made_anew_for_each_pass_are_counted_on(training: Training
         for rows in (8, 8, 12, 8):
             train(training.model, loader_of(dataset(rows)))
     assert training.values("data_pass") == [0, 0, 1, 1, 0, 0, 0, 2, 2]
+
+
+def test_a_later_training_begins_with_the_first_pass() -> None:
+    """Under presum.run, which observes loaders from the start of the process."""
+    events = LoaderEvents()
+    events.watch_ahead()
+    try:
+        first = events.loader(loader_of(dataset()))
+        again = events.loader(loader_of(dataset()))
+        events.forget_recent()
+        later = events.loader(loader_of(dataset()))
+    finally:
+        for patch in events._patches:
+            patch.undo()
+    assert first.passes is again.passes is not later.passes
 
 
 def test_a_pass_counts_once_it_is_trained_on(training: Training) -> None:
