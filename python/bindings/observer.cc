@@ -206,9 +206,11 @@ void bind_contents(Class& bound) {
       .def(
           "watched",
           [](Self& self, std::string_view name, std::uint32_t index, std::uint64_t fingerprint,
-             StateHash::Kind kind) { self.contents().watched(name, index, fingerprint, kind); },
+             StateHash::Kind kind, std::uint32_t shard) {
+            self.contents().watched(name, index, fingerprint, kind, shard);
+          },
           nb::arg("name"), nb::arg("index"), nb::arg("fingerprint"),
-          nb::arg("kind") = StateHash::Kind::kWatched)
+          nb::arg("kind") = StateHash::Kind::kWatched, nb::arg("shard") = 0)
       .def("gradient_sums", &gradient_sums<Self>, nb::arg("parameter"), nb::arg("elements"),
            nb::arg("reduced"), nb::arg("sum_squares"), nb::arg("max_abs"), nb::arg("nonfinite"),
            nb::arg("fingerprint"), nb::arg("zeros"))

@@ -233,7 +233,12 @@ class EndedStep:
     def begin_states(self) -> None: ...
     def state_sum(self, kind: StateKind, index: int, fingerprint: int, shard: int = 0) -> None: ...
     def watched(
-        self, name: str, index: int, fingerprint: int, kind: StateKind = StateKind.WATCHED
+        self,
+        name: str,
+        index: int,
+        fingerprint: int,
+        kind: StateKind = StateKind.WATCHED,
+        shard: int = 0,
     ) -> None: ...
     def gradient_sums(
         self,
@@ -292,7 +297,12 @@ class Observer:
     def begin_states(self) -> None: ...
     def state_sum(self, kind: StateKind, index: int, fingerprint: int, shard: int = 0) -> None: ...
     def watched(
-        self, name: str, index: int, fingerprint: int, kind: StateKind = StateKind.WATCHED
+        self,
+        name: str,
+        index: int,
+        fingerprint: int,
+        kind: StateKind = StateKind.WATCHED,
+        shard: int = 0,
     ) -> None: ...
     def gradient_sums(
         self,

@@ -128,8 +128,9 @@ Status Contents::state_sum(const Layout& layout, StateHash::Kind kind, std::uint
 }
 
 void Contents::watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint,
-                       StateHash::Kind kind) {
-  add_state({.group = name_hash(name), .kind = kind}, mix64(fingerprint ^ splitmix64(index)));
+                       StateHash::Kind kind, std::uint32_t shard) {
+  add_state({.group = name_hash(name), .kind = kind, .shard = shard},
+            mix64(fingerprint ^ splitmix64(index)));
 }
 
 void Contents::add_state(StateHash of, std::uint64_t value) {

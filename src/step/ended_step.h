@@ -66,7 +66,7 @@ struct Contents {
                    std::uint64_t fingerprint, std::uint32_t shard);
   // kind: kWatched or kOutside
   void watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint,
-               StateHash::Kind kind = StateHash::Kind::kWatched);
+               StateHash::Kind kind = StateHash::Kind::kWatched, std::uint32_t shard = 0);
 
  private:
   void add_state(StateHash of, std::uint64_t value);

@@ -141,7 +141,8 @@ TEST_F(States, OfAnOptimizerShardsAndWhatIsWatchedStandApart) {
   contents_.watched("ema", 0, 7);
   contents_.watched("ema", 1, 7);
   contents_.watched("head", 0, 7, Kind::kOutside);
-  ASSERT_EQ(found().size(), 6U);
+  contents_.watched("ema", 0, 7, Kind::kWatched, 2);
+  ASSERT_EQ(found().size(), 7U);
   EXPECT_EQ(found()[0].value, found()[1].value);
   EXPECT_EQ(found()[1].kind, Kind::kOptimizer);
   EXPECT_EQ(found()[2].kind, Kind::kFrozen);
@@ -149,6 +150,7 @@ TEST_F(States, OfAnOptimizerShardsAndWhatIsWatchedStandApart) {
   EXPECT_EQ(found()[4].group, name_hash("ema"));
   EXPECT_EQ(found()[4].kind, Kind::kWatched);
   EXPECT_EQ(found()[5].kind, Kind::kOutside);
+  EXPECT_EQ(found()[6].shard, 2U);
 }
 
 TEST_F(States, RefuseWhatIsNotKnown) {

@@ -122,6 +122,9 @@ def train(case: dict[str, Any], run: Path, rank: int) -> None:
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)
     monitor = presum.attach(layers, optimizer=optimizer, run=run, record=QUIET)
     change(layers, case)
+    average = [p.detach().clone() for p in layers.parameters()]  # each rank's part
+    if "broken" not in case:
+        monitor.watch("average", average)
     generator = torch.Generator().manual_seed(rank)
     micro = case.get("micro", 1)
     norms: list[float] = []
@@ -135,6 +138,9 @@ def train(case: dict[str, Any], run: Path, rank: int) -> None:
         if step == NORM_AT:
             norms.append(norm_of(layers, case))
         optimizer.step()
+        with torch.no_grad():
+            for part, p in zip(average, layers.parameters(), strict=True):
+                part.lerp_(p, 0.1)
     monitor.close()
     if rank == 0:
         write_json(run.with_suffix(".json"), norms[0])

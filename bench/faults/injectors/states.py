@@ -34,6 +34,8 @@ class OwnInitialization(Training):
 class OwnAdapter(Training):
     """Every rank initializes the adapter separately."""
 
+    right_in = ("fsdp2",)  # each rank initializes its own part
+
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
         adapts = self.configuration.model == "adapter"
@@ -234,6 +236,8 @@ class MaxNormOfItsOwn(Training):
 
 
 class FrozenBase(Training):
+    right_in = ("fsdp2",)  # no other rank has this part
+
     def begin(self) -> None:
         for parameter in self.model.parameters():
             if self.is_culprit and not parameter.requires_grad:
@@ -242,6 +246,7 @@ class FrozenBase(Training):
 
 class AverageOfItsOwn(Training):
     calls_presum = True
+    right_in = ("fsdp2",)  # no other rank has this part
 
     def begin(self) -> None:
         self._average = [p.detach().clone() for p in self.model.parameters()]

@@ -95,7 +95,7 @@ class HashedState(NamedTuple):
 
     def tell(self, value: int, to: EndedStep | Observer) -> None:
         if self.name:
-            to.watched(self.name, self.number, value, self.of)
+            to.watched(self.name, self.number, value, self.of, self.shard)
         else:
             to.state_sum(self.of, self.number, value, self.shard)
 
@@ -380,7 +380,7 @@ def report_on_host(observer: Observer, due: Iterable[DueTensor]) -> None:
             continue
         state, block = found
         if named:
-            observer.watched(one.name, one.number, int(fingerprint(block)) & WORD, one.of)
+            state.tell(int(fingerprint(block)) & WORD, observer)
         else:
             memory = memory_of(block)
             observer.state(one.of, one.number, *memory, block.element_size(), state.shard)
