@@ -176,7 +176,6 @@ class Training {
   }
 
   double backward(const Batch& batch) {
-    const Layers before = gradient_;
     for (auto& layer : gradient_) std::ranges::fill(layer, 0);
     double loss = 0;
     for (int row = 0; row < kRows; ++row) loss += add_row(batch.rows[row], batch.labels[row]);

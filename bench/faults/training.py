@@ -71,8 +71,10 @@ class Training:
             by.train(self, folder, how, tick)
             return
         if self.configuration.way == "zero-code":
-            self._train(tick)
-            by_zero_code.end()
+            try:
+                self._train(tick)
+            finally:
+                by_zero_code.end()
             return
         self.monitor = presum.attach(self.ddp, optimizer=self.optimizer, run=folder, **how)
         with self.monitor:

@@ -58,7 +58,9 @@ def test_some_are_found_in_every_way(way: str, tmp_path: Path) -> None:
     assert command.main(["--ways", way, "--faults", some, "--out", str(tmp_path)]) == 0
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI here")
+@pytest.mark.skipif(
+    shutil.which("mpirun") is None or not by_mpi.PROGRAM.exists(), reason="there is no MPI here"
+)
 def test_programs_in_cpp_inject_faults_of_the_catalog(tmp_path: Path) -> None:
     assert by_mpi.names() - {"none"} <= {one.name for one in choose([])}
     some = "own-sum,lost-optimizer-state,layer-left-out"

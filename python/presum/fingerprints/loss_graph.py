@@ -23,7 +23,13 @@ LOOKS_MAX = 24  # passes examined before giving up
 OUTPUT = "presum_output"  # a node's metadata: the graph of a loss ends there
 LEAF = "AccumulateGrad"
 REDUCTIONS = ("none", "mean", "sum")
-SCALES, ADDS = ("Mul", "Div"), ("Add", "Sub", "Neg", "Sum", "View", "Unsqueeze", "Squeeze")
+SCALES = ("Mul", "Div")
+LINEAR = (
+    *("Add", "Sub", "Neg", "Sum", "Mean", "View", "Reshape", "Unsqueeze", "Squeeze", "Clone"),
+    *("ToCopy", "Select", "Slice", "Unbind", "Stack", "Cat", "Expand", "Alias"),
+)
+CURVED = ("Log", "Log1P", "Exp", "Pow", "Sqrt", "Rsqrt", "Reciprocal", "Logsumexp", "LogSoftmax")
+UNKNOWN = float("nan")
 NEAR = 1e-6  # of a factor
 
 
@@ -74,7 +80,8 @@ class LossGraph:
         found = False
         seen = set()
         reduced: dict[str, str] = {}
-        # Each with the factor between it and the loss, or None if the loss is not linear in it.
+        # Each with the factor between it and the loss: NaN if unknown, None if the loss is not
+        # linear in it.
         due = deque[tuple[Any, float | None]]((getattr(r, "grad_fn", None), 1.0) for r in roots)
         while due and len(out) < NODES_MAX:
             node, factor = due.popleft()
@@ -89,32 +96,34 @@ class LossGraph:
             if not is_loss or node.name().endswith(LEAF):
                 continue
             out.append(node)
-            factor = None if factor is None else _times(factor, node)
-            due.extend((following, factor) for following, _ in node.next_functions)
+            due.extend(_with_factors(node, factor))
         if not found:
             return []
         self._reduced |= reduced
         return out
 
 
-def _times(factor: float, node: Any) -> float | None:
-    """The factor between the loss and the inputs of this node; NaN if a number is not known."""
+def _with_factors(node: Any, factor: float | None) -> Iterator[tuple[Any, float | None]]:
+    """The nodes that follow, each with the factor between it and the loss."""
+    following = [one for one, _ in node.next_functions]
     name = node.name().partition("Backward")[0]
-    if name not in SCALES:
-        return factor if name in ADDS else None
-    if sum(following is not None for following, _ in node.next_functions) > 1:
-        return None  # a product of two results
-    other = _number(getattr(node, "_raw_saved_other", None))
-    return factor * other if name == "Mul" else factor / (other or float("nan"))
+    several = sum(one is not None for one in following) > 1
+    for place, one in enumerate(following):
+        if factor is None or name in CURVED or (name == "Div" and place == 1):
+            yield one, None
+        elif name in SCALES and not several:
+            other = _number(getattr(node, "_raw_saved_other", None))
+            yield one, factor * other if name == "Mul" else factor / (other or UNKNOWN)
+        else:
+            yield one, factor if name in LINEAR else UNKNOWN
 
 
 def _facts_of(reduction: InPlaceReduction, factor: float | None) -> dict[str, str]:
-    """What it means for the gradient, which is that of the value before the reduction."""
-    divided = factor is not None and abs(factor * reduction.ranks - 1) < NEAR
-    how = "value"  # the gradient is as it would be without it
+    """What follows the reduction. Its gradient is that of the value before it."""
+    how = "unknown"
     if factor is None:
         how = "function"
-    elif divided and not reduction.averages:
+    elif reduction.sums and abs(factor * reduction.ranks - 1) < NEAR:
         how = "divided"
     return {"loss_reduced_at": f"all_reduce at {reduction.where}", "loss_reduced_how": how}
 
@@ -166,12 +175,12 @@ def _of_tensor(setting: str, raw: Any) -> str:
 
 
 def _number(raw: Any) -> float:
-    """A saved number; NaN if it is stored elsewhere or is not one."""
+    """A saved real number; NaN if it is stored elsewhere or is not one."""
     if raw is None or getattr(raw, "unpack_hook", raw) is not None:
-        return float("nan")
+        return UNKNOWN
     tensor = raw.data
-    known = isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.numel() == 1
-    return float(tensor) if known else float("nan")
+    known = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1
+    return float(tensor) if known and not tensor.is_complex() else UNKNOWN
 
 
 def _weight(tensor: object) -> str:

@@ -140,7 +140,7 @@ class BatchFinder:
                 self._queue.clear()
             elif not self._by_hash and guess is not None and guess.alone:
                 in_order = self._in_order(len(hashes), guess)
-                if in_order is not None and in_order.batch is not None:
+                if in_order is not None and in_order.batch is batch:
                     return in_order
             batch.of.loader.places |= {row.place for row in known}
             newest = self._batches.get(state.offered, (None,))[0] is batch

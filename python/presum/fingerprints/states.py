@@ -201,7 +201,8 @@ class StateSchedule:
     def _watched_due(self, step: int) -> Iterator[DueTensor]:
         for name, held in self._watched.items():
             tensors = held()
-            yield DueTensor(StateKind.WATCHED, COUNT, torch.tensor([len(tensors)]), name)
+            if not any(map(is_distributed, tensors)):
+                yield DueTensor(StateKind.WATCHED, COUNT, torch.tensor([len(tensors)]), name)
             for index in _slice(step, step // self._every, len(tensors)):
                 yield DueTensor(StateKind.WATCHED, index, tensors[index], name)
 

@@ -203,8 +203,13 @@ class StepFingerprints:
             LOADER_EVENTS.add(self._samples)
         if on and "mode" in self._families:
             self._reductions = IN_PLACE_REDUCTIONS.add(self)
-        elif self._reductions is not None:
+        else:
+            self._ignore_reductions()
+
+    def _ignore_reductions(self) -> None:
+        if self._reductions is not None:
             self._reductions.remove()
+            self._reductions = None
 
     # ---- forward passes
 
@@ -316,6 +321,8 @@ class StepFingerprints:
         """A backward pass of this model or another begins at these roots."""
         if self._loss_graph.asks:
             self._say_facts(self._families.call("mode", self._loss_graph.look, roots) or {})
+            if not self._loss_graph.asks:
+                self._ignore_reductions()
 
     def _take_states(self, kinds: Sequence[StateKind], step: int, on_host: bool) -> None:
         due = chain.from_iterable(self._states.due(of, step) for of in kinds)

@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import PurePath
+from types import CellType
 from typing import Any, NamedTuple
 
-from torch.distributed import ProcessGroup, ReduceOp
+import torch
+import torch.distributed as dist
 
 from presum.torch_events.taps import Listeners, TappedFunction
 
@@ -20,7 +22,7 @@ class InPlaceReduction(NamedTuple):
     """An all-reduce of a tensor that has a gradient."""
 
     where: str  # file and line of the program
-    averages: bool
+    sums: bool
     ranks: int
 
 
@@ -30,15 +32,16 @@ def reduction_of(node: Any) -> InPlaceReduction | None:
     return found
 
 
-def _mark(group: Any, tensors: Any, options: Any = None, *_: Any, **__: Any) -> None:
-    with contextlib.suppress(Exception):  # of a group with other arguments
-        if group.size() < 2:
-            return
-        for tensor in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
-            node = getattr(tensor, "grad_fn", None)
-            if node is not None:
-                averages = getattr(options, "reduceOp", None) == ReduceOp.AVG
-                node.metadata[REDUCED] = InPlaceReduction(_where(), averages, group.size())
+def _mark(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, *_: Any, **__: Any) -> None:
+    """Not in the forward of an autograd Function, which has its own backward."""
+    node = getattr(tensor, "grad_fn", None)
+    if node is None or not torch.is_grad_enabled():
+        return
+    with contextlib.suppress(Exception):  # of an unusual group
+        ranks = dist.get_world_size(group)
+        if ranks > 1:
+            reduction = InPlaceReduction(_where(), op == dist.ReduceOp.SUM, ranks)
+            node.metadata[REDUCED] = reduction
 
 
 def _where() -> str:
@@ -50,7 +53,32 @@ def _where() -> str:
     return "an unknown place"
 
 
-# Below ``dist.all_reduce``, which torch.compile knows by identity.
-IN_PLACE_REDUCTIONS: Listeners[object] = Listeners(
-    TappedFunction(ProcessGroup, "allreduce", before=_mark)
-)
+class InsideOf(TappedFunction):
+    """Taps the function that a decorator of torch's wraps. The decorated function stays the same
+    object, by which torch.compile knows it. Does nothing if nothing is wrapped."""
+
+    def __init__(self, decorated: Any, **told: Any) -> None:
+        super().__init__(decorated, decorated.__name__, **told)
+        self._cell = next(filter(self._wraps, getattr(decorated, "__closure__", None) or ()), None)
+
+    def _wraps(self, cell: CellType) -> bool:
+        return getattr(cell.cell_contents, "__name__", "") == self._name
+
+    def apply(self) -> None:
+        if self._cell is not None:
+            super().apply()
+
+    def undo(self) -> None:
+        if self._cell is not None:
+            super().undo()
+
+    def _look(self) -> Any:
+        assert self._cell is not None
+        return self._cell.cell_contents
+
+    def _put(self, function: Any) -> None:
+        assert self._cell is not None
+        self._cell.cell_contents = function
+
+
+IN_PLACE_REDUCTIONS: Listeners[object] = Listeners(InsideOf(dist.all_reduce, before=_mark))

@@ -53,26 +53,30 @@ def test_factors_are_told_and_what_depends_on_the_batch_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "averages", "how"),
+    ("then", "sums", "how"),
     [
-        (lambda total: total, False, "value"),
-        (lambda total: total / 4, False, "divided"),
-        (lambda total: total * 0.25 + 1, False, "divided"),
-        (lambda total: total / 8, False, "value"),
-        (lambda total: total / 4, True, "value"),
-        (lambda total: total.log(), True, "function"),
-        (lambda total: total * total, False, "function"),
+        (lambda total: total, True, "unknown"),
+        (lambda total: total / 4, True, "divided"),
+        (lambda total: total.clone()[None].mean() * 0.25 + 1, True, "divided"),
+        (lambda total: total / torch.tensor(4), True, "divided"),
+        (lambda total: total / 8, True, "unknown"),
+        (lambda total: total / 4, False, "unknown"),
+        (lambda total: total.log(), False, "function"),
+        (lambda total: 1 / total, True, "function"),
+        (lambda total: total * total, True, "unknown"),
+        (lambda total: total * (1 + 1j), True, "unknown"),
     ],
 )
 def test_what_a_collective_changes_in_place_is_told(
-    then: Callable[[torch.Tensor], torch.Tensor], averages: bool, how: str
+    then: Callable[[torch.Tensor], torch.Tensor], sums: bool, how: str
 ) -> None:
     graph, model = LossGraph(), nn.Linear(3, 5)
     output = model(torch.randn(4, 3))
     graph.ends_at(output, is_loss=False)
     loss: Any = output.square().mean()
-    loss.grad_fn.metadata[REDUCED] = InPlaceReduction("train.py:7", averages, 4)
+    loss.grad_fn.metadata[REDUCED] = InPlaceReduction("train.py:7", sums, 4)
     told = graph.look([then(loss)])
+    assert graph.asks
     assert told == {"loss_reduced_at": "all_reduce at train.py:7", "loss_reduced_how": how}
 
 

@@ -228,6 +228,20 @@ def test_rows_that_match_by_their_padding_alone_do_not_hide_the_others(training:
     assert indices(training)[1] == [4, 5, 6, 7]
 
 
+def test_a_batch_that_was_drawn_ahead_is_not_taken_for_the_one_that_matches(
+    training: Training,
+) -> None:
+    rows = torch.arange(1.0, 121.0).reshape(24, 5)
+    rows[::2, 2:] = 0
+    with training.watched():
+        ahead = iter(loader_of(TensorDataset(rows)))
+        batch = next(ahead, None)
+        while batch is not None:
+            (x,), batch = batch, next(ahead, None)
+            training.model(x[:, :4])["loss"].backward()
+    assert training.values("data_batch") == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_batch_that_several_steps_share_is_trained_on(training: Training) -> None:
     with training.watched():
         for (x,) in loader_of(dataset(16)):

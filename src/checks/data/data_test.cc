@@ -565,8 +565,7 @@ TEST(Manifest, RanksThatTakeTurnsOverTheSameOnesAreFine) {
 TEST(SharedRng, EqualStreamsUnderDropoutAreInformation) {
   Watched w = played(0, [](WorkerRecord& x) { set(x, Kind::kDropout, 0.1); });
   expect(w, "shared-rng", {.count = 8, .severity = Severity::kInfo});
-  EXPECT_EQ(w.first().title,
-            "All 8 ranks drew the same random numbers for dropout (torch generator)");
+  EXPECT_EQ(w.first().title, "All 8 ranks had equal random numbers for dropout (torch generator)");
   EXPECT_EQ(text_of(w.first(), "drawn_by"), "dropout");
 }
 

@@ -30,14 +30,14 @@ TEST(CollectiveInLoss, WhatChangesTheGradientIsAWarning) {
   expect(divided, "collective-in-loss", {.count = 8, .severity = Severity::kWarning});
   EXPECT_EQ(divided.first().title,
             "All 8 ranks summed the loss over the ranks in place (all_reduce at train.py:7) and "
-            "divided it by the world size: autograd sees the division only");
+            "divided it by their number: autograd sees the division only");
   expect(reduced("function", 1), "collective-in-loss", {.ranks = {0}, .count = 1});
 }
 
 TEST(CollectiveInLoss, WhatOnlyChangesTheValueIsInformation) {
-  const Watched w = reduced("value");
+  const Watched w = reduced("unknown");
   expect(w, "collective-in-loss", {.count = 8, .severity = Severity::kInfo});
-  EXPECT_EQ(text_of(w.first(), "effect"), "the value only");
+  EXPECT_EQ(text_of(w.first(), "effect"), "unknown");
 }
 
 TEST(CollectiveInLoss, PassesOnlyWhereALossWasFollowed) {

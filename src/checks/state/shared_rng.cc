@@ -54,9 +54,11 @@ struct SameNumbers {
 };
 
 std::string sentence(const SameNumbers& seen, const Who& who) {
-  constexpr const char* kFor[] = {"", " for dropout", " within the forward pass"};
-  return fmt::format("{} drew the same random numbers{} ({} generator)", who.words(),
-                     kFor[static_cast<std::size_t>(seen.drawn_by)], seen.name());
+  constexpr const char* kHow[] = {"drew the same random numbers",
+                                  "had equal random numbers for dropout",
+                                  "drew the same random numbers within the forward pass"};
+  return fmt::format("{} {} ({} generator)", who.words(),
+                     kHow[static_cast<std::size_t>(seen.drawn_by)], seen.name());
 }
 
 // If a rank has a generator on its device, dropout draws from that one.
@@ -105,8 +107,9 @@ class Rng final : public Rule {
       const Ranks shared = held.shared();
       if (shared.empty()) continue;
       const bool noise = all_draw_in_forward(context, shared, g);
-      const bool dropout =
-          drives_dropout(worker_of(context.record, shared.front()), kGenerators[g]);
+      const bool dropout = std::ranges::all_of(shared, [&](std::uint32_t rank) {
+        return drives_dropout(worker_of(context.record, rank), kGenerators[g]);
+      });
       using enum SameNumbers::DrawnBy;
       const SameNumbers seen{g, noise ? kNoise : dropout ? kDropout : kUnknown, shared_text(held)};
       Signal signal =

@@ -233,9 +233,7 @@ class States final : public Rule {
     const StateText& text = text_of(kind);
     if (shards.empty() && text.not_known == nullptr) return;
     if (shards.empty()) return log.cannot(text.check, text.not_known);
-    // Of watched values, the number of tensors belongs to no shard.
-    const std::size_t whole = kind == Kind::kWatched && shards.contains(0) ? 1 : 0;
-    if (shards.size() - whole == context.workers()) {
+    if (shards.size() == context.workers()) {
       return log.cannot(text.check, "No two ranks hold the same shard.");
     }
     log.checked(text.check);

@@ -61,8 +61,9 @@ void StillParameters::take_steps(const WorkerRecord& worker) {
   const std::uint64_t others = value_of(worker, FingerprintKind::kStepsOfOthers);
   const std::uint64_t own = worker.optimizer_step > before ? worker.optimizer_step - before : 0;
   const std::uint64_t steps = std::max(others, rate > 0 ? own : 0);
-  // Without a rate, other layers that move must show that it is not 0. An optimizer that presum
-  // does not know may have a rate of 0 for some layers.
+  // A program that steps without an optimizer of torch's reports gradients of what it trains (in
+  // C++, frozen parameters are buffers): other layers that move show that its rate is not 0. An
+  // optimizer that presum does not know may have a rate of 0 for some layers.
   const bool moves_all =
       std::isnan(rate) ? own > 0 && others == 0 && unchanged_ < kRound : steps > 0;
   if (!moves_all || !has_gradient(worker)) layers_.clear();
