@@ -51,6 +51,10 @@ class BatchListener(Protocol):
 
     def fail(self, error: Exception) -> None: ...
 
+    @property
+    def trains(self) -> bool:
+        """Whether its model still exists."""
+
 
 class Passes:
     """The passes over one dataset, by all loaders over it."""
@@ -212,7 +216,7 @@ class LoaderEvents:
     def forget_recent(self) -> None:
         """A model or optimizer was constructed: earlier batches belong to an earlier training."""
         self._recent.clear()
-        if not self._listeners:
+        if not any(listener.trains for listener in self._listeners):
             self._trainings += 1
 
     def add(self, listener: BatchListener) -> None:

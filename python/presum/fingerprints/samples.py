@@ -105,6 +105,10 @@ class BatchFinder:
         module = self._module()
         return module is None or module.training
 
+    @property
+    def trains(self) -> bool:
+        return self._module() is not None
+
     def fail(self, error: Exception) -> None:
         self._families.fail("data", error)
 
