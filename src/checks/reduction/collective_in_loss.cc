@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -40,13 +41,21 @@ struct ReducedInPlace {
 };
 
 std::string sentence(const ReducedInPlace& seen, const Who& who) {
-  constexpr const char* kHow[] = {
-      "changed the loss in place ({}) before the backward pass: autograd sees the rank's own loss",
-      "summed the loss over the ranks in place ({}) and divided it by their number: autograd sees "
-      "the division only",
-      "reduced a value in the loss in place ({}): autograd takes it for the rank's own"};
-  return who.words() + " " +
-         fmt::format(fmt::runtime(kHow[static_cast<std::size_t>(seen.how)]), seen.call);
+  if (seen.how == ReducedInPlace::How::kDivided) {
+    return fmt::format(
+        "{} summed the loss over the ranks in place ({}) and divided it by their number: autograd "
+        "sees the division only",
+        who.words(), seen.call);
+  }
+  if (seen.how == ReducedInPlace::How::kFunction) {
+    return fmt::format(
+        "{} reduced a value in the loss in place ({}): autograd takes it for the rank's own",
+        who.words(), seen.call);
+  }
+  return fmt::format(
+      "{} changed the loss in place ({}) before the backward pass: autograd sees the rank's own "
+      "loss",
+      who.words(), seen.call);
 }
 
 class CollectiveInLoss final : public Rule {
@@ -75,8 +84,9 @@ class CollectiveInLoss final : public Rule {
     for (const auto& [how, name] :
          {std::pair{kFunction, "function"}, std::pair{kDivided, "divided"},
           std::pair{kUnknown, "unknown"}}) {
+      const std::string_view wanted = name;
       found_ = blame_where(context, [&](const WorkerRecord& w) {
-        return context.roster.fact_of(w.rank, "loss_reduced_how") == name;
+        return context.roster.fact_of(w.rank, "loss_reduced_how") == wanted;
       });
       if (found_.ranks.empty()) continue;
       known_ = true;
