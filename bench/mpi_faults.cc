@@ -244,11 +244,13 @@ class Training {
   void reduce() {
     for (int layer = 0; layer < kLayers; ++layer) {
       if (at_fault("no-sync-left")) continue;
+      if (at_fault("layer-negated") && layer == 1) {
+        for (double& value : gradient_[layer]) value = -value;
+      }
       sum_up(gradient_[layer]);
       double divisor = ranks_;
       if (at_fault("sum-instead-of-mean") || (at_fault("layer-summed") && layer == 1)) divisor = 1;
       if (at_fault("divided-twice")) divisor *= ranks_;
-      if (at_fault("layer-negated") && layer == 1) divisor = -divisor;
       for (double& value : gradient_[layer]) value /= divisor;
     }
     if (at_fault("reduction-makes-nan")) {

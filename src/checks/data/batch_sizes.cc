@@ -43,7 +43,7 @@ std::string sentence(const UnequalSizes& seen, const Who& who) {
   if (who.everyone) {
     return fmt::format("{} had different numbers of {} in every step", who.words(), seen.what());
   }
-  return fmt::format("{} made every step of a different number of {} than the others", who.words(),
+  return fmt::format("{} used a different number of {} in every step than the others", who.words(),
                      seen.what());
 }
 
