@@ -60,7 +60,7 @@ def decode(packet: bytes) -> Decoded:
     if not HEADER.size <= len(packet) <= 16 << 20:
         raise ValueError("size")
     header = dict(zip(HEADER_FIELDS, HEADER.unpack_from(packet), strict=True))
-    if header["magic"] != 0x4D535250 or header["version"] != 2 or header["kind"] not in KINDS:
+    if header["magic"] != 0x4D535250 or header["version"] != 3 or header["kind"] not in KINDS:
         raise ValueError("magic, version or kind")
     if header["length"] != len(packet) or header["checksum"] != checksum(packet[16:]):
         raise ValueError("length or checksum")

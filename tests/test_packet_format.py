@@ -154,13 +154,13 @@ def big_step(groups: int, *, micros: int, states: int, samples: int) -> tuple[in
         observer.fingerprint(kind, 1)
     observer.samples(list(range(samples)))
     observer.indices(list(range(samples)))
-    return len(end_step(observer)), (16 << 10) + 64 * groups + (9 << 8)
+    return len(end_step(observer)), (16 << 10) + 64 * groups + (10 << 8)
 
 
 @pytest.mark.parametrize("groups", [1, 40])
 def test_a_packet_is_small(groups: int) -> None:
     promise = section(PACKET_FORMAT, "# Packet format")
-    assert "16 KiB + 64 bytes a layer + 2.25 KiB" in " ".join(promise.split())
+    assert "16 KiB + 64 bytes a layer + 2.5 KiB" in " ".join(promise.split())
     size, bound = big_step(groups, micros=16, states=groups, samples=27)
     assert bound - 700 < size + 8 + len(decode(timed_step(16)).sections[TIMES]) <= bound
 

@@ -40,6 +40,12 @@ struct MicroBatch {
   double loss = kNaN;        // in the unit of the user's loss; may be NaN or Inf
   double weight = 1;         // weight in the rank's mean loss
   std::uint64_t tokens = 0;  // number of target tokens; 0 if unknown
+  // The targets of the loss function: the tokens, or for a loss without tokens its elements; 0 if
+  // unknown.
+  std::uint64_t targets = 0;
+  // What one target weighs in the loss that the rank differentiates, before the reduction: 1/n for a
+  // mean over n targets, 1 for a sum. The mean over targets that weigh differently; NaN if unknown.
+  double token_weight = kNaN;
 };
 
 // The rows of a step's batches: the hashes of all rows or, if there are too many, those divisible

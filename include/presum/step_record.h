@@ -29,6 +29,11 @@ struct WorkerRecord : StepReport {
   bool loss_nonfinite = false;  // a reported loss is NaN or Inf
   double weight = 0;            // sum of the micro-batch weights
   std::uint64_t tokens = 0;     // number of target tokens; 0 if unknown
+  std::uint64_t targets = 0;    // of the loss function, over all micro-batches; 0 if unknown
+  double token_weight = kNaN;   // mean over these targets; NaN if that of a micro-batch is unknown
+  // What the rank's targets weigh together in its loss, if a target weighs the same on all ranks;
+  // else 1. Not stored.
+  double targets_sum = 1;
   // L2 norm of the rank's own gradient; NaN or Inf if not all finite
   double grad_norm = kNaN;
   double grad_max = kNaN;          // largest finite |g|

@@ -103,8 +103,8 @@ step::Read pass_begins(Steps& steps, bool reduces, bool more_follow, bool readab
 }
 
 void pass_ends(Steps& steps, Number scale, std::optional<Number> root, double share_factor,
-               double gradient_factor, bool part) {
-  steps.pass_ends({{}, root, scale, share_factor, gradient_factor}, part);
+               double gradient_factor, Number targets, Number targets_weight, bool part) {
+  steps.pass_ends({{}, root, scale, share_factor, gradient_factor, targets, targets_weight}, part);
 }
 
 std::vector<std::uint64_t> hash_rows_of(const RowsOf& x, const std::optional<RowsOf>& mask) {
@@ -243,7 +243,8 @@ void bind_events(nb::class_<Steps>& steps) {
       .def("pass_begins", &pass_begins, nb::arg("reduces"), nb::arg("more_follow"),
            nb::arg("readable"), nb::arg("held"))
       .def("pass_ends", &pass_ends, nb::arg("scale"), nb::arg("root").none(),
-           nb::arg("share_factor"), nb::arg("gradient_factor"), nb::arg("part"))
+           nb::arg("share_factor"), nb::arg("gradient_factor"), nb::arg("targets"),
+           nb::arg("targets_weight"), nb::arg("part"))
       .def_prop_ro("records", &Steps::records)
       .def_prop_ro("collects", &Steps::collects)
       .def_prop_ro("windows", &Steps::windows)

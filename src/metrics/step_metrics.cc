@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "metrics/step_metrics.h"
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
+#include <vector>
 
 #include "metrics/exact_cosines.h"
 #include "metrics/layer_reductions.h"
@@ -14,6 +17,17 @@
 namespace presum::metrics {
 namespace {
 
+constexpr double kSameWeight = 1e-3;  // gradients are rounded to 32 bits
+
+void fill_targets_sums(std::vector<WorkerRecord>& workers) {
+  const double first = workers.front().token_weight;
+  const auto equal = [&](const WorkerRecord& w) {
+    return std::abs(w.token_weight - first) <= kSameWeight * first;
+  };
+  if (!(first > 0) || !std::ranges::all_of(workers, equal)) return;
+  for (WorkerRecord& w : workers) w.targets_sum = w.token_weight * static_cast<double>(w.targets);
+}
+
 StepRecord record_of(const StepInput& input) {
   StepRecord record;
   record.workers_expected = input.workers_expected;
@@ -25,6 +39,7 @@ StepRecord record_of(const StepInput& input) {
   record.model = {h.segment, h.identity.model_index, h.identity.dp_group};
   record.step = h.step;
   for (const packet::Step* step : input.workers) record.workers.push_back(worker_record(*step));
+  fill_targets_sums(record.workers);
   record.groups = group_records(input.workers);
   if (record.workers_seen == record.workers_expected) {
     record.layers = layer_reductions(input.workers);

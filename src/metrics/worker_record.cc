@@ -12,11 +12,15 @@ namespace {
 
 void fill_loss(WorkerRecord& w, const packet::Step& step) {
   double weighted = 0;
+  double targets_weight = 0;
   for (const MicroBatch& m : step.micro) {
     if (m.weight > 0) weighted += m.weight * m.loss;
     w.weight += m.weight;
     w.tokens += m.tokens;
+    w.targets += m.targets;
+    targets_weight += m.targets > 0 ? m.token_weight * static_cast<double>(m.targets) : 0;
   }
+  if (w.targets > 0) w.token_weight = targets_weight / static_cast<double>(w.targets);
   if (w.weight > 0) w.loss = weighted / w.weight;
   w.loss_nonfinite = w.weight > 0 && !std::isfinite(w.loss);
 }

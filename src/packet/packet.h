@@ -19,7 +19,7 @@
 namespace presum::packet {
 
 inline constexpr std::uint32_t kMagic = 0x4D535250;  // "PRSM"
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 inline constexpr std::size_t kHeaderBytes = 56;
 inline constexpr std::size_t kBytesMax = std::size_t{16} << 20;
 inline constexpr std::uint32_t kReplicasMax = 65'536;

@@ -12,7 +12,7 @@
 namespace presum::runlog {
 
 inline constexpr unsigned kApplicationId = 0x70726573;  // "pres"
-inline constexpr unsigned kSchemaVersion = 15;
+inline constexpr unsigned kSchemaVersion = 16;
 inline constexpr const char* kFileName = "presum.db";
 
 // A column of a view and its source.

@@ -362,6 +362,13 @@ const Table<WorkerStepRow> kWorkerStepTable = {
                                            "none was reported, or it is NaN"}),
      column<&WorkerStepRow::weight>("weight", {"sum of the micro-batches' weights", "", "never"}),
      column<&WorkerStepRow::tokens>("tokens", {"target tokens; 0 if unknown", "tokens"}),
+     column<&WorkerStepRow::targets>(
+         "targets", {"targets of the loss function: the tokens, or the elements of a loss without "
+                     "tokens; 0 if unknown",
+                     "targets"}),
+     column<&WorkerStepRow::token_weight>(
+         "token_weight", {"what one of these weighs in the rank's loss, before the reduction", "",
+                          "the loss function is unknown"}),
      column<&WorkerStepRow::micro_batches>("micro_batches",
                                            {"backward passes that went into the step"}),
      coded_column<ReducedCodec, &WorkerStepRow::number, &StepNumber::window>(
@@ -424,7 +431,9 @@ const Table<WorkerStepRow> kWorkerStepTable = {
          "thinned", {"m: samples whose row hash 2^m does not divide were left out"})
          .hidden(),
      coded_column<PackedCodec<MicroBatch, 2>, &WorkerStepRow::micro>(
-         "micro", {"of each micro-batch `f64` loss and weight, and `u64` tokens", "",
+         "micro", {"of each micro-batch `f64` loss and weight, `u64` tokens and targets, and `f64` "
+                   "token weight",
+                   "",
                    "fewer than two micro-batches: the columns say the same"}),
      column<&WorkerStepRow::samples, &Samples::hashes>(
          "samples",

@@ -8,12 +8,16 @@ namespace {
 MicroBatch together(const std::vector<MicroBatch>& all) {
   MicroBatch out{.loss = 0, .weight = 0};
   double plain = 0;
+  double tokens_weight = 0;
   for (const MicroBatch& one : all) {
     plain += one.loss;
     out.loss += one.weight > 0 ? one.loss * one.weight : 0;
     out.weight += one.weight;
     out.tokens += one.tokens;
+    out.targets += one.targets;
+    tokens_weight += one.targets > 0 ? one.token_weight * static_cast<double>(one.targets) : 0;
   }
+  if (out.targets > 0) out.token_weight = tokens_weight / static_cast<double>(out.targets);
   out.loss = out.weight > 0 ? out.loss / out.weight : plain / static_cast<double>(all.size());
   return out;
 }

@@ -15,13 +15,29 @@ bool is_late(const ForwardFacts& facts) {
 
 bool is_late(const Pass& pass) {
   return (pass.root && step::is_late(*pass.root)) || step::is_late(pass.root_scale) ||
+         step::is_late(pass.targets) || step::is_late(pass.targets_weight) ||
          std::ranges::any_of(pass.forwards, [](const ForwardFacts& f) { return is_late(f); });
+}
+
+std::uint64_t count_of(double number) {
+  return number > 0 && number < 0x1p64 ? static_cast<std::uint64_t>(number) : 0;
 }
 
 std::uint64_t tokens_of(const Pass& pass, Numbers numbers) {
   double sum = 0;
   for (const ForwardFacts& f : pass.forwards) sum += known(f.tokens, numbers);
-  return sum > 0 && sum < 0x1p64 ? static_cast<std::uint64_t>(sum) : 0;
+  return count_of(sum);
+}
+
+std::uint64_t targets_of(const Pass& pass, std::uint64_t tokens, Numbers numbers) {
+  const std::uint64_t own = count_of(known(pass.targets, numbers));
+  return own > 0 ? own : tokens;
+}
+
+// NaN if there is no target.
+double token_weight_of(const Pass& pass, std::uint64_t targets, Numbers numbers) {
+  const double sum = known(pass.targets_weight, numbers) / known(pass.root_scale, numbers);
+  return targets > 0 ? sum / static_cast<double>(targets) : kNaN;
 }
 
 // NaN unless all shares are known.
@@ -93,10 +109,13 @@ void Passes::settle(const Pass& pass, Numbers numbers) {
   if (!loss) return;
   const std::uint64_t tokens = tokens_of(pass, numbers);
   tokens_ += tokens;
+  const std::uint64_t targets = targets_of(pass, tokens, numbers);
   // A loss that is a share of all tokens becomes the mean over the micro-batch's own tokens.
   of_passes_.add({.loss = share > 0 ? *loss / share : *loss,
                   .weight = has_share ? static_cast<double>(tokens) : 1,
-                  .tokens = tokens});
+                  .tokens = tokens,
+                  .targets = targets,
+                  .token_weight = token_weight_of(pass, targets, numbers)});
 }
 
 Passes Passes::settled(Numbers numbers) const {
@@ -118,7 +137,11 @@ std::vector<MicroBatch> Passes::micro_batches(Numbers numbers) const {
     told.front().tokens += tokens_;
     return told;
   }
-  for (std::size_t i = 0; i < told.size(); ++i) told[i].tokens += of_passes[i].tokens;
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    told[i].tokens += of_passes[i].tokens;
+    told[i].targets = of_passes[i].targets;
+    told[i].token_weight = of_passes[i].token_weight;
+  }
   return told;
 }
 

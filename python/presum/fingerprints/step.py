@@ -187,6 +187,7 @@ class StepFingerprints:
         self._facts = ChangingFacts(observer.fact)
         self._inputs = InputForms(device, self._say_facts)
         self._loss_graph = LossGraph()
+        self._loss_hidden = False
         self._reductions: Handle | None = None
         self._last: Batch | None = None  # of the previous step
         self._untrained = UntrainedRows()
@@ -323,6 +324,12 @@ class StepFingerprints:
             self._say_facts(self._families.call("mode", self._loss_graph.look, roots) or {})
             if not self._loss_graph.asks:
                 self._ignore_reductions()
+
+    def hides_loss(self, node: str) -> None:
+        """A node of the loss's graph hides the loss function; empty if there is none."""
+        if node or self._loss_hidden:
+            self._loss_hidden = True
+            self._say_facts({"loss_hidden_by": node})
 
     def _take_states(self, kinds: Sequence[StateKind], step: int, on_host: bool) -> None:
         due = chain.from_iterable(self._states.due(of, step) for of in kinds)

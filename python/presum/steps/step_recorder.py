@@ -37,6 +37,7 @@ from presum.torch_events.divisions import DIVISIONS
 from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.taps import TAPS, EngineRun
+from presum.torch_events.token_weights import Weighed
 
 ASIDE = (
     "lost gradients",
@@ -45,6 +46,7 @@ ASIDE = (
     "reduced layers",
     "other optimizers",
     "small gradients",
+    "token weights",
 )
 QUEUED_BYTES_MAX = 64 << 20  # of gradients on a device that wait to be read together
 log = logging.getLogger("presum")
@@ -84,6 +86,7 @@ class StepRecorder(PassFlags):
         self._held: Scalar = 0.0  # in ``.grad`` when the current pass began
         self._versions = 0  # of the parameters when the window's last pass ended
         self._scale_of_pass: Scalar = 1.0
+        self._tokens_told: Weighed | None = None  # of the coming pass
         self._end_queued = False
         self._run: EngineRun | None = None  # of the current pass
         self._run_told: EngineRun | None = None  # the run whose loss is known
@@ -173,6 +176,11 @@ class StepRecorder(PassFlags):
         """Report a micro-batch's loss. It replaces the loss in the model's output for this step."""
         if not self.off:
             self.observer.loss(self._ended.late.number(value), weight, 0)
+
+    def token_weight(self, tokens: Scalar, weight: Scalar) -> None:
+        """Report the target tokens of the coming backward pass, and what one weighs in its loss."""
+        if not self.off:
+            self._tokens_told = Weighed(tokens, tokens * weight * self._scale_now())
 
     def compare(self, name: str, copies: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
         """Compare copies of parameters now. Raises ValueError."""
@@ -363,6 +371,8 @@ class StepRecorder(PassFlags):
             Hook(self, self._look)()
             if self._looked is not None:
                 Hook(self, self._fingerprints.backward_begins)(self._looked.roots())
+                if self.observer.next_is_recorded:
+                    Hook(self, self._aside.call)("token weights", self._looked.weighs_tokens)
             Hook(self, self.observer.backward)(False)
 
     def _look(self) -> None:
@@ -441,10 +451,12 @@ class StepRecorder(PassFlags):
         """The pass has accumulated. ``part``: the expected reduction waits for another pass."""
         observer = self.observer
         self.in_backward = self.reads_sums = self.reads_arrivals = False
-        root = None
+        root, weighed = None, None
         if observer.collects:
             first = self._run is not self._run_told  # of the passes in this run of the engine
-            root = self._run.root_loss() if self._run and first and observer.needs_root else None
+            if self._run and first:
+                root = self._run.root_loss() if observer.needs_root else None
+                weighed = self._weighed(self._run)
             self._run_told = self._run
             for rows in self._pass_rows.values():
                 self._ended.samples.add(rows)
@@ -457,6 +469,8 @@ class StepRecorder(PassFlags):
             None if root is None else number(root * DIVISIONS.divisor * passes),
             TAPS.loss_factor * passes,
             factor,
+            number(0 if weighed is None or weighed.targets is None else weighed.targets),
+            number(math.nan if weighed is None else weighed.sum),
             part,
         )
         self._aside.call("lost gradients", self._window.pass_ends, self._pass_rows.values())
@@ -467,6 +481,14 @@ class StepRecorder(PassFlags):
         self._optimizers.pass_ends()
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
+
+    def _weighed(self, run: EngineRun) -> Weighed | None:
+        """What the pass's tokens weigh: as the program reports, or as measured."""
+        told, self._tokens_told = self._tokens_told, None
+        if told is not None or run.token_weights is None:
+            return told
+        self._fingerprints.hides_loss(run.token_weights.unread)
+        return run.token_weights.result()
 
     def awaits_reduction(self) -> None:
         """The pass has ended on this rank; the framework waits for the other ranks before it is

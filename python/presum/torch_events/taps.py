@@ -22,6 +22,7 @@ from torch.amp.grad_scaler import GradScaler
 from presum._core import Tap, wait_begins, wait_ends
 from presum.torch_events.hooks import Handle
 from presum.torch_events.losses import Scalar, kept_value
+from presum.torch_events.token_weights import TokenWeights
 
 
 class ReplacedFunction:
@@ -139,6 +140,7 @@ class EngineRun:
         self.over = False
         self._roots, self._gradients, self._inputs = roots, gradients, inputs
         self.scaler: GradScaler | None = None
+        self.token_weights: TokenWeights | None = None
 
     def root_loss(self) -> Scalar | None:
         """The sum of its one-element roots, each times its ``gradient=``. None if they cannot be
@@ -152,6 +154,11 @@ class EngineRun:
         """The tensors to differentiate."""
         return _roots_of(self._roots)
 
+    def weighs_tokens(self) -> None:
+        """Before it begins: measure what arrives at the loss function, for all recorders."""
+        if self.token_weights is None:
+            self.token_weights = TokenWeights(self.roots())
+
     def may_reach(self, parameters: Iterable[object]) -> bool:
         """Whether the run accumulates, and its caller has not limited it to other tensors than
         these."""
@@ -160,6 +167,8 @@ class EngineRun:
 
     def end(self) -> None:
         self.over = True
+        if self.token_weights is not None:
+            self.token_weights.remove()
         self._roots = self._gradients = self._inputs = ()
 
 

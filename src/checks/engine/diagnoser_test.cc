@@ -39,7 +39,7 @@ TEST(CleanRun, PassesWhatCanBeLookedAt) {
   }
   EXPECT_EQ(not_triggered,
             (std::set<std::string>{"collective-in-loss", "data-coverage", "input-mismatch",
-                                   "loss-mismatch", "shared-rng"}));
+                                   "loss-mismatch", "shared-rng", "token-weight"}));
   EXPECT_EQ(w.check("epoch-not-set").state, State::kPassed);
   EXPECT_EQ(w.check("rank-outlier").state, State::kNotPossible) << "the detectors saw nothing";
 }

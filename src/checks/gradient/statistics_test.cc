@@ -404,16 +404,6 @@ TEST(Statistics, AnOutlierWithOtherTokenCountsIsNamedByThem) {
   EXPECT_EQ(with_tokens(4, 156, {2}).check, "rank-outlier") << "another rank";
 }
 
-void uneven(StepRecord& r) {
-  double sum = 0;
-  for (WorkerRecord& w : r.workers) {
-    w.tokens = 50 + 40 * ((w.rank + r.step) % 8);
-    sum += w.loss;
-  }
-  r.tokens_cv = 0.48;
-  r.loss_mean = sum / static_cast<double>(r.workers.size());
-}
-
 // Rank 1 deals itself 8, 8, 8, 6, 8 and 2 samples, the others 8.
 Break uneven_batches(bool weighted = false) {
   constexpr std::array<std::uint64_t, 6> kRows{8, 8, 8, 6, 8, 2};
@@ -465,45 +455,13 @@ TEST(Sizes, ThatChangeAlikeOnAllRanksAreFine) {
   expect_quiet(played(200, chance(true)));  // batches with equally many tokens
 }
 
-TEST(Tokens, UnevenCountsWithEqualWeightsAreInformation) {
-  Watched w = played(18, uneven);
-  EXPECT_TRUE(w.findings().empty());
-  EXPECT_EQ(w.check("token-imbalance").state, State::kNotTriggered);
-  w.play(19, 19, uneven);
-  expect(w, "token-imbalance", {.count = 8, .severity = Severity::kInfo});
-  EXPECT_GT(number_of(w.first(), "loss_gap"), 0);
-  EXPECT_NEAR(number_of(w.first(), "tokens_cv"), 0.48, 1e-9);
-}
-
-TEST(Tokens, WeightsThatFollowThemAreFine) {
-  Watched w = played(40, [](StepRecord& r) {
-    uneven(r);
-    for (WorkerRecord& x : r.workers) x.weight = static_cast<double>(x.tokens);
-  });
-  EXPECT_TRUE(w.findings().empty());
-  EXPECT_EQ(w.check("token-imbalance").state, State::kPassed);
-}
-
-TEST(Tokens, SmallDifferencesAndUnknownCountsAreFine) {
-  expect_quiet(played(40, [](StepRecord& r) {
-    uneven(r);
-    r.tokens_cv = 0.19;
-  }));
+TEST(Tokens, UnknownCountsAreNotJudged) {
   Watched unknown = played(40, [](StepRecord& r) {
     r.tokens_cv = kNaN;
     for (WorkerRecord& x : r.workers) x.tokens = 0;
   });
   EXPECT_TRUE(unknown.findings().empty());
   EXPECT_EQ(unknown.check("token-imbalance").state, State::kNotPossible);
-}
-
-TEST(Tokens, OnePersistentWorkerIsAWarningBesideTheInformation) {
-  Watched w = played(30, uneven);
-  StepRecord r = w.run.step(31);
-  uneven(r);
-  w.feed(r, {alarm(Alarm::Kind::kOutlier, Statistic::kTokens, {2})});
-  // the rank's own, not that of all
-  expect(w, "token-imbalance", {.ranks = {2}, .severity = Severity::kWarning, .first_step = 10});
 }
 
 }  // namespace

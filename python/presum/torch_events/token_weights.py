@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what one target token of a micro-batch weighs in the loss that is differentiated: the
+gradient that arrives at the loss function, by the number of its targets."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch._compile import _disable_dynamo
+
+from presum._core import count_targets
+from presum.devices.readable import readable
+from presum.torch_events.losses import Scalar
+
+NODES_MAX = 128  # of a graph, starting at the loss
+ELEMENTS_MAX = 1 << 18  # of a gradient that is read
+LINEAR = (
+    *("Add", "Sub", "Rsub", "Neg", "Sum", "Mean", "Where", "MaskedFill", "NanToNum", "ToCopy"),
+    *("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Expand", "Permute"),
+    *("Transpose", "T", "Alias", "Clone", "Select", "Slice", "Split", "SplitWithSizes", "Unbind"),
+    *("Index", "MaskedSelect", "Stack", "Cat", "_DDPSink"),
+)  # nodes that scale, add, reshape or pick
+SCALES = ("Mul", "Div")  # also, by a factor without a gradient
+NLL = ("NllLoss", "NllLoss2D")
+SOFTMAX_FIRST = (*NLL, "Sum")
+LOSSES = (
+    *("MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "SoftMarginLoss"),
+    *("BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"),
+)  # each element is a target
+NONE, MEAN = 0, 1  # of torch's reductions; else a sum
+LEAF = "AccumulateGrad"
+
+
+class Weighed(NamedTuple):
+    """What arrived at a loss function."""
+
+    targets: Scalar | None  # None: as many as the micro-batch has
+    sum: Scalar  # of the targets' weights, without their signs
+
+
+Reader = Callable[[torch.Tensor], Weighed | None]
+
+
+class _Term:
+    """A node at which the walk from the loss ends. It is told what arrives there, and holds no
+    node."""
+
+    def __init__(self, name: str, read: Reader, *, counts: bool) -> None:
+        self.name = name
+        self.counts = counts  # its targets are known to be targets
+        self.found: Weighed | None = None
+        self._read: Reader | None = read
+
+    @_disable_dynamo
+    def __call__(self, grads: tuple[torch.Tensor | None, ...]) -> None:
+        read, self._read = self._read, None
+        try:
+            grad = readable(grads[0]) if read is not None and grads[0] is not None else None
+            if read is not None and grad is not None:
+                self.found = read(grad.detach())
+        except Exception:  # of an unusual tensor class
+            self.found = None
+
+
+class TokenWeights:
+    """Of one run of the engine: create it before, read it once the run has passed the loss."""
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self.unread = ""  # the node that hides the loss function
+        self._terms: list[_Term] = []
+        self._handles: list[Any] = []
+        self._walk(roots)
+
+    def remove(self) -> None:
+        """Remove the hooks: a graph can be differentiated again."""
+        for handle in self._handles:
+            handle.remove()
+
+    def result(self) -> Weighed | None:
+        """The targets of the first loss function and what they weigh together. None if no term of
+        the loss can be read."""
+        found = [term for term in self._terms if term.found is not None]
+        first = next((term for term in found if term.counts), None)
+        if first is None and not self.unread:
+            first = next(iter(found), None)
+        alike = [term.found for term in found if first is not None and term.name == first.name]
+        return _added([one for one in alike if one is not None])
+
+    def _walk(self, roots: Iterable[Any]) -> None:
+        due = deque(getattr(root, "grad_fn", None) for root in roots)
+        seen = set()
+        by_softmax: dict[Any, list[_Term]] = {}
+        while due:
+            node: Any = due.popleft()
+            if node is None or node in seen:
+                continue
+            if len(seen) == NODES_MAX:
+                self.unread = f"more than {NODES_MAX} nodes"
+                break
+            seen.add(node)
+            following = [one for one, _ in node.next_functions if one is not None]
+            name = _name(node)
+            before_softmax = name in SOFTMAX_FIRST and _name(following[0]) == "LogSoftmax"
+            if before_softmax or not (name in LINEAR or (name in SCALES and len(following) == 1)):
+                term = self._term(node, name)
+                if term is not None and before_softmax:
+                    by_softmax.setdefault(following[0], []).append(term)
+            else:
+                due.extend(following)
+        for terms in by_softmax.values():
+            _put_together(terms)
+
+    def _term(self, node: Any, name: str) -> _Term | None:
+        if name == LEAF:
+            return None
+        if name in NLL:
+            term = _Term(name, _read_nll(node), counts=True)
+        elif name in LOSSES:
+            term = _Term(name, _read_elements(node), counts=True)
+        elif name == "Sum":
+            term = _Term(name, _read_smoothing(node), counts=False)
+        else:
+            term = _Term(name, lambda grad: self._read_other(name, grad), counts=False)
+        self._handles.append(node.register_prehook(term))
+        self._terms.append(term)
+        return term
+
+    def _read_other(self, name: str, grad: torch.Tensor) -> Weighed | None:
+        if grad.dim() and grad.numel() <= ELEMENTS_MAX:
+            return _weighed(grad)
+        self.unread = self.unread or name
+        return None
+
+
+def _put_together(terms: list[_Term]) -> None:
+    """Label smoothing adds a sum over classes to the loss function that takes the same log-softmax."""
+    loss = next((term for term in terms if term.counts), None)
+    for term in terms:
+        if loss is not None:
+            term.name, term.counts = loss.name, True
+
+
+def _read_nll(node: Any) -> Reader:
+    reduction = int(node._saved_reduction)
+    target, weights, total = (_saved(node, name) for name in ("target", "weight", "total_weight"))
+    ignored = _signed(node._saved_ignore_index)
+
+    def read(grad: torch.Tensor) -> Weighed | None:
+        if reduction == NONE:
+            used = None if target is None else target != ignored
+            return None if used is None or weights is not None else _weighed(grad[used])
+        targets = None if target is None else _count(target, ignored)
+        size = _number(grad.abs())
+        if reduction == MEAN:
+            return Weighed(targets, size)
+        each = targets if weights is None or total is None else _number(total)
+        return None if each is None else Weighed(targets, size * each)
+
+    return read
+
+
+def _read_smoothing(node: Any) -> Reader:
+    """The part of a cross entropy that is spread over the classes."""
+    dims = [_signed(dim) for dim in getattr(node, "_saved_dim", ())]
+    classes = math.prod(node._saved_self_sym_sizes[dim] for dim in dims)
+
+    def read(grad: torch.Tensor) -> Weighed:
+        return Weighed(0, _number(grad.sum(dtype=torch.float64).abs() * classes))
+
+    return read
+
+
+def _read_elements(node: Any) -> Reader:
+    reduction, inputs = int(node._saved_reduction), _saved(node, "self")
+    elements = None if inputs is None else inputs.numel()
+
+    def read(grad: torch.Tensor) -> Weighed | None:
+        if reduction == NONE:
+            return _weighed(grad)
+        if elements is None:
+            return None
+        size = _number(grad.abs())
+        return Weighed(elements, size if reduction == MEAN else size * elements)
+
+    return read
+
+
+def _weighed(grad: torch.Tensor) -> Weighed | None:
+    """Of targets that are not reduced: those that have a weight."""
+    if grad.numel() > ELEMENTS_MAX:
+        return None
+    return Weighed(
+        _number(torch.count_nonzero(grad)), _number(grad.abs().sum(dtype=torch.float64))
+    )
+
+
+def _count(target: torch.Tensor, ignored: int) -> Scalar:
+    if target.is_cpu and target.dtype == torch.int64 and target.is_contiguous():
+        return count_targets(target, ignored)
+    return _number((target != ignored).sum())
+
+
+def _added(parts: list[Weighed]) -> Weighed | None:
+    if not parts:
+        return None
+    targets: Scalar | None = 0
+    total: Scalar = 0.0
+    for part in parts:
+        targets = None if targets is None or part.targets is None else targets + part.targets
+        total = total + part.sum
+    return Weighed(targets, total)
+
+
+def _number(value: torch.Tensor) -> Scalar:
+    """A number, or a copy on its device."""
+    return value.item() if value.is_cpu else value.clone().reshape(())
+
+
+def _saved(node: Any, name: str) -> torch.Tensor | None:
+    """A saved tensor; None if it is stored elsewhere, because reading it would fetch or compute
+    it."""
+    raw = getattr(node, f"_raw_saved_{name}")
+    if getattr(raw, "unpack_hook", raw) is not None:
+        return None
+    found = getattr(node, f"_saved_{name}")
+    return readable(found) if isinstance(found, torch.Tensor) else None
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value  # C++ stores it unsigned
+
+
+def _name(node: Any) -> str:
+    name: str = node.name()
+    return name.rpartition("::")[2].partition("Backward")[0]

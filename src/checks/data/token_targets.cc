@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/data/token_targets.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+namespace presum::checks {
+namespace {
+
+constexpr double kRounding = 1e-3;       // of a weight
+constexpr double kVaries = 0.02;         // of a count: the least range over a step
+constexpr std::uint64_t kSureSteps = 5;  // in a row
+
+// One micro-batch, with all that its divisor may come from.
+struct Asked {
+  const StepTargets& before;
+  const StepTargets& step;
+  const StepTargets& after;
+  std::size_t rank;   // index
+  std::size_t micro;  // index
+
+  const RankTargets& own() const { return step.ranks[rank]; }
+  double ranks() const { return static_cast<double>(step.ranks.size()); }
+  double size() const { return static_cast<double>(own().micro.size()); }
+};
+
+using Count = double (*)(const Asked&);  // NaN if it does not exist
+
+struct Kind {
+  const char* tokens_of;
+  Count count;
+};
+
+double of_rank(const StepTargets& step, std::size_t rank) {
+  return rank < step.ranks.size() ? step.ranks[rank].count : kNaN;
+}
+
+double of_micro(const Asked& asked, std::size_t micro) {
+  return asked.own().micro.size() > 1 ? asked.own().micro[micro].count : kNaN;
+}
+
+// The counts of a mean: of its micro-batch, of the rank's step, of the step.
+constexpr std::array<Count, 4> kRight{
+    [](const Asked& a) { return a.own().micro[a.micro].count; },
+    [](const Asked& a) { return a.own().micro[a.micro].count * a.size(); },
+    [](const Asked& a) { return a.own().count; },
+    [](const Asked& a) { return a.step.count() / a.ranks(); },
+};
+
+constexpr std::array kWrong{
+    Kind{"all ranks, and the reduction divides by the number of ranks once more",
+         [](const Asked& a) { return a.ranks() > 1 ? a.step.count() : kNaN; }},
+    Kind{"the last micro-batch", [](const Asked& a) { return of_micro(a, a.own().micro.size() - 1); }},
+    Kind{"the first micro-batch", [](const Asked& a) { return of_micro(a, 0); }},
+    Kind{"the first rank", [](const Asked& a) { return of_rank(a.step, 0); }},
+    Kind{"the step before", [](const Asked& a) { return of_rank(a.before, a.rank); }},
+    Kind{"all ranks in the step before",
+         [](const Asked& a) { return a.before.known() ? a.before.count() / a.ranks() : kNaN; }},
+    Kind{"this step and the next",
+         [](const Asked& a) { return a.own().count + of_rank(a.after, a.rank); }},
+    Kind{"this step and the one before",
+         [](const Asked& a) { return a.own().count + of_rank(a.before, a.rank); }},
+};
+
+// Whether every micro-batch's loss was divided by this count.
+bool fits(const StepTargets& before, const StepTargets& step, const StepTargets& after,
+          Count count) {
+  for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+    for (std::size_t m = 0; m < step.ranks[r].micro.size(); ++m) {
+      const double divisor = count({before, step, after, r, m});
+      if (!same_weight(step.ranks[r].micro[m].weight * divisor, 1)) return false;
+    }
+  }
+  return true;
+}
+
+bool varies(const StepTargets& step) {
+  double least = INFINITY;
+  double most = 0;
+  for (const RankTargets& rank : step.ranks) {
+    for (const auto& micro : rank.micro) {
+      least = std::min(least, micro.count);
+      most = std::max(most, micro.count);
+    }
+  }
+  return most - least > kVaries * most;
+}
+
+// An index of kWrong, or its size.
+std::size_t kind_of(const StepTargets& before, const StepTargets& step, const StepTargets& after) {
+  const auto is_it = [&](Count count) { return fits(before, step, after, count); };
+  if (!step.known() || step.relative || !varies(step) || std::ranges::any_of(kRight, is_it)) {
+    return kWrong.size();
+  }
+  return static_cast<std::size_t>(
+      std::ranges::find_if(kWrong, is_it, &Kind::count) - kWrong.begin());
+}
+
+std::optional<RankTargets> targets_of(const WorkerRecord& worker, bool relative) {
+  RankTargets out{.rank = worker.rank};
+  for (const MicroBatch& m : worker.micro) {
+    const auto targets = static_cast<double>(relative ? m.tokens : m.targets);
+    if (targets == 0) continue;
+    const double weight = relative ? m.weight / worker.weight / targets : m.token_weight;
+    if (!std::isfinite(weight)) return {};
+    out.micro.push_back({targets, weight});
+    out.count += targets;
+    out.sum += targets * weight;
+  }
+  if (out.micro.empty() || out.sum <= 0) return {};
+  return out;
+}
+
+}  // namespace
+
+double StepTargets::count() const {
+  double sum = 0;
+  for (const RankTargets& rank : ranks) sum += rank.count;
+  return sum;
+}
+
+double StepTargets::total() const {
+  double sum = 0;
+  for (const RankTargets& rank : ranks) sum += rank.sum;
+  return sum / static_cast<double>(ranks.size());
+}
+
+StepTargets targets_of(const StepContext& context) {
+  StepTargets out{.step = context.record.step, .relative = context.roster.sees_no_program()};
+  for (const WorkerRecord& worker : context.record.workers) {
+    auto found = targets_of(worker, out.relative);
+    if (!found) return {};
+    out.ranks.push_back(std::move(*found));
+  }
+  return out;
+}
+
+bool same_weight(double a, double b) { return std::abs(a - b) <= kRounding * std::abs(b); }
+
+std::optional<OtherDivisor> Divisors::see(StepTargets now) {
+  const std::size_t kind = kind_of(before_, middle_, now);
+  if (kind != kind_) {
+    streak_.end();
+    totals_ = 0;
+    kind_ = kind;
+  }
+  std::optional<OtherDivisor> out;
+  if (kind < kWrong.size()) {
+    totals_ += middle_.total();
+    if (streak_.see(true, middle_.step) >= kSureSteps) {
+      out = {kWrong[kind].tokens_of, totals_ / static_cast<double>(streak_.length)};
+    }
+  }
+  before_ = std::exchange(middle_, std::move(now));
+  return out;
+}
+
+}  // namespace presum::checks

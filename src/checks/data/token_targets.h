@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the target tokens of a step weigh in its update.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checks/engine/step_context.h"
+
+namespace presum::checks {
+
+// One rank's micro-batches that have a target.
+struct RankTargets {
+  struct Micro {
+    double count = 0;   // targets
+    double weight = 0;  // of one target in the rank's loss, before the reduction
+    double sum() const { return count * weight; }
+  };
+  std::uint32_t rank = 0;
+  std::vector<Micro> micro;
+  double count = 0;  // over all micro-batches
+  double sum = 0;    // of all weights
+
+  double weight() const { return sum / count; }
+};
+
+struct StepTargets {
+  std::uint64_t step = 0;
+  std::vector<RankTargets> ranks;
+  // The program reported the weights of micro-batches in a rank's mean; the loss is not known.
+  bool relative = false;
+
+  bool known() const { return !ranks.empty(); }
+  double count() const;
+  // What all weights add up to after a reduction that averages: 1 for a mean over tokens.
+  double total() const;
+};
+
+// Empty if a micro-batch's weight is unknown.
+StepTargets targets_of(const StepContext& context);
+
+// Whether two weights are equal, up to the rounding of a gradient in 32 bits.
+bool same_weight(double a, double b);
+
+// A count that the loss was divided by although it is not that of the targets that it was summed
+// over.
+struct OtherDivisor {
+  std::string tokens_of;
+  double total = kNaN;  // see StepTargets::total(); the mean over the steps
+};
+
+// Recognizes divisors that vary with the data.
+class Divisors {
+ public:
+  // Call at every step. Returns a divisor that the last five steps had in common. Looks at the step
+  // before this one, because its divisor may include tokens of this one.
+  std::optional<OtherDivisor> see(StepTargets now);
+
+ private:
+  StepTargets before_, middle_;
+  std::size_t kind_ = 0;  // of the streak
+  Streak streak_;
+  double totals_ = 0;  // over the streak
+};
+
+}  // namespace presum::checks

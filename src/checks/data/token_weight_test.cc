@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checks/engine/testing.h"
+
+namespace presum::checks {
+namespace {
+
+using State = CheckRecord::State;
+
+constexpr Severity kInfo = Severity::kInfo;
+
+std::uint64_t count_of(std::uint32_t rank, std::size_t micro, std::uint64_t step) {
+  return 20 + scramble(step * 64 + rank * 8 + micro) % 60;
+}
+
+double of_rank(std::uint32_t rank, std::uint64_t step) {
+  return double(count_of(rank, 0, step)) + double(count_of(rank, 1, step));
+}
+
+double of_all_ranks(const StepRecord& r, std::uint64_t step) {
+  double sum = 0;
+  for (const WorkerRecord& w : r.workers) sum += of_rank(w.rank, step);
+  return sum;
+}
+
+// What a rank's loss of a micro-batch is divided by per target.
+using DividedBy = std::function<double(const StepRecord&, std::uint32_t rank, std::size_t micro)>;
+
+Break divided_by(const DividedBy& divisor, std::size_t size = 2) {
+  return [=](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) {
+      w.micro.clear();
+      double sum = 0;
+      w.targets = 0;
+      for (std::size_t m = 0; m < size; ++m) {
+        const std::uint64_t count = count_of(w.rank, m, r.step);
+        const double weight = 1 / divisor(r, w.rank, m);
+        w.micro.push_back({.loss = 1, .tokens = count, .targets = count, .token_weight = weight});
+        w.targets += count;
+        sum += weight * double(count);
+      }
+      w.token_weight = sum / double(w.targets);
+      w.micro_batches = static_cast<std::uint32_t>(size);
+    }
+  };
+}
+
+double own(const StepRecord& r, std::uint32_t rank, std::size_t micro) {
+  return double(count_of(rank, micro, r.step));
+}
+double ranks_of(const StepRecord& r) { return double(r.workers.size()); }
+
+Watched with(const DividedBy& divisor, std::uint64_t steps = 30, std::uint32_t workers = 4) {
+  return played({.workers = workers}, steps, divided_by(divisor));
+}
+
+// The only warning.
+Finding warning_of(const Watched& w) {
+  Finding out;
+  for (const Finding& f : w.findings()) {
+    if (f.severity != Severity::kWarning) continue;
+    EXPECT_EQ(out.check, "") << f.title;
+    out = f;
+  }
+  EXPECT_EQ(out.check, "token-weight");
+  return out;
+}
+
+void expect_nothing(const Watched& w) {
+  expect_quiet(w);
+  EXPECT_EQ(w.check("token-weight").state, State::kPassed);
+}
+
+TEST(TokenWeight, AMeanOverAllTokensIsFine) {
+  expect_nothing(with([](const auto& r, auto, auto) { return of_all_ranks(r, r.step) / ranks_of(r); }));
+  expect_nothing(with([](const auto& r, auto rank, auto) { return of_rank(rank, r.step); }, 30, 1));
+}
+
+TEST(TokenWeight, AMeanOfMeansIsInformation) {
+  Watched w = with([](const auto& r, auto rank, auto m) { return 2 * own(r, rank, m); }, 18);
+  expect_quiet(w);
+  w.play(19, 30, divided_by([](const auto& r, auto rank, auto m) { return 2 * own(r, rank, m); }));
+  expect(w, "token-weight", {.severity = kInfo, .first_step = 0});
+  EXPECT_GT(number_of(w.first(), "weight_ratio"), 1.5);
+  EXPECT_GT(number_of(w.first(), "update_share"), number_of(w.first(), "token_share"));
+}
+
+TEST(TokenWeight, EqualBatchesHaveEqualWeights) {
+  expect_nothing(played(30, [](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) {
+      w.micro = {{.loss = 1, .tokens = 50, .targets = 50, .token_weight = 0.02}};
+      w.targets = 50;
+      w.token_weight = 0.02;
+    }
+  }));
+}
+
+TEST(TokenWeight, ADivisorOfOtherTokensIsNamed) {
+  const auto expect_divisor = [](const DividedBy& divisor, const std::string& name, double total) {
+    Watched w = with(divisor);
+    const Finding found = warning_of(w);
+    EXPECT_EQ(text_of(found, "tokens_of"), name);
+    EXPECT_NEAR(number_of(found, "total"), std::isnan(total) ? number_of(found, "total") : total, 1e-9);
+  };
+  expect_divisor([](const auto& r, auto, auto) { return of_all_ranks(r, r.step); },
+                 "all ranks, and the reduction divides by the number of ranks once more", 0.25);
+  expect_divisor([](const auto& r, auto rank, auto) { return own(r, rank, 1); },
+                 "the last micro-batch", kNaN);
+  expect_divisor([](const auto& r, auto rank, auto) { return own(r, rank, 0); },
+                 "the first micro-batch", kNaN);
+  expect_divisor([](const auto& r, auto, auto) { return of_rank(0, r.step); },
+                 "the first rank", kNaN);
+  expect_divisor(
+      [](const auto& r, auto rank, auto) { return of_rank(rank, r.step == 0 ? 0 : r.step - 1); },
+      "the step before", kNaN);
+  expect_divisor(
+      [](const auto& r, auto rank, auto) {
+        return of_rank(rank, r.step) + of_rank(rank, r.step + 1);
+      },
+      "this step and the next", kNaN);
+}
+
+TEST(TokenWeight, ADivisorNeedsFiveStepsInARow) {
+  const auto now_and_then = [](const StepRecord& r, std::uint32_t, std::size_t) {
+    return of_all_ranks(r, r.step) / (r.step % 5 == 4 ? ranks_of(r) : 1);
+  };
+  Watched w = with(now_and_then);
+  for (const Finding& f : w.findings()) EXPECT_EQ(f.severity, kInfo) << f.title;
+  // off by more than rounding: labels counted before the shift
+  expect_nothing(with([](const auto& r, auto, auto) {
+    return (of_all_ranks(r, r.step) + 8) / ranks_of(r);
+  }));
+}
+
+TEST(TokenWeight, ASmallerWindowThatIsDividedByTheFullNumber) {
+  const auto by = [](double number) {
+    return [=](const StepRecord& r, std::uint32_t rank, std::size_t m) {
+      return number * own(r, rank, m);
+    };
+  };
+  Watched w({.workers = 2});
+  w.play(0, 9, divided_by(by(4), 4));
+  w.play(10, 10, divided_by(by(4), 1));
+  w.play(11, 12, divided_by(by(4), 4));
+  const Finding found = warning_of(w);
+  EXPECT_EQ(found.first_step, 10U);
+  EXPECT_EQ(found.last_step, 10U);
+  EXPECT_EQ(found.title,
+            "Both ranks divided the losses of a window of 1 micro-batch by 4: its gradient is 0.25 "
+            "of the mean");
+  Watched own_number({.workers = 2});
+  own_number.play(0, 9, divided_by(by(4), 4));
+  own_number.play(10, 10, divided_by(by(1), 1));
+  expect_quiet(own_number);
+}
+
+TEST(TokenWeight, OneRankWithAnotherFactor) {
+  const auto twice = [](const StepRecord& r, std::uint32_t rank, std::size_t m) {
+    return (rank == 1 ? 1 : 2) * own(r, rank, m);
+  };
+  expect_quiet(with(twice, 3));
+  const Finding found = warning_of(with(twice, 10));
+  EXPECT_EQ(found.ranks, RankList{1});
+  EXPECT_EQ(found.title, "Rank 1: target tokens weigh 2 times as much as the others' in the loss");
+  const Finding two = warning_of(with(twice, 10, 2));
+  EXPECT_EQ(two.title, "Rank 0: target tokens weigh 0.5 times as much as rank 1's in the loss");
+}
+
+TEST(TokenWeight, TotalsThatTheProgramKnows) {
+  const auto expect_total = [](const DividedBy& divisor, const std::string& equals) {
+    std::string found;
+    for (const Finding& f : with(divisor).findings()) {
+      EXPECT_EQ(f.severity, kInfo) << f.title;
+      found += text_of(f, "equals");
+    }
+    EXPECT_EQ(found, equals);
+  };
+  expect_total(own, "the number of micro-batches");
+  expect_total([](const auto& r, auto rank, auto m) { return own(r, rank, m) / ranks_of(r); },
+               "the number of micro-batches times that of ranks");
+  expect_total([](const auto& r, auto rank, auto m) { return 2 * ranks_of(r) * own(r, rank, m); },
+               "1 over the number of ranks");
+  expect_total([](const auto&, auto, auto) { return 1.0; }, "");  // a sum over tokens
+}
+
+TEST(TokenWeight, IsNotPossibleWithoutALossFunction) {
+  Watched w = played(30, [](StepRecord&) {});
+  EXPECT_EQ(w.check("token-weight").state, State::kNotTriggered);
+}
+
+}  // namespace
+}  // namespace presum::checks
