@@ -78,6 +78,33 @@ class Monitor:
             )
         recorder.loss(kept, weight)
 
+    def token_weight(self, tokens: float | torch.Tensor, weight: float | torch.Tensor) -> None:
+        """Report what one target token of a micro-batch weighs in its loss, before its
+        ``backward()``.
+
+        Call it only if presum cannot see the loss function: a loss inside a compiled function or a
+        custom autograd Function. It replaces what presum measures for this backward pass.
+
+        Args:
+            tokens: the number of target tokens, at least 0.
+            weight: the weight of one of them in the tensor that ``backward()`` is called on, without
+                a loss scaler's factor and before the reduction: ``1 / tokens`` for a mean, divided
+                by the number of micro-batches if the program divides.
+
+        Raises:
+            ValueError: an argument is not a single number local to this rank.
+        """
+        recorder = self._recorder
+        if recorder is None or self._closed:
+            return
+        values = []
+        for value in (tokens, weight):
+            kept = kept_value(value) if _is_number(value) else None
+            if kept is None:
+                raise ValueError(f"presum: token_weight needs two numbers, not {value!r:.64}")
+            values.append(kept)
+        recorder.token_weight(*values)
+
     def grad_norm(self, value: float | torch.Tensor) -> None:
         """Report the gradient norm that the program computed itself, for clipping or logging.
 
@@ -95,9 +122,7 @@ class Monitor:
         recorder = self._recorder
         if recorder is None or self._closed:
             return
-        number = isinstance(value, (int, float, torch.Tensor))
-        one = number and getattr(value, "shape", ()) in ((), (1,))
-        kept = kept_value(value) if one else None
+        kept = kept_value(value) if _is_number(value) else None
         if kept is None:
             kind, shape = type(value).__name__, tuple(getattr(value, "shape", ()))
             raise ValueError(
@@ -224,3 +249,9 @@ class Monitor:
         _traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number, or a tensor of one element."""
+    number = isinstance(value, (int, float, torch.Tensor))
+    return number and getattr(value, "shape", ()) in ((), (1,))

@@ -111,6 +111,8 @@ class Reader {
                         history.norm.median()},
                .nonfinite = w.nonfinite,
                .tokens = w.tokens,
+               .targets = w.targets,
+               .token_weight = w.token_weight,
                .micro_batches = w.micro_batches,
                .micro = w.micro,
                .rows = w.samples.rows};

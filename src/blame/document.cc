@@ -38,7 +38,11 @@ Json sample(const Sample& of) {
 Json worker(const Worker& of) {
   Json micro = Json::array();
   for (const MicroBatch& m : of.micro) {
-    micro.push_back({{"loss", real(m.loss)}, {"weight", real(m.weight)}, {"tokens", m.tokens}});
+    micro.push_back({{"loss", real(m.loss)},
+                     {"weight", real(m.weight)},
+                     {"tokens", m.tokens},
+                     {"targets", m.targets},
+                     {"token_weight", real(m.token_weight)}});
   }
   Json layers = Json::array();
   for (const Layer& layer : of.layers) {
@@ -54,6 +58,8 @@ Json worker(const Worker& of) {
           {"grad_norm", compared(of.norm)},
           {"nonfinite", of.nonfinite},
           {"tokens", of.tokens},
+          {"targets", of.targets},
+          {"token_weight", real(of.token_weight)},
           {"micro_batches", of.micro_batches},
           {"micro", std::move(micro)},
           {"without_target", of.without_target},

@@ -72,13 +72,20 @@ std::string far(const Compared& of) {
   return fmt::format(", {} times the usual", number(ratio));
 }
 
+// The target tokens, or the elements of a loss without tokens.
+std::string tokens_text(std::uint64_t tokens, std::uint64_t targets) {
+  const std::uint64_t known = tokens > 0 ? tokens : targets;
+  return known == 0 ? "-" : fmt::format("{}", known);
+}
+
 std::string table_of(const Step& step) {
   std::vector<std::vector<std::string>> cells{{"rank", "loss", "usually", "|g|", "usually",
-                                               "not finite", "tokens", "micro-batches", "samples"}};
+                                               "not finite", "tokens", "weight of one",
+                                               "micro-batches", "samples"}};
   for (const Worker& w : step.workers) {
     cells.push_back({fmt::format("{}", w.rank), finite(w.loss.value), number(w.loss.usual),
                      finite(w.norm.value), number(w.norm.usual), fmt::format("{}", w.nonfinite),
-                     w.tokens == 0 ? "-" : fmt::format("{}", w.tokens),
+                     tokens_text(w.tokens, w.targets), number(w.token_weight),
                      fmt::format("{}", w.micro_batches),
                      w.rows == 0 ? "-" : fmt::format("{}", w.rows)});
   }
@@ -89,8 +96,13 @@ std::string micro_text(const Worker& w) {
   std::string out;
   for (std::size_t i = 0; i < std::min(w.micro.size(), kMicroShown); ++i) {
     const MicroBatch& m = w.micro[i];
-    const std::string tokens = w.tokens == 0 ? "" : fmt::format(", {} tokens", m.tokens);
-    out += fmt::format("    micro-batch {}: loss {}{}{}\n", i, number(m.loss), tokens,
+    const std::string known = tokens_text(m.tokens, m.targets);
+    const std::string tokens = known == "-" && w.tokens > 0 ? ", 0 tokens"
+                               : known == "-"               ? ""
+                                                            : ", " + known + " tokens";
+    const std::string weight =
+        std::isnan(m.token_weight) ? "" : fmt::format(", each weighs {}", number(m.token_weight));
+    out += fmt::format("    micro-batch {}: loss {}{}{}{}\n", i + 1, number(m.loss), tokens, weight,
                        w.tokens > 0 && m.tokens == 0 ? ": without a single target" : "");
   }
   if (w.micro.size() > kMicroShown) {

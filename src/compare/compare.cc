@@ -23,7 +23,7 @@ namespace presum::compare {
 namespace {
 
 constexpr std::array<std::string_view, kStages> kNames = {
-    "configuration", "data",           "random-generators", "parameters",
+    "configuration", "data",           "random-generators", "parameters",      "token-weight",
     "loss",          "local-gradient", "reduction",         "final-parameters"};
 
 std::vector<WorkerPair> pairs_of(const StepRecord& a, const StepRecord& b) {
@@ -144,6 +144,7 @@ class ModelComparer {
                             compare_data(pair),
                             compare_random_generators(pair, unseeded_),
                             compare_parameters(pair),
+                            compare_token_weights(pair),
                             compare_losses(pair),
                             compare_gradients(pair),
                             compare_reduction(pair)};

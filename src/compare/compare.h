@@ -24,14 +24,15 @@ enum class Stage : std::uint8_t {
   kData,
   kRandom,
   kParameters,  // parameters and buffers, before the step's forward pass
+  kTokenWeight,  // of one target token in a rank's loss
   kLoss,
   kGradient,   // each rank's own
   kReduction,  // the gradient after the reduction
   kFinal,      // the parameters after the last step
 };
-inline constexpr std::size_t kStages = 8;
-// "configuration", "data", "random-generators", "parameters", "loss", "local-gradient",
-// "reduction", "final-parameters".
+inline constexpr std::size_t kStages = 9;
+// "configuration", "data", "random-generators", "parameters", "token-weight", "loss",
+// "local-gradient", "reduction", "final-parameters".
 std::string_view to_string(Stage stage);
 
 // How the runs differ at one step and stage. Ranks are those of run A.

@@ -54,6 +54,7 @@ enum class OtherThing : std::uint8_t {
   kDealing,    // all ranks together got the same samples, but distributed differently
   kLabels,     // the labels; the rows are the same, at the same places
   kPositions,  // positions in the dataset that samplers drew
+  kTokenWeight,
   kLoss,
   kReducedGradient
 };
@@ -124,6 +125,12 @@ struct DissentingWorker {
   Side run = Side::kA;
 };
 
+// What one target token weighs in a rank's loss.
+struct TokenWeights {
+  double a = 0;
+  double b = 0;
+};
+
 struct LossValues {
   double a = 0;
   double b = 0;
@@ -155,7 +162,7 @@ struct LastAudits {
 
 using Detail = std::variant<SettingHash, SettingValues, FactValues, WorkerCounts, RowCounts,
                             OtherRows, Position, MorePositions, OtherTensors, DissentingWorker,
-                            LossValues, GradientValues, ReducedNorms, LastAudits>;
+                            TokenWeights, LossValues, GradientValues, ReducedNorms, LastAudits>;
 
 struct Evidence {
   // The ranks concerned, ascending; empty: not about single ranks.

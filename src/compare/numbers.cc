@@ -77,6 +77,25 @@ class StateDifferences {
   std::size_t compared_ = 0;
 };
 
+// ---- token weights
+
+constexpr double kRounding = 1e-6;
+
+bool has_token_weight(const WorkerRecord& w) { return std::isfinite(w.token_weight); }
+
+bool token_weights_equal(const WorkerPair& workers) {
+  const auto same = [](double x, double y) {
+    return equal(x, y) || std::abs(x - y) <= kRounding * std::abs(y);
+  };
+  const auto& [a, b] = workers;
+  const auto same_micro = [&](const MicroBatch& x, const MicroBatch& y) {
+    return same(x.token_weight, y.token_weight);
+  };
+  return same(a->token_weight, b->token_weight) &&
+         (a->micro.size() != b->micro.size() ||
+          std::ranges::equal(a->micro, b->micro, same_micro));
+}
+
 // ---- losses
 
 LossValues losses_of(const WorkerRecord& a, const WorkerRecord& b) {
@@ -182,6 +201,17 @@ StageResult compare_parameters(const StepPair& pair) {
       [&](const WorkerPair& w) { return states.equal(w); }, [](const WorkerPair&) {});
   if (!known || !states.any_compared()) return not_recorded(pair, has_states);
   return states.finish(std::move(difference));
+}
+
+StageResult compare_token_weights(const StepPair& pair) {
+  DifferenceBuilder difference(pair);
+  const bool known = difference.compare(
+      pair.workers, has_token_weight, token_weights_equal, [&](const WorkerPair& w) {
+        difference.add_evidence({w.first->rank},
+                                TokenWeights{w.first->token_weight, w.second->token_weight});
+      });
+  if (!known) return not_recorded(pair, has_token_weight);
+  return std::move(difference).finish(OtherThing::kTokenWeight);
 }
 
 StageResult compare_losses(const StepPair& pair) {

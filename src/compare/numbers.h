@@ -7,6 +7,8 @@
 namespace presum::compare {
 
 StageResult compare_parameters(const StepPair& pair);
+// Equal up to the rounding of a gradient in 32 bits.
+StageResult compare_token_weights(const StepPair& pair);
 StageResult compare_losses(const StepPair& pair);
 // Compares the fingerprints of each rank's own gradient, and finds the layers that differ.
 StageResult compare_gradients(const StepPair& pair);

@@ -22,7 +22,8 @@ bool skips_gradients(const StepPair& pair) {
 
 // Stages compared rank by rank have no pairs if the world sizes differ.
 void name_world(StageResult& result, Stage stage) {
-  const bool single = stage == Stage::kRandom || stage == Stage::kLoss || stage == Stage::kGradient;
+  const bool single = stage == Stage::kRandom || stage == Stage::kTokenWeight ||
+                      stage == Stage::kLoss || stage == Stage::kGradient;
   if (single && result.state == State::kNotComparable) result.state = State::kOtherWorkerCounts;
 }
 
@@ -67,7 +68,7 @@ void StageHistory::add(Stage stage, const StageResult& result, std::uint64_t ste
 
 // Finds when the ranks that differ were last equal.
 void StageHistory::note_equal(Stage stage, StageResult& result, const StepPair& pair) {
-  if (stage < Stage::kLoss) return;
+  if (stage < Stage::kTokenWeight) return;
   LastEqualByRank& last = equal_[index_of(stage)];
   if (result.difference) result.difference->last_seen = last.of(result.difference->ranks);
   if (!pair.same_world() && result.difference) return;

@@ -271,6 +271,7 @@ std::string between_text(const ModelComparison& m) {
     case Stage::kParameters:
     case Stage::kFinal:
       return before_parameters(m);
+    case Stage::kTokenWeight:
     case Stage::kLoss:
       return computation("forward pass", m);
     case Stage::kGradient:

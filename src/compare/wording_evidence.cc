@@ -59,7 +59,8 @@ struct WhatWords {
   std::string operator()(OtherThing thing) const {
     constexpr std::array kThings = {"the same samples over all ranks, distributed differently",
                                     "other tensors of the same samples (labels, targets, masks)",
-                                    "positions in the dataset that samplers drew", "loss",
+                                    "positions in the dataset that samplers drew",
+                                    "what one target token weighs in the loss", "loss",
                                     "reduced gradient"};
     static_assert(kThings.size() == static_cast<std::size_t>(OtherThing::kReducedGradient) + 1);
     return kThings[static_cast<std::size_t>(thing)];
@@ -154,6 +155,10 @@ struct DetailWords {
   std::string operator()(const DissentingWorker& w) const {
     return fmt::format("rank {} of {} differs from the other ranks of its own run", w.rank,
                        name_of(w.run));
+  }
+  std::string operator()(const TokenWeights& w) const {
+    return fmt::format("one target token weighs {}: in A {:.3g} times as much as in B",
+                       numbers_text(w.a, w.b), w.a / w.b);
   }
   std::string operator()(const LossValues& v) const {
     const auto loss = "loss " + numbers_text(v.a, v.b);

@@ -9,7 +9,7 @@
 namespace presum::report {
 namespace {
 
-constexpr const char* kMetricNames[] = {"loss", "grad_norm", "cosine"};
+constexpr const char* kMetricNames[] = {"loss", "grad_norm", "cosine", "token_weight"};
 
 // The page's marks in a heat map; larger than any deviation in tenths.
 constexpr int kDeviationMax = 9'999;
@@ -47,6 +47,7 @@ void WorkerCharts::add(std::size_t bucket, std::span<const WorkerRecord> workers
     values[0].push_back(w.loss);
     values[1].push_back(w.grad_norm);
     values[2].push_back(w.cosine_to_others);
+    values[3].push_back(w.token_weight);
   }
   Values deviations;
   for (std::size_t m = 0; m < kMetrics; ++m) {
@@ -69,7 +70,8 @@ void WorkerCharts::add_worker(std::size_t bucket, const WorkerRecord& record, st
   ++w.steps;
   w.dropped = record.dropped;
   w.nonfinite_steps += record.nonfinite > 0 || record.loss_nonfinite;
-  const std::array<bool, kMetrics> broken = {record.loss_nonfinite, record.nonfinite > 0, false};
+  const std::array<bool, kMetrics> broken = {record.loss_nonfinite, record.nonfinite > 0, false,
+                                              false};
   for (std::size_t m = 0; m < kMetrics; ++m) {
     const double value = values[m][index];
     w.lines[m].add(bucket, value);

@@ -180,7 +180,7 @@ class StepRecorder(PassFlags):
     def token_weight(self, tokens: Scalar, weight: Scalar) -> None:
         """Report the target tokens of the coming backward pass, and what one weighs in its loss."""
         if not self.off:
-            self._tokens_told = Weighed(tokens, tokens * weight * self._scale_now())
+            self._tokens_told = Weighed(tokens, tokens * weight)
 
     def compare(self, name: str, copies: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
         """Compare copies of parameters now. Raises ValueError."""
@@ -485,8 +485,10 @@ class StepRecorder(PassFlags):
     def _weighed(self, run: EngineRun) -> Weighed | None:
         """What the pass's tokens weigh: as the program reports, or as measured."""
         told, self._tokens_told = self._tokens_told, None
-        if told is not None or run.token_weights is None:
-            return told
+        if told is not None:
+            return told._replace(sum=told.sum * self._scale_of_pass)
+        if run.token_weights is None:
+            return None
         self._fingerprints.hides_loss(run.token_weights.unread)
         return run.token_weights.result()
 

@@ -5,6 +5,7 @@ const METRICS = {
   loss: {title: 'loss', low: 'lower', high: 'higher'},
   grad_norm: {title: 'gradient norm', low: 'smaller', high: 'larger'},
   cosine: {title: 'direction', low: 'less aligned', high: 'more aligned'},
+  token_weight: {title: 'weight of a token', low: 'lighter', high: 'heavier'},
 };
 // The lines drawn for an opened rank, if known.
 const LINES = {...METRICS, own_time: {title: 'own time, ms'}};
@@ -168,7 +169,7 @@ class WorkersView {
       {label: 'Rank', left: true, value: (w) => w.rank ?? w.replica, text: workerName},
       {label: 'Host', left: true, value: host, text: host},
       {label: 'Steps', value: (w) => w.steps, text: (w) => (w.steps === total ? `${total}` : `${w.steps} of ${total}`)},
-      ...Object.entries({loss: 'Loss', grad_norm: 'Gradient norm', cosine: 'Cosine'}).flatMap(([m, label]) => [
+      ...Object.entries({loss: 'Loss', grad_norm: 'Gradient norm', cosine: 'Cosine', token_weight: 'Weight of a token'}).flatMap(([m, label]) => [
         {label, title: `mean over its steps`, value: (w) => w.mean[m], text: (w) => number(w.mean[m])},
         {label: 'furthest, spreads', title: `largest deviation of its ${METRICS[m].title} from the others, in typical spreads`,
           value: (w) => Math.abs(w.furthest[m] ?? 0), text: (w) => (w.furthest[m] === null ? '–' : w.furthest[m].toFixed(1).replace('-', '−'))}]),

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What arrives at loss functions, against the gradient of the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from presum.torch_events.token_weights import NODES_MAX, TokenWeights
+
+CLASSES, IGNORED = 7, -100
+Loss = Callable[[Tensor, Tensor], Tensor]
+CLASS_WEIGHTS = torch.linspace(0.5, 2, CLASSES)
+
+
+def masked(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    used = targets != IGNORED
+    chosen = targets.clamp(min=0).unsqueeze(-1)
+    return logits.log_softmax(-1).gather(-1, chosen).squeeze(-1), used
+
+
+def by_gather(logits: Tensor, targets: Tensor) -> Tensor:
+    found, used = masked(logits, targets)
+    return -(found * used).sum() / used.sum()
+
+
+def in_parts(logits: Tensor, targets: Tensor) -> Tensor:
+    parts = zip(logits.chunk(3), targets.chunk(3), strict=True)
+    return torch.stack([F.cross_entropy(x, y, reduction="sum") for x, y in parts]).sum() / 11
+
+
+def with_auxiliary(logits: Tensor, targets: Tensor) -> Tensor:
+    balance = (logits.softmax(-1).mean(0) * logits.mean(0)).sum()
+    return F.cross_entropy(logits, targets) + 0.01 * balance
+
+
+LOSSES: dict[str, Loss] = {
+    "mean": F.cross_entropy,
+    "mean-of-micro-batches": lambda x, y: F.cross_entropy(x, y) / 4,
+    "sum": lambda x, y: F.cross_entropy(x, y, reduction="sum"),
+    "sum-by-count": lambda x, y: 2 * F.cross_entropy(x, y, reduction="sum") / torch.tensor(45.0),
+    "unreduced": lambda x, y: F.cross_entropy(x, y, reduction="none").sum() / (y != IGNORED).sum(),
+    "unreduced-and-masked": lambda x, y: (
+        F.cross_entropy(x, y.clamp(min=0), reduction="none") * (y != IGNORED)
+    ).sum(),
+    "over-ignored-too": lambda x, y: F.cross_entropy(x, y, reduction="none").mean(),
+    "negative": lambda x, y: -F.cross_entropy(x, y),
+    "class-weights": lambda x, y: F.cross_entropy(x, y, weight=CLASS_WEIGHTS),
+    "class-weights-sum": lambda x, y: F.cross_entropy(x, y, weight=CLASS_WEIGHTS, reduction="sum"),
+    "by-gather": by_gather,
+    "in-parts": in_parts,
+    "auxiliary": with_auxiliary,
+    "half": lambda x, y: F.cross_entropy(x.bfloat16(), y).float(),
+    "two-dimensions": lambda x, y: F.cross_entropy(x.t().unsqueeze(0), y.unsqueeze(0)),
+}
+
+
+def made(rows: int = 12) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(3)
+    targets = torch.randint(0, CLASSES, (rows,))
+    targets[::4] = IGNORED
+    return torch.randn(rows, CLASSES, requires_grad=True), targets
+
+
+def weights_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Each target's weight, from the gradient of its logits: w * (softmax - onehot)."""
+    used = targets != IGNORED
+    assert logits.grad is not None
+    grad, shares = logits.grad[used], logits.detach().softmax(-1)[used]
+    at = targets[used].unsqueeze(-1)
+    return (grad.gather(-1, at) / (shares.gather(-1, at) - 1)).squeeze(-1)
+
+
+def run(loss: Tensor) -> TokenWeights:
+    weights = TokenWeights([loss])
+    loss.backward()
+    weights.remove()
+    return weights
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_weights_are_those_of_the_gradient(name: str) -> None:
+    logits, targets = made()
+    found = run(LOSSES[name](logits * 1, targets)).result()
+    assert found is not None
+    assert found.targets == (targets != IGNORED).sum()
+    tolerance = 1e-2 if name in ("half", "auxiliary") else 1e-5
+    assert found.sum == pytest.approx(float(weights_of(logits, targets).sum().abs()), rel=tolerance)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_label_smoothing_moves_no_weight(reduction: str) -> None:
+    logits, targets = made()
+    smooth = F.cross_entropy(logits * 1, targets, label_smoothing=0.2, reduction=reduction)
+    found = run(smooth / 3).result()
+    assert found is not None and found.targets == 9
+    assert found.sum == pytest.approx((1 if reduction == "mean" else 9) / 3)
+
+
+ELEMENTS: dict[str, Loss] = {
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "huber": F.huber_loss,
+    "smooth-l1": F.smooth_l1_loss,
+    "bce": F.binary_cross_entropy_with_logits,
+    "square": lambda x, y: (x - y).pow(2).mean(),
+    "unreduced": lambda x, y: F.mse_loss(x, y, reduction="none").mean(1).mean(),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_elements_are_the_targets_of_other_losses(name: str) -> None:
+    values = torch.rand(6, 5, requires_grad=True)
+    found = run(ELEMENTS[name](values * 1, torch.ones(6, 5)) / 2).result()
+    assert found is not None and found.targets == 30
+    assert found.sum == pytest.approx(0.5)
+
+
+def test_pairs_are_the_targets_of_a_preference_loss() -> None:
+    logits, targets = made()
+    chosen, _ = masked(logits * 1, targets)
+    margins = chosen.view(2, 2, 3).sum(-1)
+    found = run(-F.logsigmoid(0.1 * (margins[0] - margins[1])).mean()).result()
+    assert found is not None and (found.targets, found.sum) == (2, pytest.approx(1))
+
+
+class Hidden(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> Tensor:
+        return grads[0].expand(12, CLASSES)
+
+
+def test_a_function_that_hides_the_loss_is_named() -> None:
+    logits, _ = made()
+    weights = run(Hidden.apply(logits * 1) / 2)  # type: ignore[no-untyped-call]
+    assert weights.result() is None
+    assert weights.unread == "Hidden"
+
+
+def test_a_loss_that_is_compiled_whole_is_named() -> None:
+    logits, targets = made()
+    compiled = torch.compile(F.cross_entropy, backend="aot_eager", fullgraph=True)
+    weights = run(compiled(logits * 1, targets))
+    assert weights.result() is None
+    assert weights.unread == "CompiledFunction"
+
+
+def test_a_saved_tensor_that_is_stored_elsewhere_is_not_fetched() -> None:
+    logits, targets = made()
+    fetched = []
+
+    def fetch(packed: Tensor) -> Tensor:
+        fetched.append(packed)
+        return packed
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, fetch):
+        loss = F.cross_entropy(logits * 1, targets)
+    weights = TokenWeights([loss])
+    assert not fetched
+    loss.backward()
+    found = weights.result()
+    assert found is not None and found.targets is None
+    assert found.sum == pytest.approx(1)
+
+
+def test_a_graph_is_kept_and_differentiated_again() -> None:
+    logits, targets = made()
+    loss = F.cross_entropy(logits * 1, targets)
+    first = TokenWeights([loss])
+    loss.backward(retain_graph=True)
+    first.remove()
+    second = TokenWeights([loss])
+    (3 * loss).backward()
+    assert [found and found.sum for found in (first.result(), second.result())] == [1, 3]
+
+
+@pytest.mark.parametrize("roots", [[], [torch.ones(1)], [None]])
+def test_without_a_graph_nothing_is_known(roots: list[Tensor | None]) -> None:
+    assert TokenWeights(roots).result() is None
+
+
+def test_the_walk_is_bounded() -> None:
+    logits, targets = made()
+    loss = F.cross_entropy(logits * 1, targets)
+    for _ in range(NODES_MAX + 1):
+        loss = loss + 1
+    weights = run(loss)
+    assert weights.result() is None
+    assert weights.unread == f"more than {NODES_MAX} nodes"
+
+
+def test_no_target_has_no_weight() -> None:
+    logits, targets = made()
+    found = run(F.cross_entropy(logits * 1, torch.full_like(targets, IGNORED))).result()
+    assert found is not None and found.targets == 0
