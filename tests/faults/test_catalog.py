@@ -55,7 +55,7 @@ APART = ("norm-of-a-part", "one-norm-of-its-own", "max-norm-of-its-own", "norm-o
 @pytest.mark.parametrize("one", FAULTS, ids=lambda f: f.name)
 def test_a_fault_has_time_to_be_found_and_the_stated_severity(one: Fault) -> None:
     assert one.begins + (one.within or 0) < one.configuration.steps
-    if one.expects == "token-imbalance":
+    if one.expects == "token-weight":
         assert one.severity == ("info" if one.ranks == "all" else "warning")
     else:
         usual = "critical" if one.name.startswith(APART) else CHECKS[one.expects][1]

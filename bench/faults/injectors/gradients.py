@@ -122,6 +122,13 @@ class MeanOfMeans(Training):
         return loss
 
 
+class TokensOfAllRanks(Training):
+    """The loss is divided by the tokens of all ranks, and DDP divides by their number once more."""
+
+    def weigh(self, loss: Tensor, batch: Batch) -> Tensor:
+        return super().weigh(loss, batch) / self.workers
+
+
 class EvaluationMode(Training):
     def before_step(self) -> None:
         if self.at_fault:

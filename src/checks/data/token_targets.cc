@@ -100,6 +100,7 @@ std::size_t kind_of(const StepTargets& before, const StepTargets& step, const St
       std::ranges::find_if(kWrong, is_it, &Kind::count) - kWrong.begin());
 }
 
+// Empty if a micro-batch's weight is unknown.
 std::optional<RankTargets> targets_of(const WorkerRecord& worker, bool relative) {
   RankTargets out{.rank = worker.rank};
   for (const MicroBatch& m : worker.micro) {
@@ -113,6 +114,27 @@ std::optional<RankTargets> targets_of(const WorkerRecord& worker, bool relative)
   }
   if (out.micro.empty() || out.sum <= 0) return {};
   return out;
+}
+
+StepTargets targets_of(const StepContext& context) {
+  StepTargets out{.step = context.record.step, .relative = context.roster.sees_no_program()};
+  for (const WorkerRecord& worker : context.record.workers) {
+    auto found = targets_of(worker, out.relative);
+    if (!found || !context.complete()) return {};
+    out.ranks.push_back(std::move(*found));
+  }
+  return out;
+}
+
+void append(StepTargets& update, const StepTargets& step) {
+  for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+    const RankTargets& from = step.ranks[r];
+    RankTargets& to = update.ranks[r];
+    to.micro.insert(to.micro.end(), from.micro.begin(), from.micro.end());
+    to.count += from.count;
+    to.sum += from.sum;
+  }
+  update.step = step.step;
 }
 
 }  // namespace
@@ -129,14 +151,24 @@ double StepTargets::total() const {
   return sum / static_cast<double>(ranks.size());
 }
 
-StepTargets targets_of(const StepContext& context) {
-  StepTargets out{.step = context.record.step, .relative = context.roster.sees_no_program()};
-  for (const WorkerRecord& worker : context.record.workers) {
-    auto found = targets_of(worker, out.relative);
-    if (!found) return {};
-    out.ranks.push_back(std::move(*found));
+std::optional<StepTargets> Updates::see(const StepContext& context) {
+  StepTargets step = targets_of(context);
+  // FSDP2 does not report that a gradient is kept.
+  const bool knows_optimizer = !context.roster.fact("optimizer").empty();
+  const bool goes_on = std::ranges::any_of(context.record.workers, [&](const WorkerRecord& w) {
+    return w.use == StepUse::kKept || (w.use == StepUse::kUnknown && knows_optimizer);
+  });
+  const std::string every = context.roster.fact("every");
+  lost_ = lost_ || !step.known() || (goes_on && every != "1") ||
+          (open_.known() && open_.ranks.size() != step.ranks.size());
+  if (lost_ || !open_.known()) {
+    open_ = std::move(step);
+  } else {
+    append(open_, step);
   }
-  return out;
+  if (goes_on) return {};
+  StepTargets out = std::exchange(open_, {});
+  return std::exchange(lost_, false) ? StepTargets{} : std::move(out);
 }
 
 bool same_weight(double a, double b) { return std::abs(a - b) <= kRounding * std::abs(b); }

@@ -38,8 +38,17 @@ struct StepTargets {
   double total() const;
 };
 
-// Empty if a micro-batch's weight is unknown.
-StepTargets targets_of(const StepContext& context);
+// Puts the records of one update together: a program may reduce after each of its micro-batches.
+class Updates {
+ public:
+  // Call at every record. Returns the targets of the update that ends with it: unknown ones if the
+  // weight of a micro-batch is, none if the update goes on.
+  std::optional<StepTargets> see(const StepContext& context);
+
+ private:
+  StepTargets open_;
+  bool lost_ = false;  // a part of the open update is unknown
+};
 
 // Whether two weights are equal, up to the rounding of a gradient in 32 bits.
 bool same_weight(double a, double b);

@@ -264,13 +264,13 @@ class Totals {
 class TokenWeight final : public Rule {
  public:
   void update(const StepContext& context, SignalLog& log) override {
-    if (!context.complete()) return;
-    StepTargets step = targets_of(context);
-    if (!step.known()) return unknown(context, log);
-    look(context, step, log);
-    if (!step.relative) {
-      compare_ranks(context, step, log);
-      divided(context, std::move(step), log);
+    auto step = updates_.see(context);
+    if (!step) return;
+    if (!step->known()) return unknown(context, log);
+    look(context, *step, log);
+    if (!step->relative) {
+      compare_ranks(context, *step, log);
+      divided(context, std::move(*step), log);
     }
     if (++steps_ < kSteps) return log.waits(&kTokenWeight, "Fewer than 20 steps so far.");
     log.checked(&kTokenWeight);
@@ -281,7 +281,9 @@ class TokenWeight final : public Rule {
   void unknown(const StepContext& context, SignalLog& log) {
     const std::string hidden = context.roster.fact("loss_hidden_by");
     if (hidden.empty()) return log.waits(&kTokenWeight, kNoLossFunction);
-    hidden_ = fmt::format("The loss is computed inside {}.", shortened(hidden, 64));
+    if (hidden_.empty()) {  // the log keeps a view of it
+      hidden_ = fmt::format("The loss is computed inside {}.", shortened(hidden, 64));
+    }
     log.cannot(&kTokenWeight, hidden_);
   }
 
@@ -344,6 +346,7 @@ class TokenWeight final : public Rule {
     add(totals_.found());
   }
 
+  Updates updates_;
   std::uint64_t steps_ = 0;
   std::string hidden_;
   Inequality inequality_;
