@@ -8,6 +8,7 @@ environment these tests write them anew. Queries are parsed from the Markdown.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sqlite3
 import struct
@@ -111,7 +112,9 @@ def test_lists_in_a_row_are_laid_out_as_documented(db: sqlite3.Connection) -> No
     assert len(rows) == 2 * WORKERS
     hashes = {}
     for step, replica, micro, states in rows:
-        assert list(struct.iter_unpack("<ddQ", micro)) == [(2 + replica, 1, 100), (3, 2, 50)]
+        read = list(struct.iter_unpack("<ddQQd", micro))
+        assert [one[:4] for one in read] == [(2 + replica, 1, 100, 0), (3, 2, 50, 0)]
+        assert all(math.isnan(weight) for *_, weight in read)
         if states is not None:
             ((_group, kind, value),) = struct.iter_unpack("<QIQ", states)
             assert kind == StateKind.PARAMETERS.value
@@ -247,7 +250,7 @@ def test_findings_and_checks_are_written_as_documented(db: sqlite3.Connection) -
             assert seen.keys() == {"check", "ranks", "sentence", "values"}
     states = db.execute("SELECT check_id, min(state), max(state) FROM check_state GROUP BY 1")
     checks = {check: (low, high) for check, low, high in states}
-    assert len(checks) == 45
+    assert len(checks) == 46
     assert all(0 <= low <= high <= 3 for low, high in checks.values())
     assert checks["nonfinite-gradient"] == (0, 1)  # found in the second segment, passed before
 

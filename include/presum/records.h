@@ -43,8 +43,9 @@ struct MicroBatch {
   // The targets of the loss function: the tokens, or for a loss without tokens its elements; 0 if
   // unknown.
   std::uint64_t targets = 0;
-  // What one target weighs in the loss that the rank differentiates, before the reduction: 1/n for a
-  // mean over n targets, 1 for a sum. The mean over targets that weigh differently; NaN if unknown.
+  // What one target weighs in the loss that the rank differentiates, before the reduction: 1/n for
+  // a mean over n targets, 1 for a sum. The mean over targets that weigh differently; NaN if
+  // unknown.
   double token_weight = kNaN;
 };
 

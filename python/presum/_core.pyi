@@ -351,6 +351,8 @@ class Observer:
         root: float | Late | None,
         share_factor: float,
         gradient_factor: float,
+        targets: float | Late,
+        targets_weight: float | Late,
         part: bool,
     ) -> None: ...
     @property

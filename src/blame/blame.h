@@ -50,7 +50,7 @@ struct Worker {
   Compared norm;
   std::uint64_t nonfinite = 0;
   std::uint64_t tokens = 0;
-  std::uint64_t targets = 0;  // of the loss function; 0 if unknown
+  std::uint64_t targets = 0;   // of the loss function; 0 if unknown
   double token_weight = kNaN;  // of one of these in the rank's loss
   std::uint32_t micro_batches = 0;
   std::vector<MicroBatch> micro;                 // if there are several

@@ -23,7 +23,7 @@ enum class Stage : std::uint8_t {
   kConfiguration,
   kData,
   kRandom,
-  kParameters,  // parameters and buffers, before the step's forward pass
+  kParameters,   // parameters and buffers, before the step's forward pass
   kTokenWeight,  // of one target token in a rank's loss
   kLoss,
   kGradient,   // each rank's own

@@ -92,8 +92,7 @@ bool token_weights_equal(const WorkerPair& workers) {
     return same(x.token_weight, y.token_weight);
   };
   return same(a->token_weight, b->token_weight) &&
-         (a->micro.size() != b->micro.size() ||
-          std::ranges::equal(a->micro, b->micro, same_micro));
+         (a->micro.size() != b->micro.size() || std::ranges::equal(a->micro, b->micro, same_micro));
 }
 
 // ---- losses

@@ -60,7 +60,8 @@ struct WhatWords {
     constexpr std::array kThings = {"the same samples over all ranks, distributed differently",
                                     "other tensors of the same samples (labels, targets, masks)",
                                     "positions in the dataset that samplers drew",
-                                    "what one target token weighs in the loss", "loss",
+                                    "what one target token weighs in the loss",
+                                    "loss",
                                     "reduced gradient"};
     static_assert(kThings.size() == static_cast<std::size_t>(OtherThing::kReducedGradient) + 1);
     return kThings[static_cast<std::size_t>(thing)];

@@ -71,7 +71,7 @@ void WorkerCharts::add_worker(std::size_t bucket, const WorkerRecord& record, st
   w.dropped = record.dropped;
   w.nonfinite_steps += record.nonfinite > 0 || record.loss_nonfinite;
   const std::array<bool, kMetrics> broken = {record.loss_nonfinite, record.nonfinite > 0, false,
-                                              false};
+                                             false};
   for (std::size_t m = 0; m < kMetrics; ++m) {
     const double value = values[m][index];
     w.lines[m].add(bucket, value);

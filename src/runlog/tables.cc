@@ -433,8 +433,7 @@ const Table<WorkerStepRow> kWorkerStepTable = {
      coded_column<PackedCodec<MicroBatch, 2>, &WorkerStepRow::micro>(
          "micro", {"of each micro-batch `f64` loss and weight, `u64` tokens and targets, and `f64` "
                    "token weight",
-                   "",
-                   "fewer than two micro-batches: the columns say the same"}),
+                   "", "fewer than two micro-batches: the columns say the same"}),
      column<&WorkerStepRow::samples, &Samples::hashes>(
          "samples",
          {"`u64`: a keyed hash of each row hash that was sent, in the order of the rows, see Salt",

@@ -63,8 +63,8 @@ struct Pass {
   double share_factor = 1;  // the factor on a loss that is a share of all tokens
   // With shares: how many times larger the gradient is than that of the mean over all tokens.
   double gradient_factor = 1;
-  // The targets of the loss function, and what they weigh together in the tensor that backward() was
-  // called on, with the loss scale. 0 targets: as many as the forward passes have.
+  // The targets of the loss function, and what they weigh together in the tensor that backward()
+  // was called on, with the loss scale. 0 targets: as many as the forward passes have.
   Number targets = 0.0;
   Number targets_weight = kNaN;  // NaN: unknown
 };

@@ -48,19 +48,16 @@ WARNINGS = (
     *("underflow", "model-noise", "layer-left-out", "rounded-away"),
     *("resumed-with-anothers-generator", "resumed-in-another-order"),
 )
-INFORMATION = ("not-deterministic", "resumed-from-the-beginning")
+INFORMATION = ("not-deterministic", "resumed-from-the-beginning", "mean-of-means")
 APART = ("norm-of-a-part", "one-norm-of-its-own", "max-norm-of-its-own", "norm-of-a-shard")
 
 
 @pytest.mark.parametrize("one", FAULTS, ids=lambda f: f.name)
 def test_a_fault_has_time_to_be_found_and_the_stated_severity(one: Fault) -> None:
     assert one.begins + (one.within or 0) < one.configuration.steps
-    if one.expects == "token-weight":
-        assert one.severity == ("info" if one.ranks == "all" else "warning")
-    else:
-        usual = "critical" if one.name.startswith(APART) else CHECKS[one.expects][1]
-        usual = "info" if one.name.startswith(INFORMATION) else usual
-        assert one.severity == ("warning" if one.name.startswith(WARNINGS) else usual)
+    usual = "critical" if one.name.startswith(APART) else CHECKS[one.expects][1]
+    usual = "info" if one.name.startswith(INFORMATION) else usual
+    assert one.severity == ("warning" if one.name.startswith(WARNINGS) else usual)
 
 
 def test_an_injector_only_replaces_what_a_clean_run_has() -> None:

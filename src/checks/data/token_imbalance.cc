@@ -60,8 +60,7 @@ constinit const CheckInfo kTokenImbalance{
     .id = "token-imbalance",
     .severity = Severity::kWarning,
     .compares = "the target tokens of every rank's batch",
-    .fires =
-        "with the alarm of another check; numbers of micro-batches or samples after 5 steps",
+    .fires = "with the alarm of another check; numbers of micro-batches or samples after 5 steps",
     .consequence = "A token in a short batch counts more than one in a long batch.",
     .cannot_see = "Batches whose target tokens are unknown.",
     .mistake =

@@ -54,7 +54,8 @@ constexpr std::array<Count, 4> kRight{
 constexpr std::array kWrong{
     Kind{"all ranks, and the reduction divides by the number of ranks once more",
          [](const Asked& a) { return a.ranks() > 1 ? a.step.count() : kNaN; }},
-    Kind{"the last micro-batch", [](const Asked& a) { return of_micro(a, a.own().micro.size() - 1); }},
+    Kind{"the last micro-batch",
+         [](const Asked& a) { return of_micro(a, a.own().micro.size() - 1); }},
     Kind{"the first micro-batch", [](const Asked& a) { return of_micro(a, 0); }},
     Kind{"the first rank", [](const Asked& a) { return of_rank(a.step, 0); }},
     Kind{"the step before", [](const Asked& a) { return of_rank(a.before, a.rank); }},
@@ -96,8 +97,8 @@ std::size_t kind_of(const StepTargets& before, const StepTargets& step, const St
   if (!step.known() || step.relative || !varies(step) || std::ranges::any_of(kRight, is_it)) {
     return kWrong.size();
   }
-  return static_cast<std::size_t>(
-      std::ranges::find_if(kWrong, is_it, &Kind::count) - kWrong.begin());
+  return static_cast<std::size_t>(std::ranges::find_if(kWrong, is_it, &Kind::count) -
+                                  kWrong.begin());
 }
 
 // Empty if a micro-batch's weight is unknown.

@@ -51,7 +51,8 @@ struct DividedByOthers {
 
 std::string sentence(const DividedByOthers& seen, const Who& who) {
   return fmt::format(
-      "{} divided the loss by the tokens of {}: the weights of a step's tokens add up to {} instead of one",
+      "{} divided the loss by the targets of {}: the weights of a step's targets add up to {} "
+      "instead of one",
       who.words(), seen.tokens_of, number(seen.total));
 }
 
@@ -91,8 +92,9 @@ struct OtherWeight {
 
 std::string sentence(const OtherWeight& seen, const Who& who) {
   const auto of = seen.of_rank ? fmt::format("Rank {}", *seen.of_rank) : who.words();
-  const auto beside = seen.of_rank ? fmt::format("rank {}'s", *seen.beside_rank) : "the others'";
-  return fmt::format("{}: target tokens weigh {} times as much as {} in the loss", of,
+  const auto beside =
+      seen.of_rank ? fmt::format("one of rank {}", *seen.beside_rank) : "the others'";
+  return fmt::format("{}: a target weighs {} times as much as {} in the loss", of,
                      number(seen.weight_ratio), beside);
 }
 
@@ -109,8 +111,8 @@ struct UnequalWeights {
 
 std::string sentence(const UnequalWeights& seen, const Who& who) {
   return fmt::format(
-      "{}: a token of one micro-batch weighs up to {} times as much as one of another; {:.0f}% of "
-      "the update comes from {:.0f}% of the tokens",
+      "{}: a target of one micro-batch weighs up to {} times as much as one of another; {:.0f}% of "
+      "the update comes from {:.0f}% of the targets",
       who.words(), number(seen.weight_ratio), 100 * seen.update_share, 100 * seen.token_share);
 }
 
@@ -124,7 +126,7 @@ struct OtherTotal {
 };
 
 std::string sentence(const OtherTotal& seen, const Who& who) {
-  return fmt::format("{}: the weights of a step's tokens add up to {}, {}, instead of one",
+  return fmt::format("{}: the weights of a step's targets add up to {}, {}, instead of one",
                      who.words(), number(seen.total), seen.equals);
 }
 
@@ -153,7 +155,7 @@ class SmallerWindows {
   }
 
  private:
-  std::size_t usual_ = 0;    // micro-batches
+  std::size_t usual_ = 0;   // micro-batches
   std::uint64_t full_ = 0;  // windows in a row with that many
 };
 
@@ -181,7 +183,8 @@ class ApartRanks {
     }
     const bool minority = 2 * now.ranks.size() < ranks.size() || ranks.size() == 2;
     if (!minority) now.ratio = kNaN;
-    const bool goes_on = now.ranks == found_.ranks && std::abs(now.ratio / found_.ratio - 1) <= kSame;
+    const bool goes_on =
+        now.ranks == found_.ranks && std::abs(now.ratio / found_.ratio - 1) <= kSame;
     lasted_ = now.ranks.empty() || std::isnan(now.ratio) ? 0 : goes_on ? lasted_ + 1 : 1;
     found_ = now;
     return now.ranks.empty();
@@ -252,10 +255,10 @@ class Totals {
   }
 
  private:
-  static constexpr std::array kKnown{
-      "the number of micro-batches", "the number of ranks",
-      "the number of micro-batches times that of ranks", "1 over the number of micro-batches",
-      "1 over the number of ranks"};
+  static constexpr std::array kKnown{"the number of micro-batches", "the number of ranks",
+                                     "the number of micro-batches times that of ranks",
+                                     "1 over the number of micro-batches",
+                                     "1 over the number of ranks"};
 
   std::array<bool, kKnown.size()> held_{true, true, true, true, true};
   double total_ = kNaN;
@@ -362,7 +365,8 @@ constexpr Check kTokenWeightExplains[] = {&kRankOutlier, &kLossEvent, &kClipNorm
 constinit const CheckInfo kTokenWeight{
     .id = "token-weight",
     .severity = Severity::kWarning,
-    .compares = "what one target token weighs in the update, by micro-batch and rank",
+    .compares =
+        "what one target (a token, or an element of a loss without tokens) weighs in the update",
     .fires =
         "after 5 steps; a window with fewer micro-batches at once; as information after 20 steps",
     .consequence =

@@ -79,7 +79,8 @@ void expect_nothing(const Watched& w) {
 }
 
 TEST(TokenWeight, AMeanOverAllTokensIsFine) {
-  expect_nothing(with([](const auto& r, auto, auto) { return of_all_ranks(r, r.step) / ranks_of(r); }));
+  expect_nothing(
+      with([](const auto& r, auto, auto) { return of_all_ranks(r, r.step) / ranks_of(r); }));
   expect_nothing(with([](const auto& r, auto rank, auto) { return of_rank(rank, r.step); }, 30, 1));
 }
 
@@ -107,7 +108,8 @@ TEST(TokenWeight, ADivisorOfOtherTokensIsNamed) {
     Watched w = with(divisor);
     const Finding found = warning_of(w);
     EXPECT_EQ(text_of(found, "tokens_of"), name);
-    EXPECT_NEAR(number_of(found, "total"), std::isnan(total) ? number_of(found, "total") : total, 1e-9);
+    EXPECT_NEAR(number_of(found, "total"), std::isnan(total) ? number_of(found, "total") : total,
+                1e-9);
   };
   expect_divisor([](const auto& r, auto, auto) { return of_all_ranks(r, r.step); },
                  "all ranks, and the reduction divides by the number of ranks once more", 0.25);
@@ -115,16 +117,14 @@ TEST(TokenWeight, ADivisorOfOtherTokensIsNamed) {
                  "the last micro-batch", kNaN);
   expect_divisor([](const auto& r, auto rank, auto) { return own(r, rank, 0); },
                  "the first micro-batch", kNaN);
-  expect_divisor([](const auto& r, auto, auto) { return of_rank(0, r.step); },
-                 "the first rank", kNaN);
+  expect_divisor([](const auto& r, auto, auto) { return of_rank(0, r.step); }, "the first rank",
+                 kNaN);
   expect_divisor(
       [](const auto& r, auto rank, auto) { return of_rank(rank, r.step == 0 ? 0 : r.step - 1); },
       "the step before", kNaN);
-  expect_divisor(
-      [](const auto& r, auto rank, auto) {
-        return of_rank(rank, r.step) + of_rank(rank, r.step + 1);
-      },
-      "this step and the next", kNaN);
+  expect_divisor([](const auto& r, auto rank,
+                    auto) { return of_rank(rank, r.step) + of_rank(rank, r.step + 1); },
+                 "this step and the next", kNaN);
 }
 
 TEST(TokenWeight, ADivisorNeedsFiveStepsInARow) {
@@ -134,9 +134,8 @@ TEST(TokenWeight, ADivisorNeedsFiveStepsInARow) {
   Watched w = with(now_and_then);
   for (const Finding& f : w.findings()) EXPECT_EQ(f.severity, kInfo) << f.title;
   // off by more than rounding: labels counted before the shift
-  expect_nothing(with([](const auto& r, auto, auto) {
-    return (of_all_ranks(r, r.step) + 8) / ranks_of(r);
-  }));
+  expect_nothing(
+      with([](const auto& r, auto, auto) { return (of_all_ranks(r, r.step) + 8) / ranks_of(r); }));
 }
 
 TEST(TokenWeight, ASmallerWindowThatIsDividedByTheFullNumber) {
@@ -168,9 +167,10 @@ TEST(TokenWeight, OneRankWithAnotherFactor) {
   expect_quiet(with(twice, 3));
   const Finding found = warning_of(with(twice, 10));
   EXPECT_EQ(found.ranks, RankList{1});
-  EXPECT_EQ(found.title, "Rank 1: target tokens weigh 2 times as much as the others' in the loss");
+  EXPECT_EQ(found.title,
+            "Rank 1: a target weighs 2 times as much as one of the others' in the loss");
   const Finding two = warning_of(with(twice, 10, 2));
-  EXPECT_EQ(two.title, "Rank 0: target tokens weigh 0.5 times as much as rank 1's in the loss");
+  EXPECT_EQ(two.title, "Rank 0: a target weighs 0.5 times as much as one of rank 1's in the loss");
 }
 
 TEST(TokenWeight, TotalsThatTheProgramKnows) {
