@@ -21,7 +21,10 @@ NAMES_BOTH = frozenset(
         *("dataset", "sampler", "optimizer", "mode", "environment", "reduced-gradient"),
         *("loss", "input"),
     )
-) | {"rank-outlier", "token-imbalance", "token-weight", "state-desync", "parameter-desync", "clip-norm"}
+) | {
+    *("rank-outlier", "token-imbalance", "token-weight", "state-desync", "parameter-desync"),
+    "clip-norm",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,9 +87,9 @@ class Monitor:
 
         Args:
             tokens: the number of target tokens, at least 0.
-            weight: the weight of one of them in the tensor that ``backward()`` is called on, without
-                a loss scaler's factor and before the reduction: ``1 / tokens`` for a mean, divided
-                by the number of micro-batches if the program divides.
+            weight: the weight of one of them in the tensor that is differentiated, without a loss
+                scaler's factor and before the reduction: ``1 / tokens`` for a mean, divided by the
+                number of micro-batches if the program divides.
 
         Raises:
             ValueError: an argument is not a single number local to this rank.

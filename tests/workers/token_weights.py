@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
@@ -147,7 +147,7 @@ class Hidden(torch.autograd.Function):
 
 def summed(logits: Tensor, targets: Tensor) -> Tensor:
     by_place = logits if logits.shape[1] == WORDS else logits.movedim(-1, 1)
-    return F.cross_entropy(by_place, targets, ignore_index=IGNORED, reduction="sum")
+    return functional.cross_entropy(by_place, targets, ignore_index=IGNORED, reduction="sum")
 
 
 def batch_of(case: Case, step: Step) -> tuple[Tensor, Tensor]:
@@ -195,13 +195,12 @@ def accelerate_loop(out: Path) -> None:
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     record = presum.Record(quiet=True)
-    with presum.attach(
-        model, optimizer=optimizer.optimizer, run=out / "accelerate", record=record
-    ):
+    with presum.attach(model, optimizer=optimizer.optimizer, run=out / "accelerate", record=record):
         for _ in range(2):
             for x in loader:
                 with accelerator.accumulate(model):
-                    loss = F.cross_entropy(model(x)[:, :-1].flatten(0, 1), x[:, 1:].flatten())
+                    logits = model(x)[:, :-1].flatten(0, 1)
+                    loss = functional.cross_entropy(logits, x[:, 1:].flatten())
                     accelerator.backward(loss)
                     optimizer.step()
                     optimizer.zero_grad()

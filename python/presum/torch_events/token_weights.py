@@ -92,7 +92,7 @@ class TokenWeights:
 
     def _walk(self, roots: Iterable[Any]) -> None:
         due = deque(getattr(root, "grad_fn", None) for root in roots)
-        seen = set()
+        seen: set[Any] = set()
         by_softmax: dict[Any, list[_Term]] = {}
         while due:
             node: Any = due.popleft()
@@ -137,7 +137,7 @@ class TokenWeights:
 
 
 def _put_together(terms: list[_Term]) -> None:
-    """Label smoothing adds a sum over classes to the loss function that takes the same log-softmax."""
+    """Label smoothing adds a sum over classes to a loss function of the same log-softmax."""
     loss = next((term for term in terms if term.counts), None)
     for term in terms:
         if loss is not None:
@@ -193,9 +193,7 @@ def _weighed(grad: torch.Tensor) -> Weighed | None:
     """Of targets that are not reduced: those that have a weight."""
     if grad.numel() > ELEMENTS_MAX:
         return None
-    return Weighed(
-        _number(torch.count_nonzero(grad)), _number(grad.abs().sum(dtype=torch.float64))
-    )
+    return Weighed(_number(torch.count_nonzero(grad)), _number(grad.abs().sum(dtype=torch.float64)))
 
 
 def _count(target: torch.Tensor, ignored: int) -> Scalar:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
 from presum.torch_events.token_weights import NODES_MAX, TokenWeights
 
@@ -30,32 +31,32 @@ def by_gather(logits: Tensor, targets: Tensor) -> Tensor:
 
 def in_parts(logits: Tensor, targets: Tensor) -> Tensor:
     parts = zip(logits.chunk(3), targets.chunk(3), strict=True)
-    return torch.stack([F.cross_entropy(x, y, reduction="sum") for x, y in parts]).sum() / 11
+    return torch.stack([cross_entropy(x, y, reduction="sum") for x, y in parts]).sum() / 11
 
 
 def with_auxiliary(logits: Tensor, targets: Tensor) -> Tensor:
     balance = (logits.softmax(-1).mean(0) * logits.mean(0)).sum()
-    return F.cross_entropy(logits, targets) + 0.01 * balance
+    return cross_entropy(logits, targets) + 0.01 * balance
 
 
 LOSSES: dict[str, Loss] = {
-    "mean": F.cross_entropy,
-    "mean-of-micro-batches": lambda x, y: F.cross_entropy(x, y) / 4,
-    "sum": lambda x, y: F.cross_entropy(x, y, reduction="sum"),
-    "sum-by-count": lambda x, y: 2 * F.cross_entropy(x, y, reduction="sum") / torch.tensor(45.0),
-    "unreduced": lambda x, y: F.cross_entropy(x, y, reduction="none").sum() / (y != IGNORED).sum(),
+    "mean": cross_entropy,
+    "mean-of-micro-batches": lambda x, y: cross_entropy(x, y) / 4,
+    "sum": lambda x, y: cross_entropy(x, y, reduction="sum"),
+    "sum-by-count": lambda x, y: 2 * cross_entropy(x, y, reduction="sum") / torch.tensor(45.0),
+    "unreduced": lambda x, y: cross_entropy(x, y, reduction="none").sum() / (y != IGNORED).sum(),
     "unreduced-and-masked": lambda x, y: (
-        F.cross_entropy(x, y.clamp(min=0), reduction="none") * (y != IGNORED)
+        cross_entropy(x, y.clamp(min=0), reduction="none") * (y != IGNORED)
     ).sum(),
-    "over-ignored-too": lambda x, y: F.cross_entropy(x, y, reduction="none").mean(),
-    "negative": lambda x, y: -F.cross_entropy(x, y),
-    "class-weights": lambda x, y: F.cross_entropy(x, y, weight=CLASS_WEIGHTS),
-    "class-weights-sum": lambda x, y: F.cross_entropy(x, y, weight=CLASS_WEIGHTS, reduction="sum"),
+    "over-ignored-too": lambda x, y: cross_entropy(x, y, reduction="none").mean(),
+    "negative": lambda x, y: -cross_entropy(x, y),
+    "class-weights": lambda x, y: cross_entropy(x, y, weight=CLASS_WEIGHTS),
+    "class-weights-sum": lambda x, y: cross_entropy(x, y, weight=CLASS_WEIGHTS, reduction="sum"),
     "by-gather": by_gather,
     "in-parts": in_parts,
     "auxiliary": with_auxiliary,
-    "half": lambda x, y: F.cross_entropy(x.bfloat16(), y).float(),
-    "two-dimensions": lambda x, y: F.cross_entropy(x.t().unsqueeze(0), y.unsqueeze(0)),
+    "half": lambda x, y: cross_entropy(x.bfloat16(), y).float(),
+    "two-dimensions": lambda x, y: cross_entropy(x.t().unsqueeze(0), y.unsqueeze(0)),
 }
 
 
@@ -95,20 +96,20 @@ def test_the_weights_are_those_of_the_gradient(name: str) -> None:
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_label_smoothing_moves_no_weight(reduction: str) -> None:
     logits, targets = made()
-    smooth = F.cross_entropy(logits * 1, targets, label_smoothing=0.2, reduction=reduction)
+    smooth = cross_entropy(logits * 1, targets, label_smoothing=0.2, reduction=reduction)
     found = run(smooth / 3).result()
     assert found is not None and found.targets == 9
     assert found.sum == pytest.approx((1 if reduction == "mean" else 9) / 3)
 
 
 ELEMENTS: dict[str, Loss] = {
-    "mse": F.mse_loss,
-    "l1": F.l1_loss,
-    "huber": F.huber_loss,
-    "smooth-l1": F.smooth_l1_loss,
-    "bce": F.binary_cross_entropy_with_logits,
+    "mse": functional.mse_loss,
+    "l1": functional.l1_loss,
+    "huber": functional.huber_loss,
+    "smooth-l1": functional.smooth_l1_loss,
+    "bce": functional.binary_cross_entropy_with_logits,
     "square": lambda x, y: (x - y).pow(2).mean(),
-    "unreduced": lambda x, y: F.mse_loss(x, y, reduction="none").mean(1).mean(),
+    "unreduced": lambda x, y: functional.mse_loss(x, y, reduction="none").mean(1).mean(),
 }
 
 
@@ -124,7 +125,7 @@ def test_pairs_are_the_targets_of_a_preference_loss() -> None:
     logits, targets = made()
     chosen, _ = masked(logits * 1, targets)
     margins = chosen.view(2, 2, 3).sum(-1)
-    found = run(-F.logsigmoid(0.1 * (margins[0] - margins[1])).mean()).result()
+    found = run(-functional.logsigmoid(0.1 * (margins[0] - margins[1])).mean()).result()
     assert found is not None and (found.targets, found.sum) == (2, pytest.approx(1))
 
 
@@ -147,7 +148,7 @@ def test_a_function_that_hides_the_loss_is_named() -> None:
 
 def test_a_loss_that_is_compiled_whole_is_named() -> None:
     logits, targets = made()
-    compiled = torch.compile(F.cross_entropy, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(cross_entropy, backend="aot_eager", fullgraph=True)
     weights = run(compiled(logits * 1, targets))
     assert weights.result() is None
     assert weights.unread == "CompiledFunction"
@@ -162,7 +163,7 @@ def test_a_saved_tensor_that_is_stored_elsewhere_is_not_fetched() -> None:
         return packed
 
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, fetch):
-        loss = F.cross_entropy(logits * 1, targets)
+        loss = cross_entropy(logits * 1, targets)
     weights = TokenWeights([loss])
     assert not fetched
     loss.backward()
@@ -173,7 +174,7 @@ def test_a_saved_tensor_that_is_stored_elsewhere_is_not_fetched() -> None:
 
 def test_a_graph_is_kept_and_differentiated_again() -> None:
     logits, targets = made()
-    loss = F.cross_entropy(logits * 1, targets)
+    loss = cross_entropy(logits * 1, targets)
     first = TokenWeights([loss])
     loss.backward(retain_graph=True)
     first.remove()
@@ -189,7 +190,7 @@ def test_without_a_graph_nothing_is_known(roots: list[Tensor | None]) -> None:
 
 def test_the_walk_is_bounded() -> None:
     logits, targets = made()
-    loss = F.cross_entropy(logits * 1, targets)
+    loss = cross_entropy(logits * 1, targets)
     for _ in range(NODES_MAX + 1):
         loss = loss + 1
     weights = run(loss)
@@ -199,5 +200,5 @@ def test_the_walk_is_bounded() -> None:
 
 def test_no_target_has_no_weight() -> None:
     logits, targets = made()
-    found = run(F.cross_entropy(logits * 1, torch.full_like(targets, IGNORED))).result()
+    found = run(cross_entropy(logits * 1, torch.full_like(targets, IGNORED))).result()
     assert found is not None and found.targets == 0
