@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 from pathlib import Path
@@ -201,7 +202,7 @@ def timed_step(micro_batches: int = 1) -> bytes:
             observer.enter_module()
             observer.backward(True)
             observer.pass_begins(last, not last, True, 0.0)
-            observer.pass_ends(1.0, None, 1.0, 1.0, False)
+            observer.pass_ends(1.0, None, 1.0, 1.0, 0.0, math.nan, False)
         observer.optimizer_begins()
         observer.optimizer_steps(0)
         ended = observer.take_ended()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 
@@ -24,7 +25,7 @@ def test_a_wait_that_was_never_ended_is_over_at_the_next_forward_pass() -> None:
         observer.enter_module()
         time.sleep(SLEEP)
         observer.pass_begins(True, False, True, 0.0)
-        observer.pass_ends(1.0, None, 1.0, 1.0, False)
+        observer.pass_ends(1.0, None, 1.0, 1.0, 0.0, math.nan, False)
         observer.optimizer_begins()
         observer.optimizer_steps(0)
         ended = observer.take_ended()

@@ -169,8 +169,8 @@ class ApartRanks {
 
   // Whether all ranks agree.
   bool see(const std::vector<RankTargets>& ranks, double (*value_of)(const RankTargets&)) {
-    std::vector<double> values;
-    for (const RankTargets& rank : ranks) values.push_back(value_of(rank));
+    std::vector<double> values(ranks.size());
+    std::ranges::transform(ranks, values.begin(), value_of);
     std::vector<double> sorted = values;
     const double middle = ranks.size() == 2 ? values.back() : detect::median(sorted);
     Found now;

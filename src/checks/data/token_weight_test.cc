@@ -17,7 +17,7 @@ using State = CheckRecord::State;
 constexpr Severity kInfo = Severity::kInfo;
 
 std::uint64_t count_of(std::uint32_t rank, std::size_t micro, std::uint64_t step) {
-  return 20 + scramble(step * 64 + rank * 8 + micro) % 60;
+  return 20 + scramble(step * 64 + std::uint64_t{rank} * 8 + micro) % 60;
 }
 
 double of_rank(std::uint32_t rank, std::uint64_t step) {
