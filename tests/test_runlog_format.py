@@ -112,9 +112,9 @@ def test_lists_in_a_row_are_laid_out_as_documented(db: sqlite3.Connection) -> No
     assert len(rows) == 2 * WORKERS
     hashes = {}
     for step, replica, micro, states in rows:
-        read = list(struct.iter_unpack("<ddQQd", micro))
+        read = list(struct.iter_unpack("<ddQQdI", micro))
         assert [one[:4] for one in read] == [(2 + replica, 1, 100, 0), (3, 2, 50, 0)]
-        assert all(math.isnan(weight) for *_, weight in read)
+        assert all(math.isnan(weight) for *_, weight, _ in read)
         if states is not None:
             ((_group, kind, value),) = struct.iter_unpack("<QIQ", states)
             assert kind == StateKind.PARAMETERS.value

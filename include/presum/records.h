@@ -47,6 +47,7 @@ struct MicroBatch {
   // a mean over n targets, 1 for a sum. The mean over targets that weigh differently; NaN if
   // unknown.
   double token_weight = kNaN;
+  bool differentiated = false;  // `loss` is the tensor that the rank differentiates
 };
 
 // The rows of a step's batches: the hashes of all rows or, if there are too many, those divisible

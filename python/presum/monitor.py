@@ -92,7 +92,8 @@ class Monitor:
                 number of micro-batches if the program divides.
 
         Raises:
-            ValueError: an argument is not a single number local to this rank.
+            ValueError: an argument is not a single number local to this rank, finite and at least
+                0. Numbers on a device are not checked.
         """
         recorder = self._recorder
         if recorder is None or self._closed:
@@ -100,8 +101,10 @@ class Monitor:
         values = []
         for value in (tokens, weight):
             kept = kept_value(value) if _is_number(value) else None
-            if kept is None:
-                raise ValueError(f"presum: token_weight needs two numbers, not {value!r:.64}")
+            if kept is None or (isinstance(kept, float) and not 0 <= kept < float("inf")):
+                raise ValueError(
+                    f"presum: token_weight needs two finite numbers of at least 0, not {value!r:.64}"
+                )
             values.append(kept)
         recorder.token_weight(*values)
 

@@ -80,7 +80,7 @@ std::string tokens_text(std::uint64_t tokens, std::uint64_t targets) {
 
 std::string table_of(const Step& step) {
   std::vector<std::vector<std::string>> cells{{"rank", "loss", "usually", "|g|", "usually",
-                                               "not finite", "tokens", "weight of one",
+                                               "not finite", "targets", "weight of one",
                                                "micro-batches", "samples"}};
   for (const Worker& w : step.workers) {
     cells.push_back({fmt::format("{}", w.rank), finite(w.loss.value), number(w.loss.usual),
@@ -97,13 +97,13 @@ std::string micro_text(const Worker& w) {
   for (std::size_t i = 0; i < std::min(w.micro.size(), kMicroShown); ++i) {
     const MicroBatch& m = w.micro[i];
     const std::string known = tokens_text(m.tokens, m.targets);
-    const std::string tokens = known == "-" && w.tokens > 0 ? ", 0 tokens"
-                               : known == "-"               ? ""
-                                                            : ", " + known + " tokens";
+    const std::string tokens = known == "-" && w.targets + w.tokens > 0 ? ", 0 targets"
+                               : known == "-"                           ? ""
+                                                                        : ", " + known + " targets";
     const std::string weight =
         std::isnan(m.token_weight) ? "" : fmt::format(", each weighs {}", number(m.token_weight));
     out += fmt::format("    micro-batch {}: loss {}{}{}{}\n", i + 1, number(m.loss), tokens, weight,
-                       w.tokens > 0 && m.tokens == 0 ? ": without a single target" : "");
+                       known == "-" && w.targets + w.tokens > 0 ? ": without a single target" : "");
   }
   if (w.micro.size() > kMicroShown) {
     out += fmt::format("    and {} more, {} of all without a single target\n",

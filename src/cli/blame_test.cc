@@ -48,8 +48,8 @@ TEST(BlameCommand, JsonHasAllWorkers) {
   EXPECT_EQ(document[0]["workers"][1]["samples"][0]["before"][0]["step"], 2);
   EXPECT_EQ(keys(document[0]["workers"][0]),
             (std::vector<std::string>{"rank", "host", "loss", "grad_norm", "nonfinite", "tokens",
-                                      "micro_batches", "micro", "without_target", "rows", "layers",
-                                      "samples"}));
+                                      "targets", "token_weight", "micro_batches", "micro",
+                                      "without_target", "rows", "layers", "samples"}));
 }
 
 TEST(BlameCommand, RefusesWhatIsNotThere) {

@@ -25,7 +25,7 @@ TEST(Compare, IdenticalRunsExitWith0) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(lines(ran.out).at(0),
             "identical in all that was compared, at 3 common steps; not compared: data, random "
-            "generators, parameters, reduction, final parameters");
+            "generators, parameters, token weight, reduction, final parameters");
 }
 
 TEST(Compare, DifferentRunsExitWith1AndNameTheFirstDifference) {

@@ -20,8 +20,8 @@ TEST(Document, SaysWhatTheComparisonSays) {
   EXPECT_EQ(model["first_stage"], "local-gradient");
   EXPECT_EQ(model["first_step"], 7);
   EXPECT_EQ(model["last_identical"], 6);
-  EXPECT_EQ(model["stages"][5]["first"]["ranks"], std::vector<int>{12});
-  EXPECT_EQ(model["stages"][5]["first"]["layers"], std::vector<std::string>{"layers.2"});
+  EXPECT_EQ(model["stages"][6]["first"]["ranks"], std::vector<int>{12});
+  EXPECT_EQ(model["stages"][6]["first"]["layers"], std::vector<std::string>{"layers.2"});
   EXPECT_TRUE(model["stages"][1]["first"].is_null());
   EXPECT_TRUE(json["agreement"].get<std::string>().empty());
 }
@@ -31,7 +31,7 @@ TEST(Document, SaysBetweenWhichStepsParametersBeganToDiffer) {
   const auto& model = json["models"][0];
   EXPECT_EQ(model["last_identical"], 2);
   EXPECT_EQ(model["stages"][3]["first"]["last_seen"], 2);
-  EXPECT_TRUE(model["stages"][7]["first"].is_null());
+  EXPECT_TRUE(model["stages"][8]["first"].is_null());
   for (const auto* key : {"bracket", "between"}) EXPECT_NE(model[key], "") << key;
 }
 

@@ -129,6 +129,7 @@ struct DissentingWorker {
 struct TokenWeights {
   double a = 0;
   double b = 0;
+  std::size_t micro_batch = 0;  // that these are of, from 1; 0: of all
 };
 
 struct LossValues {

@@ -83,16 +83,31 @@ constexpr double kRounding = 1e-6;
 
 bool has_token_weight(const WorkerRecord& w) { return std::isfinite(w.token_weight); }
 
+bool same_weight(double a, double b) {
+  return equal(a, b) || std::abs(a - b) <= kRounding * std::abs(b);
+}
+
+bool same_micro_weight(const MicroBatch& a, const MicroBatch& b) {
+  return same_weight(a.token_weight, b.token_weight);
+}
+
 bool token_weights_equal(const WorkerPair& workers) {
-  const auto same = [](double x, double y) {
-    return equal(x, y) || std::abs(x - y) <= kRounding * std::abs(y);
-  };
   const auto& [a, b] = workers;
-  const auto same_micro = [&](const MicroBatch& x, const MicroBatch& y) {
-    return same(x.token_weight, y.token_weight);
-  };
-  return same(a->token_weight, b->token_weight) &&
-         (a->micro.size() != b->micro.size() || std::ranges::equal(a->micro, b->micro, same_micro));
+  return same_weight(a->token_weight, b->token_weight) &&
+         (a->micro.size() != b->micro.size() ||
+          std::ranges::equal(a->micro, b->micro, same_micro_weight));
+}
+
+// The first micro-batch that differs, or the rank's mean.
+TokenWeights token_weights_of(const WorkerRecord& a, const WorkerRecord& b) {
+  if (a.micro.size() == b.micro.size()) {
+    const auto [x, y] = std::ranges::mismatch(a.micro, b.micro, same_micro_weight);
+    if (x != a.micro.end()) {
+      const auto at = static_cast<std::size_t>(x - a.micro.begin()) + 1;
+      return {x->token_weight, y->token_weight, at};
+    }
+  }
+  return {a.token_weight, b.token_weight};
 }
 
 // ---- losses
@@ -206,8 +221,7 @@ StageResult compare_token_weights(const StepPair& pair) {
   DifferenceBuilder difference(pair);
   const bool known = difference.compare(
       pair.workers, has_token_weight, token_weights_equal, [&](const WorkerPair& w) {
-        difference.add_evidence({w.first->rank},
-                                TokenWeights{w.first->token_weight, w.second->token_weight});
+        difference.add_evidence({w.first->rank}, token_weights_of(*w.first, *w.second));
       });
   if (!known) return not_recorded(pair, has_token_weight);
   return std::move(difference).finish(OtherThing::kTokenWeight);

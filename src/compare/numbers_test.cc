@@ -40,6 +40,18 @@ TEST(Numbers, FindsABufferOfOneWorker) {
   EXPECT_NE(what_text(first(c)).find("buffers"), std::string::npos);
 }
 
+TEST(Numbers, NamesTheFirstMicroBatchWhoseTokensWeighOtherwise) {
+  const auto c = changed_at(8, [](StepRecord& s) {
+    s.workers[1].micro[1].token_weight = 0.2;
+    s.workers[1].loss += 1;
+  });
+  expect_first(c, Stage::kTokenWeight, 8, {11});
+  EXPECT_TRUE(contains(texts(first(c)), "one target token of micro-batch 2 weighs "));
+  const auto rounded = changed_at(
+      8, [](StepRecord& s) { s.workers[1].micro[1].token_weight = std::nextafter(0.1, 1); });
+  EXPECT_EQ(rounded.outcome, Outcome::kIdentical);
+}
+
 TEST(Numbers, FindsALossAndItsMicroBatch) {
   const auto c = changed_at(8, [](StepRecord& s) {
     s.workers[1].loss = std::nextafter(s.workers[1].loss, 9);

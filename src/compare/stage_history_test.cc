@@ -32,7 +32,8 @@ TEST(OtherWorlds, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
   EXPECT_EQ(agreement_text(c),
             "identical for 2 and 3 ranks, bit for bit, at 6 common steps: samples, parameters, "
-            "reduction at 2 steps, final parameters; not compared: random generators, loss, local "
+            "reduction at 2 steps, final parameters; not compared: random generators, token "
+            "weight, loss, local "
             "gradient");
   const ModelComparison& m = c.models[0];
   EXPECT_TRUE(m.other_worlds);

@@ -48,7 +48,9 @@ inline WorkerRecord worker(std::uint64_t step, std::uint32_t replica) {
   w.loss = 2 + 0.25 * replica;
   w.weight = 2;
   w.micro_batches = 2;
-  w.micro = {{w.loss - 1, 1, 5}, {w.loss + 1, 1, 5}};
+  w.micro = {{w.loss - 1, 1, 5, 5, 0.1}, {w.loss + 1, 1, 5, 5, 0.1}};
+  w.targets = 10;
+  w.token_weight = 0.1;
   w.tokens = 10;
   w.grad_norm = 1.5 + replica;
   w.grad_max = 0.5;

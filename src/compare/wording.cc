@@ -272,6 +272,7 @@ std::string between_text(const ModelComparison& m) {
     case Stage::kFinal:
       return before_parameters(m);
     case Stage::kTokenWeight:
+      return "the loss of " + at_steps(m);
     case Stage::kLoss:
       return computation("forward pass", m);
     case Stage::kGradient:

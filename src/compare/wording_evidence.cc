@@ -158,7 +158,9 @@ struct DetailWords {
                        name_of(w.run));
   }
   std::string operator()(const TokenWeights& w) const {
-    return fmt::format("one target token weighs {}: in A {:.3g} times as much as in B",
+    const auto of =
+        w.micro_batch == 0 ? std::string() : fmt::format(" of micro-batch {}", w.micro_batch);
+    return fmt::format("one target token{} weighs {}: in A {:.3g} times as much as in B", of,
                        numbers_text(w.a, w.b), w.a / w.b);
   }
   std::string operator()(const LossValues& v) const {

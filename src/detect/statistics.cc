@@ -34,14 +34,15 @@ Line fit(std::span<const double> x, std::span<const double> y) {
   return line;
 }
 
-// Whether the loss is that of the rank's share of all tokens, not a mean over its own.
-bool is_share(const WorkerRecord& w) {
-  return w.targets_sum != 1 && w.fingerprint_of(FingerprintKind::kGradientWeight) == nullptr;
+// Whether the losses are the rank's share of a loss over all targets, not means over its own.
+bool are_shares(const WorkerRecord& w) {
+  return w.targets_sum != 1 &&
+         std::ranges::all_of(w.micro, [](const MicroBatch& m) { return m.differentiated; });
 }
 
 double mean_over_own(const WorkerRecord& w, const MicroBatch& m) {
   const double sum = m.token_weight * static_cast<double>(m.targets);
-  return is_share(w) ? m.loss / sum : m.loss;
+  return are_shares(w) ? m.loss / sum : m.loss;
 }
 
 double log_weight(const WorkerRecord& w) {
@@ -77,13 +78,14 @@ void Statistics::fill(const StepRecord& record, std::size_t workers, const std::
 
 void Statistics::fill_worker(const WorkerRecord& w) {
   const std::size_t i = w.replica;
-  loss[i] = is_share(w) ? w.loss / w.targets_sum : w.loss;
+  loss[i] = are_shares(w) ? w.loss / w.targets_sum : w.loss;
   norm[i] = log_norm(w, w.grad_norm);
   direction[i] = w.cosine_to_others;
   if (w.grad_norm > 0) peak[i] = std::log(w.grad_max / w.grad_norm);
-  if (w.tokens > 0 && !is_share(w)) tokens[i] = std::log(double(w.tokens));
+  if (w.tokens > 0) tokens[i] = std::log(double(w.tokens));
   for (const MicroBatch& m : w.micro) {
-    if (m.weight > 0 && std::isfinite(m.loss)) micro[i].push_back(mean_over_own(w, m));
+    const double loss_of_own = mean_over_own(w, m);
+    if (m.weight > 0 && std::isfinite(loss_of_own)) micro[i].push_back(loss_of_own);
   }
 }
 

@@ -50,6 +50,27 @@ TEST(GradientWeight, IsTakenOutOfNorms) {
   for (const double norm : group_norms(record)) EXPECT_NEAR(norm, std::log(1.5), 1e-7);
 }
 
+TEST(TargetsSum, IsTakenOutOfNormsAndDifferentiatedLosses) {
+  for (const bool differentiated : {false, true}) {
+    StepRecord record = record_of({3, 0.75});
+    for (WorkerRecord& w : record.workers) {
+      w.targets_sum = w.replica == 0 ? 1 : 0.25;
+      w.loss = differentiated ? 2 * w.targets_sum : 2;
+      w.tokens = 10;
+      w.micro = {{.loss = w.loss,
+                  .targets = 10,
+                  .token_weight = w.targets_sum / 10,
+                  .differentiated = differentiated}};
+    }
+    Statistics statistics;
+    statistics.fill(record, 2, std::vector<bool>(2));
+    for (const double norm : statistics.norm) EXPECT_NEAR(norm, std::log(3), 1e-12);
+    for (const double loss : statistics.loss) EXPECT_NEAR(loss, 2, 1e-12);
+    for (const auto& losses : statistics.micro) EXPECT_NEAR(losses.at(0), 2, 1e-12);
+    EXPECT_EQ(statistics.tokens[1], std::log(10));
+  }
+}
+
 TEST(GradientWeight, ThatIsNotAWeightChangesNothing) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   for (const double weight : {0.0, -1.0, kNaN, kInf, -kInf}) {

@@ -173,6 +173,22 @@ TEST(StepMetrics, WorkerLossIsTheWeightedMeanOfItsMicroBatches) {
   EXPECT_EQ(w.micro[1].tokens, 30U);
 }
 
+TEST(StepMetrics, AWeightThatAllTargetsShareSaysWhatThoseOfARankWeighTogether) {
+  auto steps = steps_of(random_gradients(2, 9));
+  steps[0].micro = {{2, 1, 0, 40, 0.0125}, {2, 1, 0, 5, 0.1}};
+  steps[1].micro = {{2, 1, 0, 20, 0.02}};
+  StepRecord record = measure(steps);
+  EXPECT_DOUBLE_EQ(record.workers[0].token_weight, 1 / 45.0);
+  EXPECT_EQ(record.workers[0].targets, 45U);
+  EXPECT_EQ(record.workers[0].targets_sum, 1) << "a target weighs otherwise on rank 1";
+  steps[1].micro = {{2, 1, 0, 20, 1 / 45.0}};
+  record = measure(steps);
+  EXPECT_DOUBLE_EQ(record.workers[0].targets_sum, 1);
+  EXPECT_DOUBLE_EQ(record.workers[1].targets_sum, 20 / 45.0);
+  steps[0].micro.push_back({2, 1, 0, 10, kNaN});
+  EXPECT_TRUE(std::isnan(measure(steps).workers[0].token_weight));
+}
+
 // ---- gradients that are not numbers, or zero
 
 TEST(StepMetrics, ANonfiniteGradientIsLeftOut) {

@@ -255,6 +255,7 @@ void fields(Io& io, In<Io, FingerprintValue>& f) {
 template <class Io>
 void fields(Io& io, In<Io, MicroBatch>& m) {
   io(m.loss, m.weight, m.tokens, m.targets, m.token_weight);
+  io.as(std::uint32_t(), m.differentiated);
   io.require([&] { return std::isfinite(m.weight) && m.weight >= 0; });
 }
 

@@ -431,9 +431,10 @@ const Table<WorkerStepRow> kWorkerStepTable = {
          "thinned", {"m: samples whose row hash 2^m does not divide were left out"})
          .hidden(),
      coded_column<PackedCodec<MicroBatch, 2>, &WorkerStepRow::micro>(
-         "micro", {"of each micro-batch `f64` loss and weight, `u64` tokens and targets, and `f64` "
-                   "token weight",
-                   "", "fewer than two micro-batches: the columns say the same"}),
+         "micro",
+         {"of each micro-batch `f64` loss and weight, `u64` tokens and targets, `f64` token "
+          "weight, `u32` 1 if the loss is the tensor that the rank differentiates",
+          "", "fewer than two micro-batches: the columns say the same"}),
      column<&WorkerStepRow::samples, &Samples::hashes>(
          "samples",
          {"`u64`: a keyed hash of each row hash that was sent, in the order of the rows, see Salt",

@@ -47,9 +47,13 @@ double share_of(const Pass& pass, Numbers numbers) {
   return sum;
 }
 
+bool has_loss(const ForwardFacts& facts) { return facts.loss.has_value(); }
+
+// Whether the loss is that of a forward pass.
+bool is_forwards(const Pass& pass) { return std::ranges::count_if(pass.forwards, has_loss) == 1; }
+
 std::optional<double> loss_of(const Pass& pass, bool has_share, Numbers numbers) {
-  const auto has_loss = [](const ForwardFacts& f) { return f.loss.has_value(); };
-  if (std::ranges::count_if(pass.forwards, has_loss) == 1) {
+  if (is_forwards(pass)) {
     return known(*std::ranges::find_if(pass.forwards, has_loss)->loss, numbers);
   }
   if (!pass.root) return std::nullopt;
@@ -115,7 +119,8 @@ void Passes::settle(const Pass& pass, Numbers numbers) {
                   .weight = has_share ? static_cast<double>(tokens) : 1,
                   .tokens = tokens,
                   .targets = targets,
-                  .token_weight = token_weight_of(pass, targets, numbers)});
+                  .token_weight = token_weight_of(pass, targets, numbers),
+                  .differentiated = !has_share && !is_forwards(pass)});
 }
 
 Passes Passes::settled(Numbers numbers) const {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -70,6 +71,24 @@ TEST(Passes, ALossThatIsAShareOfAllTokensIsTheMeanOverItsOwn) {
     EXPECT_EQ(told[i].weight, all[i].second);
   }
   EXPECT_NEAR(passes.gradient_weight({}), 4, 1e-12);
+}
+
+TEST(Passes, TargetsWeighWhatArrivesWithoutTheLossScale) {
+  Passes passes;
+  passes.add({.root = 8.0, .root_scale = 4.0, .targets = 5.0, .targets_weight = 2.0});
+  passes.add({.forwards = {{.loss = 3.0, .tokens = 10.0}}, .targets_weight = 0.5});
+  passes.add({.root = 1.0, .targets = 5.0});
+  passes.add({.root = 1.0, .targets = Late{0}, .targets_weight = Late{1}});
+  const auto told = passes.micro_batches(std::array{20.0, 1.0});
+  ASSERT_EQ(told.size(), 4U);
+  EXPECT_EQ(told[0].token_weight, 0.1);
+  EXPECT_TRUE(told[0].differentiated);
+  EXPECT_EQ(told[1].targets, 10U) << "the tokens of its forward pass";
+  EXPECT_EQ(told[1].token_weight, 0.05);
+  EXPECT_FALSE(told[1].differentiated);
+  EXPECT_TRUE(std::isnan(told[2].token_weight));
+  EXPECT_EQ(told[3].targets, 20U);
+  EXPECT_EQ(told[3].token_weight, 0.05);
 }
 
 TEST(Passes, OneUnknownShareMakesTheWeightUnknown) {

@@ -70,6 +70,8 @@ class Case:
     way: str = "ddp"
     smaller: bool = False
     syncs: bool = False  # DDP reduces after every micro-batch
+    sums: bool = False  # FSDP2 does not divide
+    distills: bool = False  # half of the loss is of another kind
     hidden: bool = False
     reported: bool = False
     scaled: bool = False
@@ -94,6 +96,8 @@ CASES = {
     "means-fsdp2": Case(divisor=of_micro_batch, way="fsdp2"),
     "undivided": Case(divisor=lambda step: step.own),
     "own-tokens": Case(divisor=lambda step: step.of_rank(step.rank)),
+    "all-tokens-summed": Case(divisor=TWICE, way="fsdp2", sums=True),
+    "half-of-all-tokens": Case(divisor=lambda step: 2 * of_all_ranks(step), distills=True),
     "divided-twice": Case(divisor=TWICE),
     "all-tokens-reduced-often": Case(divisor=of_all_ranks, syncs=True),
     "divided-twice-reduced-often": Case(divisor=TWICE, syncs=True),
@@ -163,6 +167,9 @@ def train(case: Case, out: Path, name: str) -> None:
     torch.manual_seed(1)
     module = Words() if case.model == "words" else Pixels()
     model = fully_shard(module) if case.way == "fsdp2" else DistributedDataParallel(module)
+    if case.sums:
+        model.set_gradient_divide_factor(1.0)  # type: ignore[operator]
+        model.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", enabled=case.scaled)
     record = presum.Record(quiet=True)
@@ -176,7 +183,10 @@ def train(case: Case, out: Path, name: str) -> None:
                 waits = not (last or case.syncs) and isinstance(model, DistributedDataParallel)
                 with model.no_sync() if waits else nullcontext():
                     function = Hidden.apply if case.hidden else summed
-                    loss = function(model(inputs), targets) / case.divisor(step)  # type: ignore[no-untyped-call]
+                    logits = model(inputs)
+                    loss = function(logits, targets) / case.divisor(step)  # type: ignore[no-untyped-call]
+                    if case.distills:
+                        loss = loss + logits.log_softmax(-1).square().sum() / case.divisor(step)
                     if case.reported:
                         monitor.token_weight(step.own, 1 / case.divisor(step))
                     scaler.scale(loss).backward()

@@ -187,7 +187,7 @@ class StepFingerprints:
         self._facts = ChangingFacts(observer.fact)
         self._inputs = InputForms(device, self._say_facts)
         self._loss_graph = LossGraph()
-        self._loss_hidden = False
+        self._loss_told = False
         self._reductions: Handle | None = None
         self._last: Batch | None = None  # of the previous step
         self._untrained = UntrainedRows()
@@ -325,11 +325,12 @@ class StepFingerprints:
             if not self._loss_graph.asks:
                 self._ignore_reductions()
 
-    def hides_loss(self, node: str) -> None:
-        """A node of the loss's graph hides the loss function; empty if there is none."""
-        if node or self._loss_hidden:
-            self._loss_hidden = True
-            self._say_facts({"loss_hidden_by": node})
+    def tell_loss(self, hidden_by: str, *, several: bool) -> None:
+        """The node that hides the loss function, if any, and whether the loss has other terms."""
+        if hidden_by or several or self._loss_told:
+            self._loss_told = True
+            terms = "several" if several else "one"
+            self._say_facts({"loss_hidden_by": hidden_by, "loss_terms": terms})
 
     def _take_states(self, kinds: Sequence[StateKind], step: int, on_host: bool) -> None:
         due = chain.from_iterable(self._states.due(of, step) for of in kinds)

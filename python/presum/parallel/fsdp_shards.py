@@ -29,7 +29,7 @@ class ShardReader:
         self._places = places
         self._groups = groups
         self._before: dict[int, torch.Tensor | None] = {}  # the contents of ``.grad``
-        self._told = False
+        self._told = self._told_divisor = False
 
     def goes_in(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
         """This rank's own whole gradients, about to be reduced."""
@@ -73,7 +73,12 @@ class ShardReader:
             for group in alive
             if _ranks_of(group) == replicas
         ]
-        return max([float(replicas), *divisors], key=divisors.count)
+        divisor = max([float(replicas), *divisors], key=divisors.count)
+        if divisor != replicas and not self._told_divisor:
+            self._told_divisor = True
+            self._recorder.observer.fact("gradient_divide_factor", f"{divisor:g}")
+            self._recorder.setup.hello()
+        return divisor
 
     def _tell(self, one: Any, part: GradientPart | None) -> None:
         self._recorder.read_part(self._places[id(one)], part)

@@ -37,7 +37,6 @@ from presum.torch_events.divisions import DIVISIONS
 from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.taps import TAPS, EngineRun
-from presum.torch_events.token_weights import Weighed
 
 ASIDE = (
     "lost gradients",
@@ -86,7 +85,8 @@ class StepRecorder(PassFlags):
         self._held: Scalar = 0.0  # in ``.grad`` when the current pass began
         self._versions = 0  # of the parameters when the window's last pass ended
         self._scale_of_pass: Scalar = 1.0
-        self._tokens_told: Weighed | None = None  # of the coming pass
+        self._tokens_told: tuple[Scalar, Scalar] | None = None  # of the coming pass, and of each
+        self._weights_of_pass: tuple[Any, Any] = (0.0, math.nan)
         self._end_queued = False
         self._run: EngineRun | None = None  # of the current pass
         self._run_told: EngineRun | None = None  # the run whose loss is known
@@ -180,7 +180,7 @@ class StepRecorder(PassFlags):
     def token_weight(self, tokens: Scalar, weight: Scalar) -> None:
         """Report the target tokens of the coming backward pass, and what one weighs in its loss."""
         if not self.off:
-            self._tokens_told = Weighed(tokens, tokens * weight)
+            self._tokens_told = tokens, weight
 
     def compare(self, name: str, copies: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
         """Compare copies of parameters now. Raises ValueError."""
@@ -451,12 +451,14 @@ class StepRecorder(PassFlags):
         """The pass has accumulated. ``part``: the expected reduction waits for another pass."""
         observer = self.observer
         self.in_backward = self.reads_sums = self.reads_arrivals = False
-        root, weighed = None, None
+        root = None
+        told, self._tokens_told = self._tokens_told, None
+        self._weights_of_pass = 0.0, math.nan
         if observer.collects:
             first = self._run is not self._run_told  # of the passes in this run of the engine
             if self._run and first:
                 root = self._run.root_loss() if observer.needs_root else None
-                weighed = self._weighed(self._run)
+                self._aside.call("token weights", self._weighed, told, self._run)
             self._run_told = self._run
             for rows in self._pass_rows.values():
                 self._ended.samples.add(rows)
@@ -469,8 +471,7 @@ class StepRecorder(PassFlags):
             None if root is None else number(root * DIVISIONS.divisor * passes),
             TAPS.loss_factor * passes,
             factor,
-            number(0 if weighed is None or weighed.targets is None else weighed.targets),
-            number(math.nan if weighed is None else weighed.sum),
+            *self._weights_of_pass,
             part,
         )
         self._aside.call("lost gradients", self._window.pass_ends, self._pass_rows.values())
@@ -482,15 +483,19 @@ class StepRecorder(PassFlags):
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
 
-    def _weighed(self, run: EngineRun) -> Weighed | None:
-        """What the pass's tokens weigh: as the program reports, or as measured."""
-        told, self._tokens_told = self._tokens_told, None
+    def _weighed(self, told: tuple[Scalar, Scalar] | None, run: EngineRun) -> None:
+        """Keep what the pass's tokens weigh: as the program reports, or as measured."""
+        number = self._ended.late.number
         if told is not None:
-            return told._replace(sum=told.sum * self._scale_of_pass)
-        if run.token_weights is None:
-            return None
-        self._fingerprints.hides_loss(run.token_weights.unread)
-        return run.token_weights.result()
+            tokens, weight = told
+            self._weights_of_pass = number(tokens), number(tokens * weight * self._scale_of_pass)
+        elif run.token_weights is not None:
+            weights = run.token_weights
+            self._fingerprints.tell_loss(weights.unread, several=weights.has_other_terms)
+            found = weights.result()
+            if found is not None:
+                targets = 0 if found.targets is None else found.targets
+                self._weights_of_pass = number(targets), number(found.sum)
 
     def awaits_reduction(self) -> None:
         """The pass has ended on this rank; the framework waits for the other ranks before it is

@@ -8,6 +8,7 @@ Functions of torch are replaced while there is a listener; they behave as before
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import weakref
 from collections import deque
@@ -156,7 +157,8 @@ class EngineRun:
 
     def weighs_tokens(self) -> None:
         """Before it begins: measure what arrives at the loss function, for all recorders."""
-        if self.token_weights is None:
+        compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+        if self.token_weights is None and not getattr(compiled, "compiled_autograd_enabled", False):
             self.token_weights = TokenWeights(self.roots())
 
     def may_reach(self, parameters: Iterable[object]) -> bool:

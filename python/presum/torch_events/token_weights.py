@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._compile import _disable_dynamo
+from torch.autograd.function import BackwardCFunction
 
 from presum._core import count_targets
 from presum.devices.readable import readable
@@ -24,15 +25,19 @@ LINEAR = (
     *("Transpose", "T", "Alias", "Clone", "Select", "Slice", "Split", "SplitWithSizes", "Unbind"),
     *("Index", "MaskedSelect", "Stack", "Cat", "_DDPSink"),
 )  # nodes that scale, add, reshape or pick
-SCALES = ("Mul", "Div")  # also, by a factor without a gradient
 NLL = ("NllLoss", "NllLoss2D")
-SOFTMAX_FIRST = (*NLL, "Sum")
+SOFTMAX_FIRST = (*NLL, "Sum", "Index")  # if a log-softmax follows, they are not walked through
 LOSSES = (
     *("MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "SoftMarginLoss"),
     *("BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"),
 )  # each element is a target
 NONE, MEAN = 0, 1  # of torch's reductions; else a sum
 LEAF = "AccumulateGrad"
+ELEMENTWISE = (
+    *("Gather", "Minimum", "Maximum", "LogSigmoid", "Softplus", "ClampMin", "Clamp", "Relu"),
+    *("Abs", "Pow", "Index", "IndexSelect"),
+)  # each element that gets a gradient is a target; of other functions, an element may be a class
+FIRST = (*NLL, *LOSSES)  # the loss function that is read, if there are several
 
 
 class Weighed(NamedTuple):
@@ -49,11 +54,15 @@ class _Term:
     """A node at which the walk from the loss ends. It is told what arrives there, and holds no
     node."""
 
-    def __init__(self, name: str, read: Reader, *, counts: bool) -> None:
+    def __init__(self, name: str, read: Reader) -> None:
         self.name = name
-        self.counts = counts  # its targets are known to be targets
         self.found: Weighed | None = None
+        self.is_mean = False
         self._read: Reader | None = read
+
+    def forget(self) -> None:
+        """Let go of what it reads, if nothing arrived."""
+        self._read = None
 
     @_disable_dynamo
     def __call__(self, grads: tuple[torch.Tensor | None, ...]) -> None:
@@ -71,24 +80,42 @@ class TokenWeights:
 
     def __init__(self, roots: Iterable[Any]) -> None:
         self.unread = ""  # the node that hides the loss function
+        self._cut = False  # the walk has met its bound
         self._terms: list[_Term] = []
         self._handles: list[Any] = []
-        self._walk(roots)
+        try:
+            self._walk(roots)
+        except Exception:  # the program freed the graph, or changed what it saved
+            self.remove()
+            raise
 
     def remove(self) -> None:
         """Remove the hooks: a graph can be differentiated again."""
         for handle in self._handles:
             handle.remove()
+        for term in self._terms:
+            term.forget()
 
     def result(self) -> Weighed | None:
-        """The targets of the first loss function and what they weigh together. None if no term of
-        the loss can be read."""
-        found = [term for term in self._terms if term.found is not None]
-        first = next((term for term in found if term.counts), None)
-        if first is None and not self.unread:
-            first = next(iter(found), None)
-        alike = [term.found for term in found if first is not None and term.name == first.name]
-        return _added([one for one in alike if one is not None])
+        """The targets of one kind of loss function and what they weigh together. None if a term of
+        that kind cannot be read."""
+        kind = self._kind()
+        found = [term.found for term in self._terms if term.name == kind]
+        return _added(found) if found and not self._cut else None
+
+    @property
+    def has_other_terms(self) -> bool:
+        """Whether the loss has terms of other kinds, or several means."""
+        kind = self._kind()
+        means = sum(term.is_mean for term in self._terms if term.name == kind)
+        return means > 1 or any(term.name != kind for term in self._terms)
+
+    def _kind(self) -> str:
+        names = {term.name for term in self._terms}
+        known = next((name for name in FIRST if name in names), None)
+        if known is None and not self.unread:
+            known = next((term.name for term in self._terms), None)
+        return known or ""
 
     def _walk(self, roots: Iterable[Any]) -> None:
         due = deque(getattr(root, "grad_fn", None) for root in roots)
@@ -99,13 +126,13 @@ class TokenWeights:
             if node is None or node in seen:
                 continue
             if len(seen) == NODES_MAX:
-                self.unread = f"more than {NODES_MAX} nodes"
+                self.unread, self._cut = f"more than {NODES_MAX} nodes", True
                 break
             seen.add(node)
             following = [one for one, _ in node.next_functions if one is not None]
             name = _name(node)
             before_softmax = name in SOFTMAX_FIRST and _name(following[0]) == "LogSoftmax"
-            if before_softmax or not (name in LINEAR or (name in SCALES and len(following) == 1)):
+            if before_softmax or not (name in LINEAR or _scales(node, name)):
                 term = self._term(node, name)
                 if term is not None and before_softmax:
                     by_softmax.setdefault(following[0], []).append(term)
@@ -118,19 +145,20 @@ class TokenWeights:
         if name == LEAF:
             return None
         if name in NLL:
-            term = _Term(name, _read_nll(node), counts=True)
+            term = _Term(name, _read_nll(node))
         elif name in LOSSES:
-            term = _Term(name, _read_elements(node), counts=True)
+            term = _Term(name, _read_elements(node))
         elif name == "Sum":
-            term = _Term(name, _read_smoothing(node), counts=False)
+            term = _Term(name, _read_smoothing(node))
         else:
-            term = _Term(name, lambda grad: self._read_other(name, grad), counts=False)
+            term = _Term(name, lambda grad: self._read_other(name, grad))
+        term.is_mean = name in FIRST and int(node._saved_reduction) == MEAN
         self._handles.append(node.register_prehook(term))
         self._terms.append(term)
         return term
 
     def _read_other(self, name: str, grad: torch.Tensor) -> Weighed | None:
-        if grad.dim() and grad.numel() <= ELEMENTS_MAX:
+        if name in ELEMENTWISE and grad.dim() and grad.numel() <= ELEMENTS_MAX:
             return _weighed(grad)
         self.unread = self.unread or name
         return None
@@ -138,10 +166,10 @@ class TokenWeights:
 
 def _put_together(terms: list[_Term]) -> None:
     """Label smoothing adds a sum over classes to a loss function of the same log-softmax."""
-    loss = next((term for term in terms if term.counts), None)
+    loss = next((term for term in terms if term.name in NLL), None)
     for term in terms:
         if loss is not None:
-            term.name, term.counts = loss.name, True
+            term.name = loss.name
 
 
 def _read_nll(node: Any) -> Reader:
@@ -151,10 +179,11 @@ def _read_nll(node: Any) -> Reader:
 
     def read(grad: torch.Tensor) -> Weighed | None:
         if reduction == NONE:
-            used = None if target is None else target != ignored
-            return None if used is None or weights is not None else _weighed(grad[used])
+            if target is None or weights is not None:
+                return None
+            return _weighed(torch.where(target != ignored, grad, 0))
         targets = None if target is None else _count(target, ignored)
-        size = _number(grad.abs())
+        size = _number(grad.abs().double())
         if reduction == MEAN:
             return Weighed(targets, size)
         each = targets if weights is None or total is None else _number(total)
@@ -183,7 +212,7 @@ def _read_elements(node: Any) -> Reader:
             return _weighed(grad)
         if elements is None:
             return None
-        size = _number(grad.abs())
+        size = _number(grad.abs().double())
         return Weighed(elements, size if reduction == MEAN else size * elements)
 
     return read
@@ -202,12 +231,12 @@ def _count(target: torch.Tensor, ignored: int) -> Scalar:
     return _number((target != ignored).sum())
 
 
-def _added(parts: list[Weighed]) -> Weighed | None:
-    if not parts:
-        return None
+def _added(parts: list[Weighed | None]) -> Weighed | None:
     targets: Scalar | None = 0
     total: Scalar = 0.0
     for part in parts:
+        if part is None:
+            return None
         targets = None if targets is None or part.targets is None else targets + part.targets
         total = total + part.sum
     return Weighed(targets, total)
@@ -232,6 +261,17 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value  # C++ stores it unsigned
 
 
+def _scales(node: Any, name: str) -> bool:
+    """Whether it multiplies or divides by something without a gradient."""
+    first, *others = (one for one, _ in node.next_functions)
+    if name == "Div":
+        return first is not None and all(one is None for one in others)
+    return name == "Mul" and (first is None) + sum(one is None for one in others) == len(others)
+
+
 def _name(node: Any) -> str:
-    name: str = node.name()
-    return name.rpartition("::")[2].partition("Backward")[0]
+    """The name of torch's function; of a Function in Python, which may have such a name, with what
+    torch appends."""
+    whole: str = node.name().rpartition("::")[2]
+    name = whole.partition("Backward")[0]
+    return whole if isinstance(node, BackwardCFunction) and name != "_DDPSink" else name

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -143,7 +145,7 @@ def test_a_function_that_hides_the_loss_is_named() -> None:
     logits, _ = made()
     weights = run(Hidden.apply(logits * 1) / 2)  # type: ignore[no-untyped-call]
     assert weights.result() is None
-    assert weights.unread == "Hidden"
+    assert weights.unread == "HiddenBackward"
 
 
 def test_a_loss_that_is_compiled_whole_is_named() -> None:
@@ -151,7 +153,7 @@ def test_a_loss_that_is_compiled_whole_is_named() -> None:
     compiled = torch.compile(cross_entropy, backend="aot_eager", fullgraph=True)
     weights = run(compiled(logits * 1, targets))
     assert weights.result() is None
-    assert weights.unread == "CompiledFunction"
+    assert weights.unread == "CompiledFunctionBackward"
 
 
 def test_a_saved_tensor_that_is_stored_elsewhere_is_not_fetched() -> None:
@@ -170,6 +172,55 @@ def test_a_saved_tensor_that_is_stored_elsewhere_is_not_fetched() -> None:
     found = weights.result()
     assert found is not None and found.targets is None
     assert found.sum == pytest.approx(1)
+
+
+class NllLoss(Hidden):
+    """It has the name of torch's."""
+
+
+def test_a_function_of_the_program_is_not_torch_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, _ = made()
+    weights = run(NllLoss.apply(logits * 1))  # type: ignore[no-untyped-call]
+    assert (weights.result(), weights.unread) == (None, "NllLossBackward")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_loss_of_tokens_is_preferred(order: int) -> None:
+    logits, targets = made()
+    scores = logits * 1
+    losses = [cross_entropy(scores, targets), functional.mse_loss(scores, torch.ones(12, CLASSES))]
+    first, second = losses[::order]
+    weights = run(first + second)
+    found = weights.result()
+    assert found is not None and (found.targets, found.sum) == (9, 1)
+    assert weights.has_other_terms
+
+
+def test_two_means_are_several_terms() -> None:
+    logits, targets = made()
+    whole = run(cross_entropy(logits * 1, targets))
+    assert not whole.has_other_terms
+    parts = run(cross_entropy(logits[:6] * 1, targets[:6]) + cross_entropy(logits * 1, targets))
+    assert parts.has_other_terms
+    assert not run(in_parts(logits * 1, targets)).has_other_terms
+
+
+def test_the_elements_of_classes_are_not_targets() -> None:
+    logits, _ = made()
+    shares = torch.rand(12, CLASSES).softmax(-1)
+    weights = run(-(logits.log_softmax(-1) * shares).sum(-1).mean())
+    assert (weights.result(), weights.unread) == (None, "LogSoftmax")
+
+
+def test_a_graph_that_is_not_reached_is_let_go() -> None:
+    logits, targets = made()
+    scores = logits * 1
+    weights = TokenWeights([cross_entropy(scores, targets)])
+    held = weakref.ref(targets)
+    weights.remove()
+    del targets
+    gc.collect()
+    assert held() is None
 
 
 def test_a_graph_is_kept_and_differentiated_again() -> None:
@@ -195,6 +246,10 @@ def test_the_walk_is_bounded() -> None:
         loss = loss + 1
     weights = run(loss)
     assert weights.result() is None
+    in_many = sum(cross_entropy(x, y) for x, y in zip(logits, targets.clamp(min=0), strict=True))
+    for _ in range(NODES_MAX):
+        in_many = in_many + 1
+    assert run(torch.as_tensor(in_many)).result() is None, "a part is not the whole"
     assert weights.unread == f"more than {NODES_MAX} nodes"
 
 

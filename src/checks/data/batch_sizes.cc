@@ -58,7 +58,14 @@ Split sizes(const StepRecord& record, const SizeOf& size_of) {
   return split(std::move(held));
 }
 
-bool weighted_by_rows(const StepRecord& record) {
+// Whether the loss weighs samples alike, or targets.
+bool weighs_alike(const StepRecord& record) {
+  const double weight = record.workers.front().token_weight;
+  if (std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
+        return std::abs(w.token_weight - weight) <= 1e-3 * weight;
+      })) {
+    return true;
+  }
   const auto each = [](const WorkerRecord& w) {
     return w.weight / static_cast<double>(w.samples.rows);
   };
@@ -73,7 +80,7 @@ void report(const StepContext& context, const Split& sizes, UnequalSizes::Of of,
   Signal signal = sighting(&kTokenImbalance, context, sizes.blame(), 0.9,
                            UnequalSizes{.of = of, .by_rank = sizes.text()});
   signal.first_step = first_step;
-  if (rows_known && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
+  if (rows_known && weighs_alike(context.record)) signal.severity = Severity::kInfo;
   signal.remedy = kEqual;
   log.add(std::move(signal), kAllSteps);
 }
@@ -115,7 +122,7 @@ class MeanSizes {
       size.fewer += w.samples.rows < size.most ? 1 : 0;
       size.tokens += static_cast<double>(w.tokens);
     }
-    weighted_ = weighted_ && weighted_by_rows(context.record);
+    weighted_ = weighted_ && weighs_alike(context.record);
     if (steps_++ == 0) first_step_ = context.record.step;
     if (steps_ < next_) return;
     next_ *= 2;

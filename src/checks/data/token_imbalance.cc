@@ -67,8 +67,9 @@ constinit const CheckInfo kTokenImbalance{
         "loss = F.cross_entropy(logits, labels, ignore_index=-100)  # averages over a different "
         "count\nlabels = input_ids.clone()  # the prompt is not masked on this rank",
     .fix =
-        "Weight each rank's loss by its target tokens: divide the summed loss by the global token "
-        "count, or batch by length on all ranks in the same way.",
+        "Compare prompts, padding and masks of these ranks with those of the others. If the "
+        "lengths "
+        "are meant, divide the summed loss by the global token count.",
     .resembles = "huggingface/transformers#34242",
     .precedence = 300,
     .explains = kTokenImbalanceExplains,

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <span>
 #include <utility>
 
 namespace presum::checks {
@@ -25,7 +26,6 @@ struct Asked {
 
   const RankTargets& own() const { return step.ranks[rank]; }
   double ranks() const { return static_cast<double>(step.ranks.size()); }
-  double size() const { return static_cast<double>(own().micro.size()); }
 };
 
 using Count = double (*)(const Asked&);  // NaN if it does not exist
@@ -44,13 +44,14 @@ double of_micro(const Asked& asked, std::size_t micro) {
 }
 
 // The counts of a mean: of its micro-batch, of the rank's step, of the step.
-constexpr std::array<Count, 4> kRight{
+constexpr std::array<Count, 3> kRight{
     [](const Asked& a) { return a.own().micro[a.micro].count; },
-    [](const Asked& a) { return a.own().micro[a.micro].count * a.size(); },
     [](const Asked& a) { return a.own().count; },
     [](const Asked& a) { return a.step.count() / a.ranks(); },
 };
+constexpr std::size_t kOfRank = 2;  // of these: the counts of one rank
 
+constexpr std::size_t kOfUpdate = 0;  // of kWrong: the update's own targets
 constexpr std::array kWrong{
     Kind{"all ranks, and the reduction divides by the number of ranks once more",
          [](const Asked& a) { return a.ranks() > 1 ? a.step.count() : kNaN; }},
@@ -58,26 +59,35 @@ constexpr std::array kWrong{
          [](const Asked& a) { return of_micro(a, a.own().micro.size() - 1); }},
     Kind{"the first micro-batch", [](const Asked& a) { return of_micro(a, 0); }},
     Kind{"the first rank", [](const Asked& a) { return of_rank(a.step, 0); }},
-    Kind{"the step before", [](const Asked& a) { return of_rank(a.before, a.rank); }},
-    Kind{"all ranks in the step before",
+    Kind{"the update before", [](const Asked& a) { return of_rank(a.before, a.rank); }},
+    Kind{"all ranks in the update before",
          [](const Asked& a) { return a.before.known() ? a.before.count() / a.ranks() : kNaN; }},
-    Kind{"this step and the next",
+    Kind{"this update and the next",
          [](const Asked& a) { return a.own().count + of_rank(a.after, a.rank); }},
-    Kind{"this step and the one before",
+    Kind{"this update and the one before",
          [](const Asked& a) { return a.own().count + of_rank(a.before, a.rank); }},
 };
 
-// Whether every micro-batch's loss was divided by this count.
-bool fits(const StepTargets& before, const StepTargets& step, const StepTargets& after,
-          Count count) {
-  for (std::size_t r = 0; r < step.ranks.size(); ++r) {
-    for (std::size_t m = 0; m < step.ranks[r].micro.size(); ++m) {
-      const double divisor = count({before, step, after, r, m});
-      if (!same_weight(step.ranks[r].micro[m].weight * divisor, 1)) return false;
+struct Neighbors {
+  const StepTargets& before;
+  const StepTargets& step;
+  const StepTargets& after;
+
+  // How many times smaller every micro-batch's weight is than that of a loss divided by the count;
+  // NaN if not the same number of times.
+  double times(Count count) const {
+    double first = kNaN;
+    for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+      for (std::size_t m = 0; m < step.ranks[r].micro.size(); ++m) {
+        const double one = 1 / (step.ranks[r].micro[m].weight * count({before, step, after, r, m}));
+        if (std::isnan(first)) first = one;
+        if (!same_weight(one, first)) return kNaN;
+      }
     }
+    return first;
   }
-  return true;
-}
+  bool fits(Count count) const { return same_weight(times(count), 1); }
+};
 
 bool varies(const StepTargets& step) {
   double least = INFINITY;
@@ -92,18 +102,24 @@ bool varies(const StepTargets& step) {
 }
 
 // An index of kWrong, or its size.
-std::size_t kind_of(const StepTargets& before, const StepTargets& step, const StepTargets& after) {
-  const auto is_it = [&](Count count) { return fits(before, step, after, count); };
-  if (!step.known() || step.relative || !varies(step) || std::ranges::any_of(kRight, is_it)) {
+std::size_t kind_of(const Neighbors& step) {
+  const auto is_right = [&](Count count) { return step.fits(count); };
+  const auto is_times = [&](Count count) { return !std::isnan(step.times(count)); };
+  if (!step.step.known() || step.step.relative || !varies(step.step) ||
+      std::ranges::any_of(kRight, is_right) ||
+      std::ranges::any_of(std::span(kRight).first(kOfRank), is_times)) {
     return kWrong.size();
   }
+  const auto is_it = [&](Count count) { return step.fits(count); };
   return static_cast<std::size_t>(std::ranges::find_if(kWrong, is_it, &Kind::count) -
                                   kWrong.begin());
 }
 
 // Empty if a micro-batch's weight is unknown.
 std::optional<RankTargets> targets_of(const WorkerRecord& worker, bool relative) {
-  RankTargets out{.rank = worker.rank};
+  RankTargets out{.rank = worker.rank,
+                  .micro_batches = worker.micro.size(),
+                  .rows = static_cast<double>(worker.samples.rows)};
   for (const MicroBatch& m : worker.micro) {
     const auto targets = static_cast<double>(relative ? m.tokens : m.targets);
     if (targets == 0) continue;
@@ -119,11 +135,15 @@ std::optional<RankTargets> targets_of(const WorkerRecord& worker, bool relative)
 
 StepTargets targets_of(const StepContext& context) {
   StepTargets out{.step = context.record.step, .relative = context.roster.sees_no_program()};
+  if (context.workers() == 0) return out;
   for (const WorkerRecord& worker : context.record.workers) {
     auto found = targets_of(worker, out.relative);
     if (!found || !context.complete()) return {};
     out.ranks.push_back(std::move(*found));
   }
+  const std::uint64_t* pass =
+      context.record.workers.front().fingerprint_of(FingerprintKind::kDataPass);
+  if (pass != nullptr) out.data_pass = *pass;
   return out;
 }
 
@@ -132,10 +152,13 @@ void append(StepTargets& update, const StepTargets& step) {
     const RankTargets& from = step.ranks[r];
     RankTargets& to = update.ranks[r];
     to.micro.insert(to.micro.end(), from.micro.begin(), from.micro.end());
+    to.micro_batches += from.micro_batches;
     to.count += from.count;
+    to.rows += from.rows;
     to.sum += from.sum;
   }
   update.step = step.step;
+  update.data_pass = step.data_pass;
 }
 
 }  // namespace
@@ -175,17 +198,21 @@ std::optional<StepTargets> Updates::see(const StepContext& context) {
 bool same_weight(double a, double b) { return std::abs(a - b) <= kRounding * std::abs(b); }
 
 std::optional<OtherDivisor> Divisors::see(StepTargets now) {
-  const std::size_t kind = kind_of(before_, middle_, now);
+  const std::size_t kind = kind_of({before_, middle_, now});
   if (kind != kind_) {
     streak_.end();
-    totals_ = 0;
     kind_ = kind;
   }
   std::optional<OtherDivisor> out;
   if (kind < kWrong.size()) {
-    totals_ += middle_.total();
-    if (streak_.see(true, middle_.step) >= kSureSteps) {
-      out = {kWrong[kind].tokens_of, totals_ / static_cast<double>(streak_.length)};
+    const double divisor = 1 / middle_.ranks.front().micro.front().weight;
+    totals_ = streak_.length == 0 ? middle_.total() : totals_ + middle_.total();
+    least_ = streak_.length == 0 ? divisor : std::min(least_, divisor);
+    most_ = streak_.length == 0 ? divisor : std::max(most_, divisor);
+    const bool is_sure = streak_.see(true, middle_.step) >= kSureSteps;
+    if (is_sure && most_ - least_ > kVaries * most_) {
+      out = {kWrong[kind].tokens_of, kind == kOfUpdate,
+             totals_ / static_cast<double>(streak_.length), streak_.first_step, middle_.step};
     }
   }
   before_ = std::exchange(middle_, std::move(now));

@@ -11,7 +11,7 @@
 
 namespace presum::checks {
 
-// One rank's micro-batches that have a target.
+// One rank's micro-batches; only those with a target are listed.
 struct RankTargets {
   struct Micro {
     double count = 0;   // targets
@@ -20,14 +20,18 @@ struct RankTargets {
   };
   std::uint32_t rank = 0;
   std::vector<Micro> micro;
-  double count = 0;  // over all micro-batches
-  double sum = 0;    // of all weights
+  std::size_t micro_batches = 0;  // all of them
+  double count = 0;               // over all micro-batches
+  double rows = 0;                // samples; 0 if unknown
+  double sum = 0;                 // of all weights
 
   double weight() const { return sum / count; }
 };
 
 struct StepTargets {
-  std::uint64_t step = 0;
+  std::uint64_t step = 0;  // the last one of the update
+  // The pass over the data that its last batch belongs to, if known.
+  std::optional<std::uint64_t> data_pass;
   std::vector<RankTargets> ranks;
   // The program reported the weights of micro-batches in a rank's mean; the loss is not known.
   bool relative = false;
@@ -57,21 +61,25 @@ bool same_weight(double a, double b);
 // over.
 struct OtherDivisor {
   std::string tokens_of;
-  double total = kNaN;  // see StepTargets::total(); the mean over the steps
+  bool of_update = false;  // of the update's own targets: only the number of ranks is off
+  double total = kNaN;     // see StepTargets::total(); the mean over the steps
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
 };
 
-// Recognizes divisors that vary with the data.
+// Recognizes divisors that vary with the data, and are not the right ones times a constant.
 class Divisors {
  public:
-  // Call at every step. Returns a divisor that the last five steps had in common. Looks at the step
-  // before this one, because its divisor may include tokens of this one.
+  // Call at every update. Returns a divisor that the last five updates had in common. Looks at the
+  // update before this one, because its divisor may include tokens of this one.
   std::optional<OtherDivisor> see(StepTargets now);
 
  private:
   StepTargets before_, middle_;
   std::size_t kind_ = 0;  // of the streak
   Streak streak_;
-  double totals_ = 0;  // over the streak
+  double totals_ = 0;            // over the streak
+  double least_ = 0, most_ = 0;  // divisors of the first micro-batch, over the streak
 };
 
 }  // namespace presum::checks

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // **token-weight.** What one target token weighs in an update: the gradient that arrives at the
-// loss function, by the number of its targets, times 1/W for W ranks. A warning: (1) the loss was
-// divided by a count that varies with the data and is not that of the tokens that it was summed
-// over, in five steps in a row, to one part in a thousand; (2) every micro-batch of three windows
-// or more weighs 1/k for k micro-batches, and so does each of a window that has fewer; (3) for five
-// steps in a row, the tokens of one rank weigh the same multiple of the others', by their sum and
-// each. Information: after 20 steps, tokens of one step weigh differently (at least 1.2 times, and
-// at least 2% of the update moves to other tokens); or all of them add up to the number of
-// micro-batches, of ranks, their product or 1 over one of them. C++ programs report weights in
-// a rank's mean loss; there, only differences within a step are known.
+// loss function, by the number of its targets, times 1/W for W ranks. A warning: (1) five updates
+// in a row, the loss was divided, to one part in a thousand, by one of these counts: of the targets
+// of all ranks and once more by W, where the loss has no other terms; of the last or first
+// micro-batch, of the first rank, of the update before, of this one and a neighbor. It must vary,
+// and not be a right count times a constant. (2) In the last update of a pass over the data, each
+// of fewer micro-batches weighs 1/k, as before for k micro-batches; elsewhere, and if the pass is
+// unknown, information. (3) Five updates in a row, what one rank's targets weigh is the same
+// multiple of the others', together, each and by sample; information if its loss is computed in
+// another way. Information after 20 updates: targets of one update weigh differently (at least 1.2
+// times, and at least 2% of the update moves to other targets); or the weights add up to the number
+// of micro-batches, or that times W. C++ programs report weights in a rank's mean loss; there, only
+// differences within an update are known.
 
 #include <fmt/format.h>
 
@@ -36,13 +39,14 @@ constexpr double kMoved = 0.02;            // of the update
 constexpr std::uint64_t kFullWindows = 3;  // before a smaller one
 constexpr std::uint64_t kSureOfRank = 5;   // steps in a row
 constexpr double kApart = 0.02;            // of a rank's weight: less is rounding in 16 bits
+constexpr double kNearOne = 0.01;          // of a total that is left out
 constexpr double kSame = 0.01;             // of a ratio, from step to step
 constexpr const char* kNoLossFunction = "No backward pass was seen whose loss function is known.";
 
 // (1)
 struct DividedByOthers {
   std::string tokens_of;
-  double total = kNaN;
+  double total = kNaN;  // NaN: one, on average
 
   std::uint64_t key() const { return 1; }
   static constexpr std::tuple kFields{field("tokens_of", &DividedByOthers::tokens_of),
@@ -50,10 +54,11 @@ struct DividedByOthers {
 };
 
 std::string sentence(const DividedByOthers& seen, const Who& who) {
-  return fmt::format(
-      "{} divided the loss by the targets of {}: the weights of a step's targets add up to {} "
-      "instead of one",
-      who.words(), seen.tokens_of, number(seen.total));
+  std::string divided =
+      fmt::format("{} divided the loss by the targets of {}", who.words(), seen.tokens_of);
+  if (std::isnan(seen.total)) return divided;
+  return fmt::format("{}: the weights of an update's targets add up to {} instead of one", divided,
+                     number(seen.total));
 }
 
 // (2)
@@ -73,28 +78,30 @@ struct SmallerWindow {
 
 std::string sentence(const SmallerWindow& seen, const Who& who) {
   return fmt::format(
-      "{} divided the losses of a window of {} micro-batch{} by {}: its gradient is {} of the mean",
+      "{} divided the losses of an update of {} micro-batch{} by {}: they add up to {} of their "
+      "mean",
       who.words(), seen.micro_batches, seen.micro_batches == 1 ? "" : "es", seen.divided_by,
       number(seen.total()));
 }
 
 // (3)
 struct OtherWeight {
+  bool together = false;  // the ratio is that of all the rank's targets, not of each
   double weight_ratio = 1;
   std::optional<std::uint32_t> of_rank;  // only with two ranks
   std::optional<std::uint32_t> beside_rank;
 
   std::uint64_t key() const { return 3; }
-  static constexpr std::tuple kFields{field("weight_ratio", &OtherWeight::weight_ratio),
-                                      field("of_rank", &OtherWeight::of_rank),
-                                      field("beside_rank", &OtherWeight::beside_rank)};
+  static constexpr std::tuple kFields{
+      field("together", &OtherWeight::together), field("weight_ratio", &OtherWeight::weight_ratio),
+      field("of_rank", &OtherWeight::of_rank), field("beside_rank", &OtherWeight::beside_rank)};
 };
 
 std::string sentence(const OtherWeight& seen, const Who& who) {
   const auto of = seen.of_rank ? fmt::format("Rank {}", *seen.of_rank) : who.words();
-  const auto beside =
-      seen.of_rank ? fmt::format("one of rank {}", *seen.beside_rank) : "the others'";
-  return fmt::format("{}: a target weighs {} times as much as {} in the loss", of,
+  const auto beside = seen.of_rank ? fmt::format("rank {}'s", *seen.beside_rank) : "the others'";
+  return fmt::format("{}: {} {} times as much as {} in the loss", of,
+                     seen.together ? "its targets together weigh" : "a target weighs",
                      number(seen.weight_ratio), beside);
 }
 
@@ -126,7 +133,7 @@ struct OtherTotal {
 };
 
 std::string sentence(const OtherTotal& seen, const Who& who) {
-  return fmt::format("{}: the weights of a step's targets add up to {}, {}, instead of one",
+  return fmt::format("{}: the weights of an update's targets add up to {}, {}, instead of one",
                      who.words(), number(seen.total), seen.equals);
 }
 
@@ -134,12 +141,22 @@ std::string sentence(const OtherTotal& seen, const Who& who) {
 
 class SmallerWindows {
  public:
-  // A window with fewer micro-batches than those before, and the same weight of each.
-  std::optional<SmallerWindow> see(const StepTargets& step) {
-    const std::size_t size = step.ranks.front().micro.size();
+  struct Found {
+    SmallerWindow window;
+    std::uint64_t step = 0;
+    bool ends_pass = false;  // the next update is of another pass over the data
+  };
+
+  // The update before this one, if it had fewer micro-batches than those before, and the same
+  // weight of each.
+  std::optional<Found> see(const StepTargets& step) {
+    std::optional<Found> out = std::exchange(open_, {});
+    if (out) out->ends_pass = pass_ && step.data_pass && *pass_ != *step.data_pass;
+    pass_ = step.data_pass;
+    const std::size_t size = step.ranks.front().micro_batches;
     const auto weighs = [&](std::size_t count) {
       return std::ranges::all_of(step.ranks, [&](const RankTargets& rank) {
-        return rank.micro.size() == size && std::ranges::all_of(rank.micro, [&](const auto& m) {
+        return rank.micro_batches == size && std::ranges::all_of(rank.micro, [&](const auto& m) {
                  return same_weight(m.sum() * static_cast<double>(count), 1);
                });
       });
@@ -147,16 +164,19 @@ class SmallerWindows {
     if (weighs(size)) {
       full_ = size == usual_ ? full_ + 1 : 1;
       usual_ = size;
-      return {};
+    } else if (full_ >= kFullWindows && size < usual_ && weighs(usual_)) {
+      open_ = {{size, usual_}, step.step};
+    } else {
+      full_ = 0;
     }
-    if (full_ >= kFullWindows && size < usual_ && weighs(usual_)) return {{size, usual_}};
-    full_ = 0;
-    return {};
+    return out;
   }
 
  private:
   std::size_t usual_ = 0;   // micro-batches
-  std::uint64_t full_ = 0;  // windows in a row with that many
+  std::uint64_t full_ = 0;  // updates in a row with that many
+  std::optional<Found> open_;
+  std::optional<std::uint64_t> pass_;
 };
 
 // Ranks whose value is the same multiple of the others', step after step.
@@ -168,7 +188,8 @@ class ApartRanks {
   };
 
   // Whether all ranks agree.
-  bool see(const std::vector<RankTargets>& ranks, double (*value_of)(const RankTargets&)) {
+  bool see(const StepTargets& update, double (*value_of)(const RankTargets&)) {
+    const auto& ranks = update.ranks;
     std::vector<double> values(ranks.size());
     std::ranges::transform(ranks, values.begin(), value_of);
     std::vector<double> sorted = values;
@@ -177,7 +198,7 @@ class ApartRanks {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       const double ratio = values[i] / middle;
       if (std::abs(ratio - 1) <= kApart) continue;
-      const bool other = !now.ranks.empty() && std::abs(ratio / now.ratio - 1) > kSame;
+      const bool other = !now.ranks.empty() && !(std::abs(ratio / now.ratio - 1) <= kSame);
       now.ratio = other ? kNaN : ratio;
       insert(now.ranks, ranks[i].rank);
     }
@@ -185,17 +206,20 @@ class ApartRanks {
     if (!minority) now.ratio = kNaN;
     const bool goes_on =
         now.ranks == found_.ranks && std::abs(now.ratio / found_.ratio - 1) <= kSame;
-    lasted_ = now.ranks.empty() || std::isnan(now.ratio) ? 0 : goes_on ? lasted_ + 1 : 1;
+    if (!goes_on) streak_.end();
+    streak_.see(!now.ranks.empty() && !std::isnan(now.ratio), update.step);
     found_ = now;
-    return now.ranks.empty();
+    return now.ranks.empty() &&
+           std::ranges::none_of(values, [](double v) { return std::isnan(v); });
   }
-  bool is_sure() const { return lasted_ >= kSureOfRank; }
-  void end() { lasted_ = 0; }
+  bool is_sure() const { return streak_.length >= kSureOfRank; }
+  std::uint64_t first_step() const { return streak_.first_step; }
+  void end() { streak_.end(); }
   const Found& found() const { return found_; }
 
  private:
   Found found_;
-  std::uint64_t lasted_ = 0;
+  Streak streak_;
 };
 
 // How differently the tokens of one step weigh, over all steps.
@@ -232,36 +256,33 @@ class Inequality {
   Mean log_ratio_, token_share_, update_share_;
 };
 
-// A number of the program that the weights of a step's tokens add up to, in every step.
+// A number of the program that the weights of an update's targets add up to, in every update.
 class Totals {
  public:
   void see(const StepTargets& step) {
-    const auto size = static_cast<double>(step.ranks.front().micro.size());
-    const auto ranks = static_cast<double>(step.ranks.size());
-    const std::array<double, kKnown.size()> known{size, ranks, size * ranks, 1 / size, 1 / ranks};
-    total_ = step.total();
+    const auto size = static_cast<double>(step.ranks.front().micro_batches);
+    const std::array<double, kKnown.size()> known{size,
+                                                  size * static_cast<double>(step.ranks.size())};
+    const double total = step.total();
     for (std::size_t i = 0; i < known.size(); ++i) {
-      held_[i] = held_[i] && known[i] != 1 && same_weight(total_, known[i]);
+      held_[i] = held_[i] && same_weight(total, known[i]);
+      if (size > 1) totals_[i] = total;
     }
   }
 
-  // None before the first step.
   std::optional<OtherTotal> found() const {
-    if (std::isnan(total_)) return {};
     for (std::size_t i = 0; i < kKnown.size(); ++i) {
-      if (held_[i]) return {{kKnown[i], total_}};
+      if (held_[i] && std::isfinite(totals_[i])) return {{kKnown[i], totals_[i]}};
     }
     return {};
   }
 
  private:
-  static constexpr std::array kKnown{"the number of micro-batches", "the number of ranks",
-                                     "the number of micro-batches times that of ranks",
-                                     "1 over the number of micro-batches",
-                                     "1 over the number of ranks"};
+  static constexpr std::array kKnown{"the number of micro-batches",
+                                     "the number of micro-batches times that of ranks"};
 
-  std::array<bool, kKnown.size()> held_{true, true, true, true, true};
-  double total_ = kNaN;
+  std::array<bool, kKnown.size()> held_{true, true};
+  std::array<double, kKnown.size()> totals_{kNaN, kNaN};  // of the last update with several
 };
 
 class TokenWeight final : public Rule {
@@ -285,7 +306,9 @@ class TokenWeight final : public Rule {
     const std::string hidden = context.roster.fact("loss_hidden_by");
     if (hidden.empty()) return log.waits(&kTokenWeight, kNoLossFunction);
     if (hidden_.empty()) {  // the log keeps a view of it
-      hidden_ = fmt::format("The loss is computed inside {}.", shortened(hidden, 64));
+      hidden_ =
+          fmt::format("The loss is computed inside {} (monitor.token_weight reports weights).",
+                      shortened(hidden, 64));
     }
     log.cannot(&kTokenWeight, hidden_);
   }
@@ -293,31 +316,37 @@ class TokenWeight final : public Rule {
   void look(const StepContext& context, const StepTargets& step, SignalLog& log) {
     inequality_.see(step);
     if (step.relative) return;
-    if (averages(context)) totals_.see(step);
-    if (const auto found = windows_.see(step)) {
-      log.add(sighting(&kTokenWeight, context, of_all(context.record), 0.95, *found), kAllSteps);
-    }
+    if (adds_up(context)) totals_.see(step);
+    const auto found = windows_.see(step);
+    if (!found) return;
+    Signal signal =
+        sighting(&kTokenWeight, found->step, of_all(context.record), 0.95, found->window);
+    if (!found->ends_pass) signal.severity = Severity::kInfo;
+    log.add(std::move(signal), kAllSteps);
   }
 
-  // Whether the reduction is known to divide by the number of ranks.
-  static bool averages(const StepContext& context) {
-    return context.roster.fact("mode") != "manual" &&
-           context.roster.fact("communication_hook").empty();
+  // Whether these weights are all of the loss's, and the reduction is known to divide by the number
+  // of ranks.
+  static bool adds_up(const StepContext& context) {
+    const Roster& known = context.roster;
+    return known.fact("mode") != "manual" && known.fact("loss_terms") != "several" &&
+           known.fact("communication_hook").empty() && known.fact("gradient_divide_factor").empty();
   }
 
   void compare_ranks(const StepContext& context, const StepTargets& step, SignalLog& log) {
     if (context.alone()) return;
-    const bool sums_agree = sums_.see(step.ranks, [](const RankTargets& r) { return r.sum; });
-    const bool weights_agree =
-        weights_.see(step.ranks, [](const RankTargets& r) { return r.weight(); });
-    if (sums_agree || weights_agree) {
+    const bool sums_agree = sums_.see(step, [](const RankTargets& r) { return r.sum; });
+    const bool weights_agree = weights_.see(step, [](const RankTargets& r) { return r.weight(); });
+    const bool means_agree = means_.see(step, [](const RankTargets& r) { return r.sum / r.rows; });
+    if (sums_agree || weights_agree || means_agree) {
       sums_.end();
       weights_.end();
       return;
     }
-    const ApartRanks& sure = sums_.is_sure() ? sums_ : weights_;
+    const bool together = !weights_.is_sure();
+    const ApartRanks& sure = together ? sums_ : weights_;
     if (!sure.is_sure()) return;
-    OtherWeight seen{.weight_ratio = sure.found().ratio};
+    OtherWeight seen{.together = together, .weight_ratio = sure.found().ratio};
     Blame blame{sure.found().ranks, false};
     if (context.workers() == 2) {
       blame = of_all(context.record);
@@ -325,16 +354,26 @@ class TokenWeight final : public Rule {
       seen.beside_rank = step.ranks.back().rank;
     }
     Signal signal = sighting(&kTokenWeight, context, std::move(blame), 0.95, seen);
-    signal.first_step = step.step - std::min(step.step, kSureOfRank - 1);
+    signal.first_step = sure.first_step();
+    if (!same_losses(context)) signal.severity = Severity::kInfo;
     log.add(std::move(signal), kAllSteps);
+  }
+
+  // Whether ranks compute their losses in the same way, as far as known.
+  static bool same_losses(const StepContext& context) {
+    constexpr const char* kFact = "loss.functions";
+    return context.roster.fact(kFact) == context.roster.fact_of_all(kFact);
   }
 
   void divided(const StepContext& context, StepTargets step, SignalLog& log) {
     const auto found = divisors_.see(std::move(step));
-    if (!found || !averages(context)) return;
-    log.add(sighting(&kTokenWeight, context, of_all(context.record), 0.95,
-                     DividedByOthers{found->tokens_of, found->total}),
-            kAllSteps);
+    if (!found || (found->of_update && !adds_up(context))) return;
+    const bool is_one = !adds_up(context) || std::abs(found->total - 1) < kNearOne;
+    DividedByOthers seen{found->tokens_of, is_one ? kNaN : found->total};
+    Signal signal = sighting(&kTokenWeight, context, of_all(context.record), 0.95, std::move(seen));
+    signal.first_step = found->first_step;
+    signal.last_step = found->last_step;
+    log.add(std::move(signal), kAllSteps);
   }
 
   void inform(const StepContext& context, SignalLog& log) const {
@@ -346,7 +385,7 @@ class TokenWeight final : public Rule {
       log.add(std::move(signal), kAllSteps);
     };
     add(inequality_.found());
-    add(totals_.found());
+    if (adds_up(context)) add(totals_.found());
   }
 
   Updates updates_;
@@ -355,7 +394,7 @@ class TokenWeight final : public Rule {
   Inequality inequality_;
   Totals totals_;
   SmallerWindows windows_;
-  ApartRanks sums_, weights_;
+  ApartRanks sums_, weights_, means_;  // means: over the rank's samples
   Divisors divisors_;
 };
 
@@ -374,14 +413,16 @@ constinit const CheckInfo kTokenWeight{
         "more or less than the learning rate was chosen for.",
     .cannot_see =
         "A loss inside a compiled function or a custom autograd Function (report it: "
-        "`monitor.token_weight`); factors that are applied to the gradient.",
+        "`monitor.token_weight`); factors that the program applies to the gradient later; divisors "
+        "of a loss in 16 bits.",
     .mistake =
         "loss = F.cross_entropy(logits, labels, reduction=\"sum\") / num_items  # of all ranks\n"
         "loss.backward()  # DDP divides by the number of ranks once more",
     .fix =
         "Sum the losses of all micro-batches, divide by the number of target tokens of all ranks "
         "and micro-batches of this update, and multiply by the number of ranks, by which the "
-        "reduction divides.",
+        "reduction divides. If the program multiplies the gradient later on purpose, allow the "
+        "check.",
     .resembles = "huggingface/transformers#34242",
     .precedence = 285,
     .explains = kTokenWeightExplains,

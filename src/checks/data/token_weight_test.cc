@@ -3,8 +3,8 @@
 
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "checks/engine/testing.h"
@@ -121,10 +121,10 @@ TEST(TokenWeight, ADivisorOfOtherTokensIsNamed) {
                  kNaN);
   expect_divisor(
       [](const auto& r, auto rank, auto) { return of_rank(rank, r.step == 0 ? 0 : r.step - 1); },
-      "the step before", kNaN);
+      "the update before", kNaN);
   expect_divisor([](const auto& r, auto rank,
                     auto) { return of_rank(rank, r.step) + of_rank(rank, r.step + 1); },
-                 "this step and the next", kNaN);
+                 "this update and the next", kNaN);
 }
 
 TEST(TokenWeight, ADivisorNeedsFiveStepsInARow) {
@@ -138,26 +138,47 @@ TEST(TokenWeight, ADivisorNeedsFiveStepsInARow) {
       with([](const auto& r, auto, auto) { return (of_all_ranks(r, r.step) + 8) / ranks_of(r); }));
 }
 
-TEST(TokenWeight, ASmallerWindowThatIsDividedByTheFullNumber) {
-  const auto by = [](double number) {
-    return [=](const StepRecord& r, std::uint32_t rank, std::size_t m) {
-      return number * own(r, rank, m);
-    };
-  };
+// Four micro-batches of a step, or one in step 10; `by` divides their losses.
+Watched with_a_smaller_window(double by, bool ends_pass) {
   Watched w({.workers = 2});
-  w.play(0, 9, divided_by(by(4), 4));
-  w.play(10, 10, divided_by(by(4), 1));
-  w.play(11, 12, divided_by(by(4), 4));
-  const Finding found = warning_of(w);
-  EXPECT_EQ(found.first_step, 10U);
-  EXPECT_EQ(found.last_step, 10U);
-  EXPECT_EQ(found.title,
-            "Both ranks divided the losses of a window of 1 micro-batch by 4: its gradient is 0.25 "
-            "of the mean");
-  Watched own_number({.workers = 2});
-  own_number.play(0, 9, divided_by(by(4), 4));
-  own_number.play(10, 10, divided_by(by(1), 1));
-  expect_quiet(own_number);
+  for (std::uint64_t step = 0; step <= 14; ++step) {
+    const std::size_t size = step == 10 ? 1 : 4;
+    const double divisor = by == 0 ? static_cast<double>(size) : by;
+    const Break divided =
+        divided_by([=](const StepRecord&, std::uint32_t rank,
+                       std::size_t m) { return divisor * double(count_of(rank, m, step)); },
+                   size);
+    w.play(step, step, [&](StepRecord& r) {
+      divided(r);
+      forget_sampler(r);
+      for (WorkerRecord& x : r.workers) {
+        set(x, Kind::kDataPass, ends_pass && step > 10 ? 1 : 0);
+      }
+    });
+  }
+  return w;
+}
+
+TEST(TokenWeight, ASmallerWindowThatIsDividedByTheFullNumber) {
+  std::vector<Finding> found;
+  for (const Finding& f : with_a_smaller_window(4, true).findings()) {
+    if (f.check == "token-weight") found.push_back(f);
+  }
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].severity, Severity::kWarning);
+  EXPECT_EQ(found[0].first_step, 10U);
+  EXPECT_EQ(found[0].last_step, 10U);
+  EXPECT_EQ(found[0].title,
+            "Both ranks divided the losses of an update of 1 micro-batch by 4: they add up to 0.25 "
+            "of their mean");
+  const auto severity = [](const Watched& w) {
+    for (const Finding& f : w.findings()) {
+      if (f.check == "token-weight") return std::optional(f.severity);
+    }
+    return std::optional<Severity>();
+  };
+  EXPECT_EQ(severity(with_a_smaller_window(4, false)), kInfo) << "in the middle of a pass";
+  EXPECT_EQ(severity(with_a_smaller_window(0, true)), std::nullopt);
 }
 
 TEST(TokenWeight, OneRankWithAnotherFactor) {
@@ -168,9 +189,15 @@ TEST(TokenWeight, OneRankWithAnotherFactor) {
   const Finding found = warning_of(with(twice, 10));
   EXPECT_EQ(found.ranks, RankList{1});
   EXPECT_EQ(found.title,
-            "Rank 1: a target weighs 2 times as much as one of the others' in the loss");
+            "Rank 1: its targets together weigh 2 times as much as the others' in the loss");
   const Finding two = warning_of(with(twice, 10, 2));
-  EXPECT_EQ(two.title, "Rank 0: a target weighs 0.5 times as much as one of rank 1's in the loss");
+  EXPECT_EQ(two.title,
+            "Rank 0: its targets together weigh 0.5 times as much as rank 1's in the loss");
+  const auto each = [](const StepRecord& r, std::uint32_t rank, std::size_t) {
+    return of_all_ranks(r, r.step) / ranks_of(r) / (rank == 1 ? 3 : 1);
+  };
+  EXPECT_EQ(warning_of(with(each, 10)).title,
+            "Rank 1: a target weighs 3 times as much as the others' in the loss");
 }
 
 TEST(TokenWeight, TotalsThatTheProgramKnows) {
@@ -185,9 +212,29 @@ TEST(TokenWeight, TotalsThatTheProgramKnows) {
   expect_total(own, "the number of micro-batches");
   expect_total([](const auto& r, auto rank, auto m) { return own(r, rank, m) / ranks_of(r); },
                "the number of micro-batches times that of ranks");
+  // of a loss with other terms
   expect_total([](const auto& r, auto rank, auto m) { return 2 * ranks_of(r) * own(r, rank, m); },
-               "1 over the number of ranks");
+               "");
   expect_total([](const auto&, auto, auto) { return 1.0; }, "");  // a sum over tokens
+}
+
+TEST(TokenWeight, ARightDivisorTimesAConstantIsFine) {
+  const auto quiet = [](const DividedBy& divisor) {
+    const Watched w = with(divisor);
+    for (const Finding& f : w.findings()) EXPECT_EQ(f.severity, kInfo) << f.title;
+  };
+  quiet([](const auto& r, auto rank, auto m) { return 4 * own(r, rank, m); });
+  quiet([](const auto& r, auto rank, auto) { return of_rank(rank, r.step) * 2; });
+  quiet([](const auto&, auto, auto) { return 40.0; });
+}
+
+TEST(TokenWeight, TermsThatAreNotReadMayMakeUpForTheNumberOfRanks) {
+  Watched w({.workers = 4});
+  w.hello([](std::uint32_t) {
+    return WorkerFacts{.facts = {{"fingerprints", "all"}, {"loss_terms", "several"}}};
+  });
+  w.play(0, 30, divided_by([](const auto& r, auto, auto) { return of_all_ranks(r, r.step); }));
+  expect_quiet(w);
 }
 
 TEST(TokenWeight, IsNotPossibleWithoutALossFunction) {
