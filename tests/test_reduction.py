@@ -101,8 +101,8 @@ def compared(folders: dict[int, Path], name: str, exit_code: int) -> Any:
 def test_runs_of_other_numbers_of_workers_are_identical(folders: dict[int, Path]) -> None:
     assert compared(folders, "exact-mean", 0)["agreement"] == (
         "identical for 1 and 2 ranks, bit for bit, at 50 common steps: samples, parameters, "
-        "reduction at 2 steps, final parameters; not compared: random generators, token weight, loss, "
-        "local gradient"
+        "reduction at 2 steps, final parameters; not compared: random generators, token weight, "
+        "loss, local gradient"
     )
     (model,) = compared(folders, "plain", 1)["models"]
     assert (model["other_worlds"], model["first_number"]) == (False, "reduction")

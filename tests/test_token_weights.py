@@ -109,7 +109,8 @@ def test_a_hidden_loss_function_is_named(out: Path) -> None:
     run = presum.load(out / "hidden")
     assert [one.title for one in run.findings if one.severity != "info"] == []
     row = run.checks.set_index("check").loc["token-weight"]
-    assert (row.state, row.reason) == ("not-possible", "The loss is computed inside HiddenBackward (monitor.token_weight reports weights).")
+    assert row.state == "not-possible"
+    assert row.reason.startswith("The loss is computed inside HiddenBackward (monitor.token_weight")
 
 
 def test_the_log_has_targets_and_weights(out: Path, world: int) -> None:

@@ -103,7 +103,7 @@ class Monitor:
             kept = kept_value(value) if _is_number(value) else None
             if kept is None or (isinstance(kept, float) and not 0 <= kept < float("inf")):
                 raise ValueError(
-                    f"presum: token_weight needs two finite numbers of at least 0, not {value!r:.64}"
+                    f"presum: token_weight needs finite numbers of at least 0, not {value!r:.64}"
                 )
             values.append(kept)
         recorder.token_weight(*values)
