@@ -83,6 +83,7 @@ class StepRecorder(PassFlags):
         self._scaled = setup.scaler is not None
         self._pass_rows: dict[int, MicroBatchSamples | None] = {}  # by the number of the forward
         self._held: Scalar = 0.0  # in ``.grad`` when the current pass began
+        self._left: tuple[int, int] | None = None  # what the last pass has written to `.grad`
         self._versions = 0  # of the parameters when the window's last pass ended
         self._scale_of_pass: Scalar = 1.0
         self._tokens_told: tuple[Scalar, Scalar] | None = None  # of the coming pass, and of each
@@ -279,7 +280,7 @@ class StepRecorder(PassFlags):
         self.in_backward = self.reads_sums = self.reads_arrivals = self._end_queued = False
         left: Scalar = math.nan
         if self.source.sees_zeroing and self.observer.asks_what_is_left:
-            left = self.source.held()
+            left = self._held_now()
         self.observer.forward(self._ended.late.number(left))
         self._send_ended()
 
@@ -391,7 +392,7 @@ class StepRecorder(PassFlags):
         self._held = 0.0
         if not self.source.sees_zeroing or not (begins or observer.in_window):
             return
-        self._held = self.source.held()
+        self._held = self._held_now()
         nothing = not isinstance(self._held, torch.Tensor) and self._held == 0
         if nothing and observer.in_window:
             self._zeroed()
@@ -399,6 +400,20 @@ class StepRecorder(PassFlags):
             self._aside.call("lost gradients", self._window.zeroed, self._scale_of_pass)
         if not nothing and observer.window_begins:
             self.source.listen_to_arrivals()
+
+    def _held_now(self) -> Scalar:
+        """The largest absolute value in ``.grad``; above 0 if only passes with a gradient of 0, such
+        as those of a micro-batch without a target, have written to it."""
+        held = self.source.held()
+        if isinstance(held, torch.Tensor) or held != 0 or self._left is None:
+            return held
+        return math.ulp(0.0) if self._written() == self._left else held
+
+    def _written(self) -> tuple[int, int] | None:
+        """Which gradient the first parameter that has one holds, and how often it was written."""
+        held = (parameter.grad for _, parameter in self.setup.alive())
+        grad = next((grad for grad in held if grad is not None), None)
+        return None if grad is None else (id(grad), grad._version)
 
     def _zeroed(self) -> None:
         """Without an optimizer, changed parameters reveal its step."""
@@ -480,6 +495,7 @@ class StepRecorder(PassFlags):
         if self._window.asks_for_the_last:
             queue_last(Hook(self, self._aside.call, "lost gradients", self._window.keep))
         self._optimizers.pass_ends()
+        self._left = self._written()
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
 
@@ -580,7 +596,7 @@ class StepRecorder(PassFlags):
     def _look_for_zeros(self) -> None:
         """Check whether accumulated gradients in ``.grad`` were zeroed."""
         if self.observer.in_window and self.source.sees_zeroing:
-            held = self.source.held()
+            held = self._held_now()
             if not isinstance(held, torch.Tensor) and held == 0:
                 self._zeroed()
 

@@ -122,6 +122,20 @@ def test_gradients_that_are_cleared_are_counted(kind: Any, trained: Trained) -> 
     assert all(math.isnan(x) or x == 1 for x in factors(packets))
 
 
+class WithoutTargets(Accumulation):
+    """The first micro-batch has no target: its gradient is 0."""
+
+    def pass_of(self, step: int, micro: int) -> None:
+        self.model.require_backward_grad_sync = micro == 3
+        (self.model(batch(step, micro))["loss"] * min(micro, 1)).backward()
+
+
+def test_a_gradient_of_zero_is_not_lost(trained: Trained) -> None:
+    packets = trained(WithoutTargets)
+    assert told(packets, "passes_cleared") == [None] * STEPS
+    assert len(packets.steps) == STEPS
+
+
 class Emptied(Accumulation):
     """Nothing is left for the optimizer."""
 
