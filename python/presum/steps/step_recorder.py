@@ -402,8 +402,8 @@ class StepRecorder(PassFlags):
             self.source.listen_to_arrivals()
 
     def _held_now(self) -> Scalar:
-        """The largest absolute value in ``.grad``; above 0 if only passes with a gradient of 0, such
-        as those of a micro-batch without a target, have written to it."""
+        """The largest absolute value in ``.grad``; above 0 if only passes with a gradient of 0 have
+        written to it, such as that of a micro-batch without a target."""
         held = self.source.held()
         if isinstance(held, torch.Tensor) or held != 0 or self._left is None:
             return held
