@@ -25,7 +25,7 @@ WARNINGS = {
 }
 INFORMED = ("means", "means-fsdp2", "undivided", "own-tokens")
 OTHERS = ("smaller-window", "one-rank-undivided", "hidden")
-QUIET = tuple({*CASES} - {*WARNINGS, *INFORMED, *OTHERS, "smaller-window-by-its-size"})
+QUIET = sorted({*CASES} - {*WARNINGS, *INFORMED, *OTHERS, "smaller-window-by-its-size"})
 
 
 @pytest.fixture(scope="module", params=WORLDS)
