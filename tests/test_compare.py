@@ -113,4 +113,4 @@ def test_a_browser_draws_the_comparison(runs: Path, tmp_path: Path) -> None:
         first_of_two = browser.evaluate(report_browser.with_page_functions(TWO_MODELS))
     assert first_of_two == "First difference: step 7, data, B."
     assert "step 7, local gradient, rank 3: gradient of 1 of 7 layers" in sentence
-    assert (rows, chosen, drawn) == (8, "local-gradient", 2)
+    assert (rows, chosen, drawn) == (9, "local-gradient", 2)

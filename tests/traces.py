@@ -61,7 +61,8 @@ class TracedObserver(Observer):
 def _traced(event: str) -> Any:
     def tell(self: TracedObserver, *args: Any) -> Any:
         answer = getattr(super(TracedObserver, self), event)(*args)
-        self.write(event, *args, *(() if answer is None else (answer,)))
+        shown = (*args[:4], args[-1]) if event == "pass_ends" else args  # without token weights
+        self.write(event, *shown, *(() if answer is None else (answer,)))
         return answer
 
     return tell
@@ -84,5 +85,5 @@ def _told(sections: dict[int, bytes]) -> list[Any]:
     step = sections[STEP]
     optimizer_steps, passes = struct.unpack_from("<QI", step)
     unreduced, window, use = struct.unpack_from("<QII", step, 32)
-    losses = [loss for loss, _, _ in struct.iter_unpack("<ddQ", sections.get(MICRO_BATCHES, b""))]
+    losses = [loss for loss, *_ in struct.iter_unpack("<ddQQdI", sections.get(MICRO_BATCHES, b""))]
     return [window, unreduced, use, optimizer_steps, passes, *losses]

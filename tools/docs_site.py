@@ -27,7 +27,7 @@ AT_ROOT = {
 }
 PARTS = {
     "Use": "start integrations findings quiet troubleshooting time compare blame audit reduction "
-    "experiment ways faults glossary",
+    "experiment ways tokens faults glossary",
     "Operate": "install performance devices runlog_format",
     "Maintain": "ARCHITECTURE CONTRIBUTING metrics detectors step packet_format CHANGELOG",
     "Reference": "checks/index python cpp cpp/index",
