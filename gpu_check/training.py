@@ -60,7 +60,7 @@ def check_reductions(place: Place, findings: Findings) -> None:
     case = "reduction-exact"
     told = _ranks(place, "gloo", 2, (case,)).get(case, {"error": "not done"})
     if not _failed(findings, "exact", told):
-        found = told["findings"]
+        found = [one for one in told["findings"] if one[1] != "info"]
         findings.say('reduction="exact", audited', found or "sound", ok=not found)
 
 
