@@ -110,7 +110,7 @@ def test_a_hidden_loss_function_is_named(out: Path) -> None:
     assert [one.title for one in run.findings if one.severity != "info"] == []
     row = run.checks.set_index("check").loc["token-weight"]
     assert row.state == "not-possible"
-    assert row.reason.startswith("The loss is computed inside HiddenBackward (monitor.token_weight")
+    assert row.reason.startswith("The loss is computed inside HiddenBackward: ")
 
 
 def test_the_log_has_targets_and_weights(out: Path, world: int) -> None:

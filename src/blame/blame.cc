@@ -116,8 +116,8 @@ class Reader {
                .micro_batches = w.micro_batches,
                .micro = w.micro,
                .rows = w.samples.rows};
-    for (std::size_t i = 0; w.tokens > 0 && i < w.micro.size(); ++i) {
-      if (w.micro[i].tokens == 0) out.without_target.push_back(i);
+    for (std::size_t i = 0; w.tokens + w.targets > 0 && i < w.micro.size(); ++i) {
+      if (w.micro[i].tokens + w.micro[i].targets == 0) out.without_target.push_back(i);
     }
     return out;
   }

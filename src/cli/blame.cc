@@ -34,7 +34,7 @@ constexpr const char* kBlameHelp =
     "loss and gradient norm with what they usually are (the median of its last 50 steps); then, "
     "of\n"
     "the rank that is furthest from that, or of --rank:\n\n"
-    "  micro-batches  losses and target tokens, and those without a single target\n"
+    "  micro-batches  losses, targets and what one weighs, and those without a single target\n"
     "  layers         gradient norms and peaks, the furthest from usual first\n"
     "  samples        their indices in the dataset and hashes of their rows; which other ranks\n"
     "                 drew them in this step, when they were drawn before, and the loss then\n\n"
@@ -97,13 +97,14 @@ std::string micro_text(const Worker& w) {
   for (std::size_t i = 0; i < std::min(w.micro.size(), kMicroShown); ++i) {
     const MicroBatch& m = w.micro[i];
     const std::string known = tokens_text(m.tokens, m.targets);
-    const std::string tokens = known == "-" && w.targets + w.tokens > 0 ? ", 0 targets"
-                               : known == "-"                           ? ""
-                                                                        : ", " + known + " targets";
+    const bool none = std::ranges::binary_search(w.without_target, i);
+    const std::string targets = none           ? ", 0 targets"
+                                : known == "-" ? ""
+                                               : ", " + known + " targets";
     const std::string weight =
         std::isnan(m.token_weight) ? "" : fmt::format(", each weighs {}", number(m.token_weight));
-    out += fmt::format("    micro-batch {}: loss {}{}{}{}\n", i + 1, number(m.loss), tokens, weight,
-                       known == "-" && w.targets + w.tokens > 0 ? ": without a single target" : "");
+    out += fmt::format("    micro-batch {}: loss {}{}{}{}\n", i + 1, number(m.loss), targets,
+                       weight, none ? ": without a single target" : "");
   }
   if (w.micro.size() > kMicroShown) {
     out += fmt::format("    and {} more, {} of all without a single target\n",

@@ -42,6 +42,7 @@ constexpr const char* kCompareHelp =
     "  data               which samples each rank was given\n"
     "  random generators  states before the step\n"
     "  parameters         and buffers, before the step (a 25th of them, all at step 0)\n"
+    "  token weight       what one target weighs in each rank's loss\n"
     "  loss               of each rank and micro-batch\n"
     "  local gradient     of each rank and layer, before the reduction\n"
     "  reduction          the gradient after it (every 25th step: see reduced_every)\n"

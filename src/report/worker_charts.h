@@ -32,8 +32,8 @@ class WorkerCharts {
   Json json() const;
 
  private:
-  static constexpr std::size_t kMetrics =
-      4;  // loss, gradient norm, cosine to the others, token weight
+  // Loss, gradient norm, cosine to the others, token weight.
+  static constexpr std::size_t kMetrics = 4;
   using Values = std::array<std::vector<double>, kMetrics>;  // at one step, by metric and rank
 
   struct Worker {

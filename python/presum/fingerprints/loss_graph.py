@@ -12,6 +12,7 @@ import torch
 
 from presum.fingerprints.families import hash_text, log
 from presum.torch_events.collectives import InPlaceReduction, reduction_of
+from presum.torch_events.saved import is_elsewhere, signed
 
 PASSES = 3  # passes with equal settings: a value that depends on a batch is not a setting
 NODES_MAX = 48  # of a graph, starting at the loss
@@ -157,15 +158,14 @@ def _plain(setting: str, value: object) -> str:
         return ""
     if setting == "reduction" and value in (0, 1, 2):
         return REDUCTIONS[int(value)]
-    negative = isinstance(value, int) and value >= 1 << 63  # C++ stores it unsigned
-    return repr(value - (1 << 64) if negative else value)
+    return repr(signed(value) if isinstance(value, int) else value)
 
 
 def _of_tensor(setting: str, raw: Any) -> str:
     """A loss's weight, or a factor that is a Python number, which torch stores in 64 bits: one of
     another dtype may be a count of the batch. Empty if the saved value is stored elsewhere, because
     reading it would fetch or compute it."""
-    if getattr(raw, "unpack_hook", raw) is not None:
+    if is_elsewhere(raw):
         return ""
     tensor = raw.data
     if setting in WEIGHTS:
@@ -176,7 +176,7 @@ def _of_tensor(setting: str, raw: Any) -> str:
 
 def _number(raw: Any) -> float:
     """A saved real number; NaN if it is stored elsewhere or is not one."""
-    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
+    if raw is None or is_elsewhere(raw):
         return UNKNOWN
     tensor = raw.data
     known = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1

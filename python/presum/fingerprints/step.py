@@ -187,7 +187,6 @@ class StepFingerprints:
         self._facts = ChangingFacts(observer.fact)
         self._inputs = InputForms(device, self._say_facts)
         self._loss_graph = LossGraph()
-        self._loss_told = False
         self._reductions: Handle | None = None
         self._last: Batch | None = None  # of the previous step
         self._untrained = UntrainedRows()
@@ -326,11 +325,10 @@ class StepFingerprints:
                 self._ignore_reductions()
 
     def tell_loss(self, hidden_by: str, *, several: bool) -> None:
-        """The node that hides the loss function, if any, and whether the loss has other terms."""
-        if hidden_by or several or self._loss_told:
-            self._loss_told = True
-            terms = "several" if several else "one"
-            self._say_facts({"loss_hidden_by": hidden_by, "loss_terms": terms})
+        """Report the node that hides a loss function, if any, and whether some loss has several
+        terms. Later losses without either change nothing."""
+        facts = {"loss_hidden_by": hidden_by, "loss_terms": "several" if several else ""}
+        self._say_facts({key: text for key, text in facts.items() if text})
 
     def _take_states(self, kinds: Sequence[StateKind], step: int, on_host: bool) -> None:
         due = chain.from_iterable(self._states.due(of, step) for of in kinds)

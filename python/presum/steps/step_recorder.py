@@ -27,6 +27,7 @@ from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientPart, GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward, queue_last
+from presum.steps.late import Number
 from presum.steps.optimizer_steps import OptimizerSteps
 from presum.steps.overhead import Overhead
 from presum.steps.setup import RecorderSetup
@@ -87,7 +88,6 @@ class StepRecorder(PassFlags):
         self._versions = 0  # of the parameters when the window's last pass ended
         self._scale_of_pass: Scalar = 1.0
         self._tokens_told: tuple[Scalar, Scalar] | None = None  # of the coming pass, and of each
-        self._weights_of_pass: tuple[Any, Any] = (0.0, math.nan)
         self._end_queued = False
         self._run: EngineRun | None = None  # of the current pass
         self._run_told: EngineRun | None = None  # the run whose loss is known
@@ -466,14 +466,13 @@ class StepRecorder(PassFlags):
         """The pass has accumulated. ``part``: the expected reduction waits for another pass."""
         observer = self.observer
         self.in_backward = self.reads_sums = self.reads_arrivals = False
-        root = None
+        root, weighed = None, None
         told, self._tokens_told = self._tokens_told, None
-        self._weights_of_pass = 0.0, math.nan
         if observer.collects:
             first = self._run is not self._run_told  # of the passes in this run of the engine
             if self._run and first:
                 root = self._run.root_loss() if observer.needs_root else None
-                self._aside.call("token weights", self._weighed, told, self._run)
+                weighed = self._aside.call("token weights", self._weighed, told, self._run)
             self._run_told = self._run
             for rows in self._pass_rows.values():
                 self._ended.samples.add(rows)
@@ -486,7 +485,7 @@ class StepRecorder(PassFlags):
             None if root is None else number(root * DIVISIONS.divisor * passes),
             TAPS.loss_factor * passes,
             factor,
-            *self._weights_of_pass,
+            *(weighed or (0.0, math.nan)),
             part,
         )
         self._aside.call("lost gradients", self._window.pass_ends, self._pass_rows.values())
@@ -499,19 +498,23 @@ class StepRecorder(PassFlags):
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
 
-    def _weighed(self, told: tuple[Scalar, Scalar] | None, run: EngineRun) -> None:
-        """Keep what the pass's tokens weigh: as the program reports, or as measured."""
+    def _weighed(
+        self, told: tuple[Scalar, Scalar] | None, run: EngineRun
+    ) -> tuple[Number, Number] | None:
+        """The pass's targets and what they weigh together, as the program reports or as measured;
+        None if unknown."""
         number = self._ended.late.number
         if told is not None:
             tokens, weight = told
-            self._weights_of_pass = number(tokens), number(tokens * weight * self._scale_of_pass)
-        elif run.token_weights is not None:
-            weights = run.token_weights
-            self._fingerprints.tell_loss(weights.unread, several=weights.has_other_terms)
-            found = weights.result()
-            if found is not None:
-                targets = 0 if found.targets is None else found.targets
-                self._weights_of_pass = number(targets), number(found.sum)
+            return number(tokens), number(tokens * weight * self._scale_of_pass)
+        if run.token_weights is None:
+            return None
+        weights = run.token_weights
+        self._fingerprints.tell_loss(weights.unread, several=weights.has_other_terms)
+        found = weights.result()
+        if found is None:
+            return None
+        return number(0 if found.targets is None else found.targets), number(found.sum)
 
     def awaits_reduction(self) -> None:
         """The pass has ended on this rank; the framework waits for the other ranks before it is

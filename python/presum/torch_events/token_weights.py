@@ -16,6 +16,7 @@ from torch.autograd.function import BackwardCFunction
 from presum._core import count_targets
 from presum.devices.readable import readable
 from presum.torch_events.losses import Scalar
+from presum.torch_events.saved import is_elsewhere, signed
 
 NODES_MAX = 128  # of a graph, starting at the loss
 ELEMENTS_MAX = 1 << 18  # of a gradient that is read
@@ -175,7 +176,7 @@ def _put_together(terms: list[_Term]) -> None:
 def _read_nll(node: Any) -> Reader:
     reduction = int(node._saved_reduction)
     target, weights, total = (_saved(node, name) for name in ("target", "weight", "total_weight"))
-    ignored = _signed(node._saved_ignore_index)
+    ignored = signed(node._saved_ignore_index)
 
     def read(grad: torch.Tensor) -> Weighed | None:
         if reduction == NONE:
@@ -194,7 +195,7 @@ def _read_nll(node: Any) -> Reader:
 
 def _read_smoothing(node: Any) -> Reader:
     """The part of a cross entropy that is spread over the classes."""
-    dims = [_signed(dim) for dim in getattr(node, "_saved_dim", ())]
+    dims = [signed(dim) for dim in getattr(node, "_saved_dim", ())]
     classes = math.prod(node._saved_self_sym_sizes[dim] for dim in dims)
 
     def read(grad: torch.Tensor) -> Weighed:
@@ -248,17 +249,11 @@ def _number(value: torch.Tensor) -> Scalar:
 
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:
-    """A saved tensor; None if it is stored elsewhere, because reading it would fetch or compute
-    it."""
-    raw = getattr(node, f"_raw_saved_{name}")
-    if getattr(raw, "unpack_hook", raw) is not None:
+    """A saved tensor; None if it is stored elsewhere, or of an unusual class."""
+    if is_elsewhere(getattr(node, f"_raw_saved_{name}")):
         return None
     found = getattr(node, f"_saved_{name}")
     return readable(found) if isinstance(found, torch.Tensor) else None
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value  # C++ stores it unsigned
 
 
 def _scales(node: Any, name: str) -> bool:

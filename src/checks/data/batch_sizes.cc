@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "checks/data/token_targets.h"
 #include "checks/engine/mean.h"
 #include "checks/engine/rules.h"
 #include "checks/engine/split.h"
@@ -60,19 +61,13 @@ Split sizes(const StepRecord& record, const SizeOf& size_of) {
 
 // Whether the loss weighs samples alike, or targets.
 bool weighs_alike(const StepRecord& record) {
-  const double weight = record.workers.front().token_weight;
-  if (std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
-        return std::abs(w.token_weight - weight) <= 1e-3 * weight;
-      })) {
-    return true;
-  }
-  const auto each = [](const WorkerRecord& w) {
-    return w.weight / static_cast<double>(w.samples.rows);
+  const auto equal = [&](const auto& weight_of) {
+    const double first = weight_of(record.workers.front());
+    return std::ranges::all_of(
+        record.workers, [&](const WorkerRecord& w) { return same_weight(weight_of(w), first); });
   };
-  const double first = each(record.workers.front());
-  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
-    return std::abs(each(w) - first) <= 1e-3 * first;
-  });
+  return equal([](const WorkerRecord& w) { return w.token_weight; }) ||
+         equal([](const WorkerRecord& w) { return w.weight / double(w.samples.rows); });
 }
 
 void report(const StepContext& context, const Split& sizes, UnequalSizes::Of of,

@@ -68,8 +68,7 @@ constinit const CheckInfo kTokenImbalance{
         "count\nlabels = input_ids.clone()  # the prompt is not masked on this rank",
     .fix =
         "Compare prompts, padding and masks of these ranks with those of the others. If the "
-        "lengths "
-        "are meant, divide the summed loss by the global token count.",
+        "lengths differ on purpose, divide the summed loss by the global token count.",
     .resembles = "huggingface/transformers#34242",
     .precedence = 300,
     .explains = kTokenImbalanceExplains,

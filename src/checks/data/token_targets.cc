@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
-#include <iterator>
-#include <span>
 #include <utility>
 
 namespace presum::checks {
@@ -43,13 +40,12 @@ double of_micro(const Asked& asked, std::size_t micro) {
   return asked.own().micro.size() > 1 ? asked.own().micro[micro].count : kNaN;
 }
 
-// The counts of a mean: of its micro-batch, of the rank's step, of the step.
-constexpr std::array<Count, 3> kRight{
+// The counts of a mean: of its micro-batch or of the rank's step; over all ranks.
+constexpr std::array<Count, 2> kOfRank{
     [](const Asked& a) { return a.own().micro[a.micro].count; },
     [](const Asked& a) { return a.own().count; },
-    [](const Asked& a) { return a.step.count() / a.ranks(); },
 };
-constexpr std::size_t kOfRank = 2;  // of these: the counts of one rank
+constexpr Count kOfAll = [](const Asked& a) { return a.step.count() / a.ranks(); };
 
 constexpr std::size_t kOfUpdate = 0;  // of kWrong: the update's own targets
 constexpr std::array kWrong{
@@ -103,11 +99,9 @@ bool varies(const StepTargets& step) {
 
 // An index of kWrong, or its size.
 std::size_t kind_of(const Neighbors& step) {
-  const auto is_right = [&](Count count) { return step.fits(count); };
   const auto is_times = [&](Count count) { return !std::isnan(step.times(count)); };
-  if (!step.step.known() || step.step.relative || !varies(step.step) ||
-      std::ranges::any_of(kRight, is_right) ||
-      std::ranges::any_of(std::span(kRight).first(kOfRank), is_times)) {
+  if (!step.step.known() || step.step.relative || !varies(step.step) || step.fits(kOfAll) ||
+      std::ranges::any_of(kOfRank, is_times)) {
     return kWrong.size();
   }
   const auto is_it = [&](Count count) { return step.fits(count); };

@@ -183,7 +183,7 @@ class SmallerWindows {
 class ApartRanks {
  public:
   struct Found {
-    Ranks ranks;  // with two ranks, both
+    Ranks ranks;  // of two, the first
     double ratio = 1;
   };
 
@@ -266,13 +266,13 @@ class Totals {
     const double total = step.total();
     for (std::size_t i = 0; i < known.size(); ++i) {
       held_[i] = held_[i] && same_weight(total, known[i]);
-      if (size > 1) totals_[i] = total;
     }
+    if (size > 1) total_ = total;
   }
 
   std::optional<OtherTotal> found() const {
-    for (std::size_t i = 0; i < kKnown.size(); ++i) {
-      if (held_[i] && std::isfinite(totals_[i])) return {{kKnown[i], totals_[i]}};
+    for (std::size_t i = 0; i < kKnown.size() && !std::isnan(total_); ++i) {
+      if (held_[i]) return {{kKnown[i], total_}};
     }
     return {};
   }
@@ -282,7 +282,7 @@ class Totals {
                                      "the number of micro-batches times that of ranks"};
 
   std::array<bool, kKnown.size()> held_{true, true};
-  std::array<double, kKnown.size()> totals_{kNaN, kNaN};  // of the last update with several
+  double total_ = kNaN;  // of the last update with several micro-batches
 };
 
 class TokenWeight final : public Rule {
@@ -296,18 +296,21 @@ class TokenWeight final : public Rule {
       compare_ranks(context, *step, log);
       divided(context, std::move(*step), log);
     }
-    if (++steps_ < kSteps) return log.waits(&kTokenWeight, "Fewer than 20 steps so far.");
+    if (++steps_ < kSteps) return log.waits(&kTokenWeight, "Fewer than 20 updates so far.");
     log.checked(&kTokenWeight);
     inform(context, log);
   }
 
  private:
   void unknown(const StepContext& context, SignalLog& log) {
+    divisors_.see({});  // ends what lasts for several updates in a row
+    sums_.end();
+    weights_.end();
     const std::string hidden = context.roster.fact("loss_hidden_by");
     if (hidden.empty()) return log.waits(&kTokenWeight, kNoLossFunction);
     if (hidden_.empty()) {  // the log keeps a view of it
       hidden_ =
-          fmt::format("The loss is computed inside {} (monitor.token_weight reports weights).",
+          fmt::format("The loss is computed inside {}: report its weights (monitor.token_weight).",
                       shortened(hidden, 64));
     }
     log.cannot(&kTokenWeight, hidden_);
@@ -329,7 +332,7 @@ class TokenWeight final : public Rule {
   // of ranks.
   static bool adds_up(const StepContext& context) {
     const Roster& known = context.roster;
-    return known.fact("mode") != "manual" && known.fact("loss_terms") != "several" &&
+    return known.fact("mode") != "manual" && known.fact("loss_terms").empty() &&
            known.fact("communication_hook").empty() && known.fact("gradient_divide_factor").empty();
   }
 
@@ -407,7 +410,8 @@ constinit const CheckInfo kTokenWeight{
     .compares =
         "what one target (a token, or an element of a loss without tokens) weighs in the update",
     .fires =
-        "after 5 steps; a window with fewer micro-batches at once; as information after 20 steps",
+        "after 5 updates; a smaller last window at the next update; as information after 20 "
+        "updates",
     .consequence =
         "The gradient is not that of the mean over tokens: some tokens count more, or all of them "
         "more or less than the learning rate was chosen for.",
