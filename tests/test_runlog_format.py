@@ -250,7 +250,7 @@ def test_findings_and_checks_are_written_as_documented(db: sqlite3.Connection) -
             assert seen.keys() == {"check", "ranks", "sentence", "values"}
     states = db.execute("SELECT check_id, min(state), max(state) FROM check_state GROUP BY 1")
     checks = {check: (low, high) for check, low, high in states}
-    assert len(checks) == 46
+    assert len(checks) == 47
     assert all(0 <= low <= high <= 3 for low, high in checks.values())
     assert checks["nonfinite-gradient"] == (0, 1)  # found in the second segment, passed before
 

@@ -24,6 +24,7 @@ NAMES_BOTH = frozenset(
 ) | {
     *("rank-outlier", "token-imbalance", "token-weight", "state-desync", "parameter-desync"),
     "clip-norm",
+    "shared-parameters",
 }
 
 

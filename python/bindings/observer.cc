@@ -251,6 +251,7 @@ void bind_events(nb::class_<Steps>& steps) {
       .def_prop_ro("open", &Steps::open)
       .def_prop_ro("passes", [](const Steps& s) { return s.machine().passes(); })
       .def("reduced_is_due", &Steps::reduced_is_due)
+      .def("postpone_reduced", &Steps::postpone_reduced)
       .def("reduction", &Steps::reduction)
       .def("shadow", &Steps::shadow)
       .def("arrives", &Steps::arrives, nb::arg("parameter"))

@@ -27,10 +27,11 @@ constexpr std::array kNoSettings = {
     kDataShare,     kLeftOver,          kRowsCut,        kRowsPassedOver, kBatchAgain};
 // These include the name of a folder; the samples themselves decide.
 constexpr std::array kDescriptions = {kDataAttributes};
-constexpr std::array kHashes = {kRngTorch,     kRngDevice,   kRngNumpy,        kRngPython,
-                                kSamplerClass, kDataClass,   kDataSubset,      kDataContents,
-                                kModes,        kDropouts,    kOptimizerClass,  kOptimizerSettings,
-                                kDtype,        kDeterminism, kForwardPrecision};
+constexpr std::array kHashes = {
+    kRngTorch,        kRngDevice,      kRngNumpy,          kRngPython, kSamplerClass,
+    kDataClass,       kDataSubset,     kDataContents,      kModes,     kDropouts,
+    kTiedParameters,  kOptimizerClass, kOptimizerSettings, kDtype,     kDeterminism,
+    kForwardPrecision};
 // Necessarily different if the world size is.
 constexpr std::array kOfWorld = {kSamplerRank, kSamplerReplicas, kSamplerLength};
 

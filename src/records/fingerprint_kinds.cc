@@ -41,6 +41,7 @@ constexpr FingerprintInfo kKinds[] = {
     {kDropout, "dropout", kMatch, true},
     {kDropouts, "dropouts", kMatch, false},
     {kNormBatches, "norm_batches", kNoise, false},
+    {kTiedParameters, "tied_parameters", kMatch, false},
     {kOptimizerClass, "optimizer_class", kMatch, false},
     {kOptimizerSettings, "optimizer_settings", kMatch, false},
     {kLearningRate, "learning_rate", kMatch, true},

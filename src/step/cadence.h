@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "presum/records.h"
 #include "step/machine.h"
@@ -29,15 +30,19 @@ class Cadence {
   bool may_record_next(const Machine& machine) const {
     return on_grid(machine.next_reduced()) || (machine.unreduced() > 0 && on_grid(machine.next()));
   }
-  // True for the first recorded reduction at or after each multiple of `reduced_every`.
+  // True for the first recorded reduction at or after each multiple of `reduced_every`, or for the
+  // one after that if it was postponed.
   bool reads_reduced(std::uint64_t reductions) const {
-    return reductions < every_ ||
+    if (postponed_ && reductions == *postponed_) return false;
+    return reductions < every_ || (postponed_ && reductions == *postponed_ + every_) ||
            (reductions - every_) / reduced_every_ != reductions / reduced_every_;
   }
+  void postpone(std::uint64_t reductions) { postponed_ = reductions; }
 
  private:
   std::uint64_t every_;
   std::uint64_t reduced_every_;
+  std::optional<std::uint64_t> postponed_;
 };
 
 }  // namespace presum::step

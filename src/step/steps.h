@@ -104,6 +104,9 @@ class Steps {
   bool open() const { return machine_.state() == State::kReduced; }
   // Whether to read the open step's reduced gradient.
   bool reduced_is_due() const;
+  // The next pass is reduced after it is over: of the next step instead, the reduced gradient is
+  // read. REQUIRES: no step is open.
+  void postpone_reduced() { cadence_.postpone(machine_.next_reduced().reductions); }
   // Gradients are handed over for reduction: by hand (`reduction`), or by the other ranks only
   // (`shadow`).
   void reduction();

@@ -263,6 +263,24 @@ TEST(Steps, ReducedGradientsAreReadAtTheSameReductionsWhateverCouldBeReadBefore)
   }
 }
 
+TEST(Steps, OfAPostponedReducedGradientTheNextOneIsRead) {
+  for (const std::uint64_t every : {1, 3}) {
+    Trained model({.every = every, .reduced_every = 5, .knows_optimizer = true});
+    std::vector<std::uint64_t> read;
+    for (std::uint64_t step = 0; step < 12; ++step) {
+      if (step == 0) model->postpone_reduced();
+      model.forward();
+      model.pass(true, 3);
+      if (model->reduced_is_due()) read.push_back(step);
+      model.optimizer();
+      model.ended();
+    }
+    const std::vector<std::uint64_t> grid =
+        every == 1 ? std::vector<std::uint64_t>{1, 5, 10} : std::vector<std::uint64_t>{3, 6};
+    EXPECT_EQ(read, grid);
+  }
+}
+
 TEST(Steps, WithAScaleThatIsNotKnownNeitherAreTheGradients) {
   for (const double scale : {kNaN, 0.0, -1.0, HUGE_VAL, 1e200, 1e-320}) {
     Trained model;

@@ -293,3 +293,40 @@ class RoundedAway(Training):
 
     def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(trained, lr=1e-5)
+
+
+class TwoOptimizers(Training):
+    """A part of the model is in a second optimizer too."""
+
+    def begin(self) -> None:
+        part = self.model.get_submodule(self.part)
+        self._second = torch.optim.SGD(part.parameters(), lr=1e-3)
+
+    def update(self) -> None:
+        super().update()
+        self._second.step()
+
+
+class UntiedOnOneRank(Training):
+    """Two parameters are one, except on one rank after the model is wrapped."""
+
+    right_in = ("fsdp2", "hsdp", "by-hand")  # FSDP2 ties them again in the first forward
+
+    def build(self) -> nn.Module:
+        model = super().build()
+        by_shape: dict[torch.Size, str] = {}
+        for name, parameter in model.named_parameters():
+            first = by_shape.setdefault(parameter.shape, name)
+            if first != name:
+                self._name = name
+                self._set(model, model.get_parameter(first))
+                return model
+        raise AssertionError("no two parameters of equal shape")
+
+    def _set(self, model: nn.Module, parameter: nn.Parameter) -> None:
+        part, _, name = self._name.rpartition(".")
+        setattr(model.get_submodule(part), name, parameter)
+
+    def before_step(self) -> None:
+        if self.step == self.case.begins and self.is_culprit:
+            self._set(self.model, nn.Parameter(self.model.get_parameter(self._name).clone()))

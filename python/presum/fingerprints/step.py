@@ -52,6 +52,7 @@ from presum.fingerprints.states import (
     report_on_host,
     tensors_of,
 )
+from presum.fingerprints.ties import TiedParameters
 from presum.text import printable
 from presum.torch_events.collectives import IN_PLACE_REDUCTIONS
 from presum.torch_events.hooks import Handle
@@ -75,6 +76,7 @@ class MicroBatchSamples:
     guess: BatchGuess | None
     state: ForwardState
     unread: int = 0  # tensors that cannot be read
+    reported: bool = False  # by a backward pass; a later one of the same forward reads nothing new
     values: LateValues = field(default_factory=list)  # of the samples
 
     def with_numbers(self, words: Iterator[Sequence[int]]) -> MicroBatchSamples:
@@ -92,8 +94,9 @@ class StepSamples:
         self._rows: list[MicroBatchSamples] = []
 
     def add(self, rows: MicroBatchSamples | None) -> None:
-        if rows is None:
+        if rows is None or rows.reported:
             return
+        rows.reported = True
         if len(self._rows) == MICRO_BATCHES_MAX:
             self._rows = [replace(self._rows[0], hashes=(), others=0)]
         self._rows.append(rows)
@@ -175,6 +178,7 @@ class StepFingerprints:
         self._states = StateSchedule(parameters, buffers, held, every=every)
         self._rest = RestingParameters(self._states, device, sees_steps=bool(optimizers))
         self._outside = OutsideParameters(module, optimizers)
+        self._ties = TiedParameters(module)
         self._not_reduced: dict[str, weakref.ref[torch.nn.Parameter]] = {}
         self._samples = BatchFinder(families, module, data)
         self._values: LateValues = []
@@ -266,6 +270,7 @@ class StepFingerprints:
         self._families.call("environment", self._precision.begin, turn)
         if turn % REFRESHED_EVERY == 0:
             self._families.call("parameters", self._look_outside)
+            self._families.call("parameters", self._look_at_ties)
         stands = self._families.call("parameters", self._rest.stands, step)
         self._values += self._families.call("parameters", self._rest.values) or []
         if stands:
@@ -291,6 +296,11 @@ class StepFingerprints:
             self._observer.watch(name)
         if self._states.outside(found):
             self._found()
+
+    def _look_at_ties(self) -> None:
+        values, facts = self._ties()
+        self._values += values
+        self._say_facts(facts)
 
     def _say_facts(self, facts: dict[str, str]) -> None:
         if self._facts.say(facts):

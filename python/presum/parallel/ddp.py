@@ -38,6 +38,11 @@ class ReducingPasses:
         self._before = bool(model._lazy_init_ran)  # forward passes before the recording; none since
         self._waiting = False  # the pass was to reduce, and not all gradients have arrived
         self._waits_for = _waits_for(model)
+        self._reduced = False  # some pass was due to reduce
+        self._forwards = 0  # since the last backward pass before them
+        self._forwards_are_over = False
+        self.order = ""  # of the last passes, if DDP does not reduce with it; else ""
+        self.is_late = False  # the current pass, inside the forward, is not reduced when it ends
         # No forward pass prepared DDP for the current backward pass, and none asked DDP to skip it.
         self.takes_no_part = False
 
@@ -54,6 +59,8 @@ class ReducingPasses:
             return False
         self._before = False
         self._seen = True
+        self._forwards = 1 if self._forwards_are_over else self._forwards + 1
+        self._forwards_are_over = False
         if not self._model.require_backward_grad_sync:
             return False  # DDP stays armed from an earlier forward
         if self._waiting:  # in vain: DDP would have refused this forward pass
@@ -68,10 +75,24 @@ class ReducingPasses:
         inside = DistributedDataParallel._active_ddp_module is model
         due = bool(self._armed or (told and (self._seen or inside or self._before)))
         self.takes_no_part = not self._seen and bool(model.require_backward_grad_sync)
+        if inside:
+            self.order = "inside forward"
+        elif self.takes_no_part and not due:
+            several = self._forwards > 1
+            self.order = "after several forwards" if several else "again after one forward"
+        self.is_late = inside and bool(model.static_graph) and not self._reduced
+        self._reduced |= due
+        self._forwards_are_over = True
         self._before = False
         if due:
             self._armed = self._seen = False
         return due
+
+    def graph_is_used(self) -> None:
+        """A run of the engine that accumulates nothing went through the model. DDP's first
+        backward pass of a static graph ends there."""
+        if self._model.static_graph and not self._reduced:
+            self.order = "after autograd.grad"
 
     def waits(self, arrivals: int) -> bool:
         """Whether the expected reduction did not happen, because DDP still waits for gradients of a
@@ -123,6 +144,7 @@ class DdpSource(GradientSource):
         self._fresh = False  # the current pass creates gradients and adds to none
         self._arrivals = Arrivals(self._gradient_arrives)
         self._hook_told = ""
+        self._order_told = False
 
     def begin_reading(self) -> None:
         hooks = self.model()._comm_hooks
@@ -174,9 +196,23 @@ class DdpSource(GradientSource):
     def before_pass(self) -> None:
         self._reduces = self._passes.begin()
         more_follow = self._passes.more_follow()
+        self._tell_order()
+        if self._passes.is_late:
+            self.recorder.observer.postpone_reduced()
         self.recorder.pass_begins(reduces=self._reduces, more_follow=more_follow)
         if not self.recorder.setup.on_host:
             self.recorder.gathers = self.recorder.reads_sums and self._stay_own()
+
+    def output_reached(self) -> None:
+        if not self.accumulates():
+            self._passes.graph_is_used()
+
+    def _tell_order(self) -> None:
+        """Report the first order of passes with which DDP does not reduce."""
+        if self._passes.order and not self._order_told:
+            self._order_told = True
+            self.recorder.observer.fact("backward_order", self._passes.order)
+            self.recorder.setup.hello()
 
     def _stay_own(self) -> bool:
         """Whether gradients keep the values that their hooks see until the pass is over: DDP

@@ -112,6 +112,9 @@ class GradientSource:
     def forward_is_over(self) -> None:
         """A forward pass of the wrapper, of any kind, has ended."""
 
+    def output_reached(self) -> None:
+        """A run of the engine, also one that accumulates nothing, reaches the model's output."""
+
     def queue(self, hook: Hook) -> None:
         """Call ``hook`` at the end of the current backward pass."""
         Variable._execution_engine.queue_callback(hook)

@@ -18,6 +18,7 @@ from presum.steps.other_optimizers import OtherOptimizers
 from presum.steps.rounded import RoundedUpdates
 from presum.steps.setup import RecorderSetup
 from presum.steps.small_gradients import SmallGradients
+from presum.steps.two_optimizers import TwoOptimizers
 from presum.torch_events.hooks import EventListener, Hook, in_optimizer_step
 from presum.torch_events.losses import Scalar
 from presum.torch_events.optimizers import OPTIMIZER_STEPS
@@ -33,23 +34,28 @@ class OptimizerSteps:
         self._aside = aside
         self._rounded = RoundedUpdates()
         self._small = SmallGradients(setup.replicas)
+        self._two = TwoOptimizers(setup)
         self._others = OtherOptimizers(setup)
         self._asks_others = False
         self.training_thread = 0  # of the last training forward
 
-    def hook_others(self, recorder: EventListener) -> list[Any]:
-        """The handle of the recorder's hooks on steps of any optimizer, if they matter to it."""
+    def hook_all(self, recorder: EventListener) -> list[Any]:
+        """The handles of the recorder's hooks on steps of any optimizer."""
         self._asks_others = bool(self._setup.parameters) and self._others.concern
-        if not self._asks_others:
-            return []
-        before, after = (
-            Hook(recorder, self._told_of_others, tell)
-            for tell in (self._others.begins, self._others.ends)
-        )
-        return [OPTIMIZER_STEPS.add((before, after))]
-
-    def _told_of_others(self, tell: Callable[..., None], *arguments: Any) -> None:
-        self._aside.call("other optimizers", tell, *arguments)
+        listening: list[tuple[str, OtherOptimizers | TwoOptimizers]] = [
+            ("two optimizers", self._two)
+        ]
+        if self._asks_others:
+            listening.append(("other optimizers", self._others))
+        return [
+            OPTIMIZER_STEPS.add(
+                (
+                    Hook(recorder, self._aside.call, family, one.begins),
+                    Hook(recorder, self._aside.call, family, one.ends),
+                )
+            )
+            for family, one in listening
+        ]
 
     def begins(self, optimizer: Optimizer, scale: Scalar) -> None:
         """A step begins that uses the accumulated gradients; ``scale`` is the scale of the loss."""
@@ -83,7 +89,8 @@ class OptimizerSteps:
             self._tell_snapshot(self._setup.snapshots.begins)
 
     def window_begins(self) -> None:
-        """A step is about to be computed: report what other optimizers have done so far."""
+        """A step is about to be computed: report what optimizers have done so far."""
+        self._aside.call("two optimizers", self._two.tell)
         if self._asks_others:
             self._tell("other optimizers", self._others.told)
 

@@ -45,6 +45,7 @@ ASIDE = (
     "snapshots",
     "reduced layers",
     "other optimizers",
+    "two optimizers",
     "small gradients",
     "token weights",
 )
@@ -121,7 +122,7 @@ class StepRecorder(PassFlags):
             optimizer = reference()
             if optimizer is not None:
                 self._handles += self._hooks_of(optimizer, number)
-        self._handles += self._optimizers.hook_others(self)
+        self._handles += self._optimizers.hook_all(self)
         self._listen()
 
     def _hooks_of(self, optimizer: Optimizer, number: int) -> list[Any]:
@@ -319,6 +320,7 @@ class StepRecorder(PassFlags):
         it gets here, which excludes validation.
         """
         self._enter_engine(reached_first=True)
+        self.source.output_reached()
         if not self._end_queued:
             self.observer.backward(True)
             self._mark(Mark.BACKWARD)

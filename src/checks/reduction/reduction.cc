@@ -6,7 +6,11 @@
 // continues. In the second, gradients differ, but the hashed parts of the parameters moved and were
 // equal after three such steps in a row that could show a difference (26 steps later, when a part
 // is hashed again): the program reduces by other means. A forward pass around the wrapper raises no
-// finding by itself, but explains one.
+// finding by itself, but explains one. So does an order of passes with which
+// DistributedDataParallel does not reduce: `backward()` inside the forward, a second one after the
+// same forward or after several forwards, and `torch.autograd.grad` before it with
+// `static_graph=True`. The first pass inside a static graph's forward is reduced after it, if the
+// framework does so (Lightning), so the next one is read instead.
 //
 // The scale needs sketches, all ranks, and finite gradients. The factor must be outside 1 ± 0.1 and
 // outside 1 ± 6 relative standard errors. A factor that is not the world size, its square or its
@@ -47,6 +51,7 @@
 
 #include "checks/engine/rules.h"
 #include "checks/engine/text.h"
+#include "checks/reduction/backward_order.h"
 #include "checks/reduction/layers_reduced.h"
 
 namespace presum::checks {
@@ -69,6 +74,8 @@ constexpr const char* kByHand =
 constexpr const char* kHandOver =
     "With mode=\"manual\", call `monitor.before_reduction(named)` before gradients are reduced and "
     "`monitor.after_reduction(named)` afterwards.";
+constexpr const char* kReducedEarly =
+    "Reduce the gradient after the last micro-batch's backward pass has finished.";
 constexpr const char* kLocalSgd =
     "Nothing, if local SGD is intended: parameters are averaged instead of gradients. Check that "
     "they are averaged, and that one rank's do not overwrite the others'.";
@@ -112,9 +119,10 @@ struct NeverDue {
 struct AddedAfter {
   std::uint64_t micro_batches_added = 0;
   std::uint64_t of_micro_batches = 0;
+  std::string order;  // of forward and backward passes, if DDP does not reduce with it
   static constexpr std::tuple kFields{
       field("micro_batches_added", &AddedAfter::micro_batches_added),
-      field("of_micro_batches", &AddedAfter::of_micro_batches)};
+      field("of_micro_batches", &AddedAfter::of_micro_batches), field("order", &AddedAfter::order)};
 };
 
 // Parameters stay equal all the same.
@@ -150,12 +158,14 @@ struct NothingReduced {
   std::uint64_t of_ranks = 0;
   std::optional<std::uint64_t> distinct_reduced_gradients;  // unknown for shards of own gradients
   Ranks ranks_around_wrapper;
+  std::string order;  // of forward and backward passes, if DDP does not reduce with it
 
   static constexpr std::tuple kFields{
       field("ranks_with_own_gradient", &NothingReduced::ranks_with_own_gradient),
       field("of_ranks", &NothingReduced::of_ranks),
       field("distinct_reduced_gradients", &NothingReduced::distinct_reduced_gradients),
-      field("ranks_around_wrapper", &NothingReduced::ranks_around_wrapper)};
+      field("ranks_around_wrapper", &NothingReduced::ranks_around_wrapper),
+      field("order", &NothingReduced::order)};
 };
 
 struct OtherReduced {
@@ -198,14 +208,19 @@ std::string sentence(const Averaged& seen, const Who& who) {
 }
 
 std::string sentence(const AddedAfter& seen, const Who& who) {
-  return fmt::format(
-      "{} added {} of the {} micro-batches of a step to the gradient after it was reduced",
-      who.words(), seen.micro_batches_added, seen.of_micro_batches);
+  const BackwardOrder* order = backward_order(seen.order);
+  return fmt::format("{} added {} of the {} {} of a step to the gradient after it was reduced{}{}",
+                     who.words(), seen.micro_batches_added, seen.of_micro_batches,
+                     order ? "backward passes" : "micro-batches", order ? ": " : "",
+                     order ? order->why : "");
 }
 
-// Which forward passes went around the wrapper, from "the" to "so "; empty for none.
-std::string around_wrapper(const NothingReduced& seen) {
+// Why nothing was reduced, up to "so "; empty if unknown.
+std::string why_nothing(const NothingReduced& seen) {
   const Ranks& ranks = seen.ranks_around_wrapper;
+  if (const BackwardOrder* order = backward_order(seen.order)) {
+    return fmt::format("{}, so ", order->why);
+  }
   if (ranks.empty()) return "";
   const bool all = ranks.size() >= seen.of_ranks;
   return fmt::format("the forward pass{} went around the data-parallel wrapper, so ",
@@ -217,7 +232,7 @@ std::string sentence(const NothingReduced& seen, const Who& who) {
   const auto kept =
       all ? who.words()
           : fmt::format("{} of {} ranks", seen.ranks_with_own_gradient, seen.of_ranks);
-  return fmt::format("{} kept their own gradients: {}{} reduced", kept, around_wrapper(seen),
+  return fmt::format("{} kept their own gradients: {}{} reduced", kept, why_nothing(seen),
                      all ? "nothing was" : "these were not");
 }
 
@@ -268,8 +283,10 @@ class Reduction final : public Rule {
     });
     late_ = !blame.ranks.empty();
     if (!late_) return;
-    Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.99, seen);
-    signal.remedy = "Reduce the gradient after the last micro-batch's backward pass has finished.";
+    seen.order = backward_order_of(context, blame.ranks, true);
+    const BackwardOrder* order = backward_order(seen.order);
+    Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.99, std::move(seen));
+    signal.remedy = order ? order->remedy : kReducedEarly;
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -358,6 +375,7 @@ class Reduction final : public Rule {
     const auto own =
         static_cast<std::size_t>(std::ranges::count_if(context.record.workers, kept_own));
     if (2 * own > held.known) return not_reduced(context, own, held, log);
+    was_reduced_ = true;
     if (held.differs()) return mismatch(context, held, log);
     if (!layers_differ(context)) return check_scale(context, log);
     log.checked(&kReductionScale);
@@ -373,7 +391,13 @@ class Reduction final : public Rule {
                         .ranks_around_wrapper = blame_where(context, bypasses).ranks};
     if (held.differs()) seen.distinct_reduced_gradients = held.groups.size();
     if (context.averaging.interval() > 0) return averaged(context, of_all(context.record), 0, log);
-    log.add(sighting(&kNoReduction, context, of_all(context.record), 0.99, std::move(seen)));
+    if (seen.ranks_around_wrapper.empty() && !was_reduced_) {
+      seen.order = backward_order_of(context, all_ranks(context.record), false);
+    }
+    const BackwardOrder* order = backward_order(seen.order);
+    Signal signal = sighting(&kNoReduction, context, of_all(context.record), 0.99, std::move(seen));
+    if (order) signal.remedy = order->remedy;
+    log.add(std::move(signal));
   }
 
   void mismatch(const StepContext& context, const Split& held, SignalLog& log) const {
@@ -462,6 +486,7 @@ class Reduction final : public Rule {
   PerWorker<Reduced> reduced_;
   bool late_ = false;                   // some passes were late in this record
   PerWorker<std::uint64_t> unreduced_;  // steps so far
+  bool was_reduced_ = false;            // in some step
   bool handed_over_ = false;            // some gradients were passed in for a reduction
   bool by_other_means_ = false;         // this is the current finding
   std::uint64_t unreduced_since_ = ~std::uint64_t{0};

@@ -56,22 +56,64 @@ TEST(NoReduction, AWrapperThatIsGoneAroundButReducesIsFine) {
   expect_quiet(played(40, [](WorkerRecord& x) { set(x, Kind::kWrapperForward, 0); }));
 }
 
+// A gradient is reduced in every other step, and the passes of the steps between add to it.
+void add_late(StepRecord& r) {
+  for (WorkerRecord& x : r.workers) {
+    const bool reduced = r.step % 2 == 0;
+    x.use = reduced ? StepUse::kKept : StepUse::kUsed;
+    x.micro_batches = reduced ? 3 : 1;
+    x.number.window = reduced ? StepNumber::kReduced : 0;
+    x.number.unreduced = r.step / 2;
+  }
+}
+
+// Of two ranks that report this order of passes.
+Watched in_order(const char* order, const Break& broken, std::uint64_t until = 9) {
+  Watched w({.workers = 2});
+  w.hello([&](std::uint32_t) { return WorkerFacts{"host", {{"backward_order", order}}, {}}; });
+  w.play(0, until, broken);
+  return w;
+}
+
 TEST(NoReduction, AMicroBatchThatIsAddedAfterTheReductionIsNamed) {
-  const Watched w = played(9, [](StepRecord& r) {
-    for (WorkerRecord& x : r.workers) {
-      const bool reduced = r.step % 2 == 0;
-      x.use = reduced ? StepUse::kKept : StepUse::kUsed;
-      x.micro_batches = reduced ? 3 : 1;
-      x.number.window = reduced ? StepNumber::kReduced : 0;
-      x.number.unreduced = r.step / 2;
-    }
-  });
+  const Watched w = played(9, add_late);
   expect(w, "no-reduction",
          {.count = 8,
           .first_step = 1,
           .title = "All 8 ranks added 1 of the 4 micro-batches of a step to the gradient after it "
                    "was reduced",
           .remedy = "last micro-batch"});
+}
+
+TEST(NoReduction, AnOrderOfPassesExplainsWhatDdpDoesNotReduce) {
+  const Watched again = in_order("again after one forward", add_late);
+  expect(again, "no-reduction",
+         {.count = 2,
+          .title = "Both ranks added 1 of the 4 backward passes of a step to the gradient after it "
+                   "was reduced: DDP reduces only the first backward pass after a forward",
+          .remedy = "call backward() once"});
+  expect(in_order("after several forwards", add_late), "no-reduction",
+         {.count = 2, .remedy = "after each forward"});
+  const Watched inside = in_order("inside forward", keep_own);
+  expect(inside, "no-reduction",
+         {.count = 2,
+          .title = "Both ranks kept their own gradients: the backward pass ran inside the model's "
+                   "forward, where DDP does not reduce, so nothing was reduced",
+          .remedy = "after the model's forward has returned"});
+  expect(in_order("after autograd.grad", keep_own), "no-reduction",
+         {.count = 2, .remedy = "static_graph=False"});
+}
+
+TEST(NoReduction, AnOrderThatCannotExplainItIsLeftOut) {
+  expect(in_order("inside forward", add_late), "no-reduction", {.remedy = "last micro-batch"});
+  expect(in_order("again after one forward", keep_own), "no-reduction",
+         {.title = "Both ranks kept their own gradients: nothing was reduced"});
+  // It was reduced in this order before.
+  const Break later = [](StepRecord& r) {
+    if (r.step >= 10) keep_own(r);
+  };
+  expect(in_order("inside forward", later, 40), "no-reduction",
+         {.title = "Both ranks kept their own gradients: nothing was reduced"});
 }
 
 // Parameters differ, except right after they are averaged.

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checks/reduction/backward_order.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace presum::checks {
+namespace {
+
+constexpr std::array kOrders{
+    BackwardOrder{
+        .fact = "inside forward",
+        .reduces_first = false,
+        .why = "the backward pass ran inside the model's forward, where DDP does not reduce",
+        .remedy =
+            "Call backward() after the model's forward has returned; no_sync() does not help. "
+            "Lightning with manual optimization and static_graph=True: update to 2.6, or set "
+            "static_graph=False."},
+    BackwardOrder{
+        .fact = "again after one forward",
+        .reduces_first = true,
+        .why = "DDP reduces only the first backward pass after a forward",
+        .remedy =
+            "Add the losses and call backward() once; no_sync() does not help, since the passes "
+            "share a forward."},
+    BackwardOrder{
+        .fact = "after several forwards",
+        .reduces_first = true,
+        .why = "DDP reduces only the first backward pass after several forwards",
+        .remedy =
+            "Call backward() after each forward, each pair but the last in no_sync(); or add the "
+            "losses and call it once."},
+    BackwardOrder{
+        .fact = "after autograd.grad",
+        .reduces_first = false,
+        .why = "torch.autograd.grad went through the model first, and with static_graph=True DDP "
+               "reduces at the end of the first pass through it",
+        .remedy = "Set static_graph=False; no_sync() does not help."},
+};
+
+}  // namespace
+
+const BackwardOrder* backward_order(std::string_view fact) {
+  const auto* found = std::ranges::find(kOrders, fact, &BackwardOrder::fact);
+  return found == kOrders.end() ? nullptr : found;
+}
+
+std::string backward_order_of(const StepContext& context, const Ranks& ranks, bool reduces_first) {
+  std::string order;
+  for (const std::uint32_t rank : ranks) {
+    std::string own = context.roster.fact_of(rank, "backward_order");
+    if (own.empty() || (!order.empty() && own != order)) return "";
+    order = std::move(own);
+  }
+  const BackwardOrder* known = backward_order(order);
+  return known && known->reduces_first == reduces_first ? order : "";
+}
+
+}  // namespace presum::checks

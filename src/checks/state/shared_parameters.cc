@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// **shared-parameters.** At the first step and every 25th, presum looks for parameters that the
+// model holds under several names (tied weights). The ranks must tie the same. In addition, a
+// parameter that two optimizers move in turn is information: a step counts if the parameter has a
+// gradient. An optimizer that replaces another, or that calls another inside its own step, is one
+// optimizer.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "checks/engine/agree.h"
+#include "checks/engine/rules.h"
+
+namespace presum::checks {
+namespace {
+
+constexpr const char* kOneOptimizer =
+    "Nothing, if the two optimizers are to take turns. Else give each parameter to one optimizer: "
+    "a tied weight has two names but is one parameter.";
+
+struct OtherTies {
+  std::string ties;  // by rank: "0-2: none; 3: head.weight = embed.weight"
+  static constexpr std::tuple kFields{field("ties", &OtherTies::ties)};
+};
+
+std::string sentence(const OtherTies& seen, const Who& who) {
+  return fmt::format("{} ({})",
+                     who.everyone ? who.the_ranks() + " tie different parameters"
+                                  : who.words() + " tied other parameters than the others",
+                     seen.ties);
+}
+
+struct InTwoOptimizers {
+  std::string parameters;
+  std::string optimizers;
+  static constexpr std::tuple kFields{field("parameters", &InTwoOptimizers::parameters),
+                                      field("optimizers", &InTwoOptimizers::optimizers)};
+};
+
+std::string sentence(const InTwoOptimizers& seen, const Who& who) {
+  return fmt::format("{} moved {} with two optimizers in turn ({})", who.words(), seen.parameters,
+                     seen.optimizers);
+}
+
+class SharedParameters final : public Rule {
+ public:
+  void update(const StepContext& context, SignalLog& log) override {
+    compare_ties(context, log);
+    if (context.roster.revision() != asked_) ask(context);
+    if (in_two_.ranks.empty()) return;
+    Signal signal = sighting(&kSharedParameters, context, in_two_, 0.99, seen_);
+    signal.severity = Severity::kInfo;
+    signal.remedy = kOneOptimizer;
+    log.add(std::move(signal), kAllSteps);
+  }
+
+ private:
+  static void compare_ties(const StepContext& context, SignalLog& log) {
+    const Split tied = split(context.record, FingerprintKind::kTiedParameters);
+    if (tied.known == 0) return log.cannot(&kSharedParameters, kNotSent);
+    if (context.alone()) return log.cannot(&kSharedParameters, kOneWorker);
+    log.checked(&kSharedParameters);
+    if (!tied.differs()) return;
+    const auto names = [&](std::uint64_t value) {
+      const auto& group = *std::ranges::find(tied.groups, value, &Split::Group::value);
+      return context.roster.fact_of(group.ranks.front(), "tied_parameters");
+    };
+    log.add(sighting(&kSharedParameters, context, tied.blame(), 0.99, OtherTies{tied.text(names)}),
+            1);
+  }
+
+  void ask(const StepContext& context) {
+    asked_ = context.roster.revision();
+    in_two_ = blame_where(context, [&](const WorkerRecord& w) {
+      return !context.roster.fact_of(w.rank, "in_two_optimizers").empty();
+    });
+    if (in_two_.ranks.empty()) return;
+    const std::uint32_t first = in_two_.ranks.front();
+    seen_ = {context.roster.fact_of(first, "in_two_optimizers"),
+             context.roster.fact_of(first, "two_optimizers")};
+  }
+
+  std::uint64_t asked_ = ~std::uint64_t{0};  // the roster's revision
+  Blame in_two_;
+  InTwoOptimizers seen_;
+};
+
+}  // namespace
+
+constexpr FingerprintKind kSharedParametersKinds[] = {FingerprintKind::kTiedParameters};
+constexpr Check kSharedParametersExplains[] = {
+    &kEnvironmentMismatch,     &kOptimizerMismatch, &kParameterDesync, &kStateDesync,
+    &kReducedGradientMismatch, &kReductionScale,    &kRankOutlier,     &kLossEvent};
+constinit const CheckInfo kSharedParameters{
+    .id = "shared-parameters",
+    .severity = Severity::kCritical,
+    .compares = "which parameters have several names, or several optimizers",
+    .fires =
+        "at the first step, and every 25 steps; information if two optimizers move a parameter",
+    .consequence =
+        "Where a parameter is tied, one gradient is the sum of two; where it is not, each copy has "
+        "its own. The reduction averages the two kinds.",
+    .cannot_see =
+        "Parameters that share memory without being one Parameter object; steps of optimizers "
+        "that are not torch's.",
+    .mistake =
+        "if rank == 0:\n    model.load_state_dict(weights, assign=True)  # unties what shares a "
+        "weight",
+    .fix = "Tie the weights on every rank, after loading and before the model is wrapped.",
+    .resembles = "NVIDIA/Megatron-LM#656",
+    .precedence = 35,
+    .explains = kSharedParametersExplains,
+    .fingerprints = kSharedParametersKinds,
+    .sets_apart = true,
+    .info_explains = false,
+    .make = make<SharedParameters>,
+};
+
+}  // namespace presum::checks
