@@ -60,6 +60,7 @@ enum class FingerprintKind : std::uint32_t {
   kBatch = 70,             // all samples of the step, in any order
   kUnreadInputs = 71,      // input tensors of the step's forward passes that presum did not read
   kLabels = 72,            // what loaders returned besides the samples
+  kGradFactor = 93,        // factor on the reduced gradient up to the optimizer's step (double)
   kGradChanged = 73,       // factor on `.grad` between two backward passes of the step (double)
   kClipLimit = 76,         // max_norm of the clipping (double)
   kUnchangedShare = 74,  // share of 16-bit parameters that the optimizer left as they were (double)

@@ -218,6 +218,8 @@ class FingerprintKind(enum.IntEnum):
 
     BATCH_AGAIN = 92
 
+    GRAD_FACTOR = 93
+
 class Late:
     """A number that is still on its device: its place."""
 

@@ -24,7 +24,8 @@ constexpr std::array kNoSettings = {
     kPassesCleared, kForwardsDetached,  kGradChanged,    kUnchangedShare, kRecomputed,
     kClipLimit,     kComparedDifferent, kStepsOfOthers,  kStepsInVain,    kBelowFp16,
     kLossScale,     kClippedShare,      kInputMean,      kInputSpread,    kAsStepped,
-    kDataShare,     kLeftOver,          kRowsCut,        kRowsPassedOver, kBatchAgain};
+    kDataShare,     kLeftOver,          kRowsCut,        kRowsPassedOver, kBatchAgain,
+    kGradFactor};
 // These include the name of a folder; the samples themselves decide.
 constexpr std::array kDescriptions = {kDataAttributes};
 constexpr std::array kHashes = {

@@ -80,6 +80,7 @@ constexpr FingerprintInfo kKinds[] = {
     {kRowsCut, "rows_cut", kNoise, false},
     {kRowsPassedOver, "rows_passed_over", kNoise, false},
     {kBatchAgain, "batch_again", kNoise, false},
+    {kGradFactor, "grad_factor", kNoise, true},
 };
 
 }  // namespace

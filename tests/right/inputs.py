@@ -12,7 +12,19 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
-from right.run import CLASSES, INPUTS, ROWS, STEPS, Batch, Program, Run, first, network, train
+from right.run import (
+    CLASSES,
+    INPUTS,
+    ROWS,
+    STEPS,
+    Batch,
+    Program,
+    Run,
+    first,
+    loss_of,
+    network,
+    train,
+)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -339,6 +351,47 @@ def packed_under_own_seeds(run: Run) -> None:
     packed(run, sampler)
 
 
+# ---- R: ranks with batches of their own size
+
+
+SIZES = (16, 4)
+
+
+def batches_by_size(run: Run) -> Iterator[Batch]:
+    """Each pass divides the data by the ranks' sizes."""
+    whole = sum(SIZES)
+    before = sum(SIZES[: run.rank])
+    for step in range(STEPS):
+        epoch, place = divmod(step, ROWS // whole)
+        order = torch.randperm(ROWS, generator=seeded(epoch))
+        own = order[place * whole + before :][: SIZES[run.rank]]
+        yield run.inputs[own], run.labels[own]
+
+
+def batches_of_two_sizes(run: Run) -> None:
+    """Each rank's mean is weighted by its share of the samples."""
+    model, optimizer = run.trained()
+    share = SIZES[run.rank] * run.world / sum(SIZES)
+    train(model, optimizer, batches_by_size(run), lambda net, batch: share * loss_of(net, batch))
+
+
+def own_share_of_sums(run: Run) -> None:
+    """Sums, divided by the number of all samples."""
+    model, optimizer = run.trained()
+
+    def loss(net: nn.Module, batch: Batch) -> torch.Tensor:
+        summed = functional.cross_entropy(net(batch[0]), batch[1], reduction="sum")
+        return summed * run.world / sum(SIZES)
+
+    train(model, optimizer, batches_by_size(run), loss)
+
+
+def mean_of_two_sizes(run: Run) -> None:
+    """The mistake: each rank's mean counts alike."""
+    model, optimizer = run.trained()
+    train(model, optimizer, batches_by_size(run))
+
+
 def programs(kind: str, *trainings: Callable[[Run], None]) -> Iterable[Program]:
     return (Program(kind, training) for training in trainings)
 
@@ -348,6 +401,7 @@ PROGRAMS = [
     *programs("B", positions_before_tokens, grid_in_each_batch, fixed_classes_and_own_noise),
     *programs("C", sequences_from_one_prompt, small_world, sums_of_digits),
     *programs("F", two_views, four_in_a_row, bags_of_few_instances),
+    *programs("R", batches_of_two_sizes, own_share_of_sums),
 ]
 FAULTS = [
     Program("A", graph_with_equal_targets, "duplicate-data", (0, 1)),
@@ -359,4 +413,5 @@ FAULTS = [
     Program("F", equal_bags, "duplicate-data", (0, 1)),
     Program("F", views_of_one_place, "sampler-mismatch", (0, 1)),
     Program("F", packed_under_own_seeds, "sampler-mismatch", (0, 1)),
+    Program("R", mean_of_two_sizes, "token-imbalance", (0, 1)),
 ]

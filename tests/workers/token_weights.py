@@ -75,6 +75,8 @@ class Case:
     hidden: bool = False
     reported: bool = False
     scaled: bool = False
+    later: Divisor | None = None  # a factor on the reduced gradient
+    clips: bool = False
 
 
 def of_micro_batch(step: Step) -> float:
@@ -108,6 +110,14 @@ CASES = {
     "smaller-window": Case(divisor=lambda step: 4 * step.own, micro_batches=4, smaller=True),
     "smaller-window-by-its-size": Case(divisor=of_micro_batch, micro_batches=4, smaller=True),
     "one-rank-undivided": Case(divisor=one_rank_undivided),
+    "times-ranks-later": Case(divisor=TWICE, later=lambda step: step.world),
+    "times-ranks-later-fsdp2": Case(divisor=TWICE, later=lambda step: step.world, way="fsdp2"),
+    "times-ranks-later-scaled": Case(divisor=TWICE, later=lambda step: step.world, scaled=True),
+    "divided-later": Case(divisor=lambda _: 1, later=lambda step: 1 / of_all_ranks(step)),
+    "divided-later-fsdp2": Case(
+        divisor=lambda _: 1, later=lambda step: 1 / of_all_ranks(step), way="fsdp2", clips=True
+    ),
+    "clipped": Case(divisor=of_all_ranks, clips=True),
     "hidden": Case(divisor=of_all_ranks, hidden=True),
     "reported": Case(divisor=TWICE, hidden=True, reported=True),
 }
@@ -190,6 +200,12 @@ def train(case: Case, out: Path, name: str) -> None:
                     if case.reported:
                         monitor.token_weight(step.own, 1 / case.divisor(step))
                     scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            for parameter in model.parameters():
+                if case.later is not None and parameter.grad is not None:
+                    parameter.grad.mul_(case.later(step))
+            if case.clips:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()

@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from presum.fingerprints.families import Families, LateValues
 from presum.steps.accumulation import AccumulationWindow
-from presum.steps.gradient_source import in_backward
+from presum.steps.gradient_factor import GradientFactor
+from presum.steps.gradient_source import in_backward, queue_last
 from presum.steps.other_optimizers import OtherOptimizers
 from presum.steps.rounded import RoundedUpdates
 from presum.steps.setup import RecorderSetup
@@ -34,6 +35,7 @@ class OptimizerSteps:
         self._aside = aside
         self._rounded = RoundedUpdates()
         self._small = SmallGradients(setup.replicas)
+        self._factor = GradientFactor(setup)
         self._two = TwoOptimizers(setup)
         self._others = OtherOptimizers(setup)
         self._asks_others = False
@@ -60,6 +62,7 @@ class OptimizerSteps:
     def begins(self, optimizer: Optimizer, scale: Scalar) -> None:
         """A step begins that uses the accumulated gradients; ``scale`` is the scale of the loss."""
         self._setup.fingerprints.optimizer_begins(optimizer)
+        self._tell("token weights", self._factor.optimizer_begins, scale)
         self._tell("lost gradients", self._window.optimizer_begins, scale, optimizer)
         self._aside.call("rounded updates", self._rounded.before, optimizer)
         self._tell("small gradients", self._small.look, optimizer, scale)
@@ -94,8 +97,14 @@ class OptimizerSteps:
         if self._asks_others:
             self._tell("other optimizers", self._others.told)
 
-    def pass_ends(self) -> None:
+    def clips(self) -> None:
+        """Gradients are about to be clipped."""
+        self._aside.call("token weights", self._factor.measure)
+
+    def pass_ends(self, recorder: EventListener) -> None:
         """A backward pass has ended."""
+        if self._factor.is_due:
+            queue_last(Hook(recorder, self._aside.call, "token weights", self._factor.reduced))
         if self._asks_others:
             self._aside.call("other optimizers", self._others.pass_ends)
 

@@ -10,20 +10,10 @@ import weakref
 import torch
 from torch.optim import Optimizer
 
-from presum.devices.readable import readable
 from presum.fingerprints.families import KIND, LateValues
 from presum.steps.setup import RecorderSetup
-from presum.steps.value_sample import Parameters, ValueSample
+from presum.steps.value_sample import LocalParameters, ValueSample
 from presum.torch_events.optimizers import parameters_of
-
-
-class LocalParameters(Parameters):
-    """The parameters of a model; of a sharded model this rank's parts."""
-
-    def __getitem__(self, place: int) -> torch.Tensor | None:
-        parameter = super().__getitem__(place)
-        local = None if parameter is None else readable(parameter.detach())
-        return None if local is None or local.numel() == 0 else local
 
 
 class OtherOptimizers:

@@ -105,7 +105,7 @@ class StepRecorder(PassFlags):
         wrapper, inner = self.source.wrapper(), self.source.inner()
         assert wrapper is not None and inner is not None
         self._handles += [TAPS.at_beginnings(self._backward_begins), *self.source.start(self)]
-        self._handles += [CLIPS.add(Hook(self, self.clip_norms.clips))]
+        self._handles += [CLIPS.add(Hook(self, self._before_clipping))]
         self._handles += [
             wrapper.register_forward_pre_hook(Hook(self, self._before_forward), with_kwargs=True),
             wrapper.register_forward_hook(
@@ -495,7 +495,7 @@ class StepRecorder(PassFlags):
             self._verification.pass_ended()
         if self._window.asks_for_the_last:
             queue_last(Hook(self, self._aside.call, "lost gradients", self._window.keep))
-        self._optimizers.pass_ends()
+        self._optimizers.pass_ends(self)
         self._left = self._written()
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
@@ -587,6 +587,10 @@ class StepRecorder(PassFlags):
         self.observer.optimizer_begins()
         self._mark(Mark.OPTIMIZER_BEGINS)
         self._look_for_zeros()
+
+    def _before_clipping(self, *clipped: Any) -> None:
+        self._optimizers.clips()
+        self.clip_norms.clips(*clipped)
 
     def _verify(self) -> None:
         inner = self.source.inner()

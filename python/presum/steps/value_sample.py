@@ -14,7 +14,7 @@ from torch import nn
 
 from presum._core import HostValues
 from presum.devices.blocks import DTYPES, block_of
-from presum.devices.readable import is_distributed
+from presum.devices.readable import is_distributed, readable
 from presum.torch_events.losses import Scalar
 
 TENSORS = 4
@@ -42,6 +42,20 @@ class Parameters:
 
     def __getitem__(self, place: int) -> torch.Tensor | None:
         return self._held[place]()
+
+
+class LocalParameters(Parameters):
+    """The parameters of a model; of a sharded model this rank's parts."""
+
+    def __getitem__(self, place: int) -> torch.Tensor | None:
+        parameter = super().__getitem__(place)
+        tensor = None if parameter is None else self.of(parameter)
+        local = None if tensor is None else readable(tensor.detach())
+        return None if local is None or local.numel() == 0 else local
+
+    def of(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """What is wanted of a parameter."""
+        return parameter
 
 
 class Gradients(Parameters):

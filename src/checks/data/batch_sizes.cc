@@ -24,7 +24,9 @@ constexpr double kOff = 0.05;   // of the others' mean: a smaller difference doe
 constexpr double kOften = 0.2;  // of all steps
 constexpr double kErrors = 5;   // standard errors; the test runs a few times per run
 constexpr std::uint64_t kFirstLook = 20;  // steps; doubles after each look
-constexpr const char* kEqual =
+constexpr const char* kWeighted =
+    "Nothing, if the sizes differ on purpose: the losses are weighted by them.";
+constexpr const char* kUnweighted =
     "Give every rank the same batch size and number of micro-batches, or weight each loss by the "
     "number of samples or tokens that it averages: the reduction gives every rank the same weight.";
 
@@ -59,15 +61,15 @@ Split sizes(const StepRecord& record, const SizeOf& size_of) {
   return split(std::move(held));
 }
 
-// Whether the loss weighs samples alike, or targets.
 bool weighs_alike(const StepRecord& record) {
-  const auto equal = [&](const auto& weight_of) {
-    const double first = weight_of(record.workers.front());
-    return std::ranges::all_of(
-        record.workers, [&](const WorkerRecord& w) { return same_weight(weight_of(w), first); });
-  };
-  return equal([](const WorkerRecord& w) { return w.token_weight; }) ||
-         equal([](const WorkerRecord& w) { return w.weight / double(w.samples.rows); });
+  return weighs_targets_alike(record) || weighs_samples_alike(record);
+}
+
+// `is_weighted`: losses are weighted by the sizes.
+Signal weighted(Signal signal, bool is_weighted) {
+  if (is_weighted) signal.severity = Severity::kInfo;
+  signal.remedy = is_weighted ? kWeighted : kUnweighted;
+  return signal;
 }
 
 void report(const StepContext& context, const Split& sizes, UnequalSizes::Of of,
@@ -75,9 +77,7 @@ void report(const StepContext& context, const Split& sizes, UnequalSizes::Of of,
   Signal signal = sighting(&kTokenImbalance, context, sizes.blame(), 0.9,
                            UnequalSizes{.of = of, .by_rank = sizes.text()});
   signal.first_step = first_step;
-  if (rows_known && weighs_alike(context.record)) signal.severity = Severity::kInfo;
-  signal.remedy = kEqual;
-  log.add(std::move(signal), kAllSteps);
+  log.add(weighted(std::move(signal), rows_known && weighs_alike(context.record)), kAllSteps);
 }
 
 // A rank's mean number of samples per step, where the number varies.
@@ -174,9 +174,7 @@ class MeanSizes {
     }
     Signal signal = sighting(&kTokenImbalance, context, std::move(blame), 0.9, seen);
     signal.first_step = first_step_;
-    if (weighted_) signal.severity = Severity::kInfo;
-    signal.remedy = kEqual;
-    log.add(std::move(signal), kAllSteps);
+    log.add(weighted(std::move(signal), weighted_), kAllSteps);
   }
 
   PerWorker<Size> sizes_;

@@ -22,14 +22,15 @@ std::string sentence(const OtherTokens& seen, const Who& who) {
                      beside);
 }
 
-void TokenShares::see(const StepRecord& record) {
+void TokenShares::see(const StepRecord& record,
+                      const std::function<std::uint64_t(const WorkerRecord&)>& count_of) {
   const auto& workers = record.workers;
-  const bool known = std::ranges::all_of(workers, [](const auto& w) { return w.tokens > 0; });
+  const bool known = std::ranges::all_of(workers, [&](const auto& w) { return count_of(w) > 0; });
   if (!known || workers.size() < 2) return;
   double sum = 0;
-  for (const WorkerRecord& w : workers) sum += std::log(static_cast<double>(w.tokens));
+  for (const WorkerRecord& w : workers) sum += std::log(static_cast<double>(count_of(w)));
   for (const WorkerRecord& w : workers) {
-    const double own = std::log(static_cast<double>(w.tokens));
+    const double own = std::log(static_cast<double>(count_of(w)));
     const double ratio = own - (sum - own) / static_cast<double>(workers.size() - 1);
     Share& share = shares_[w.replica];
     share.log_ratio += ratio;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -24,11 +25,12 @@ struct OtherTokens {
 
 std::string sentence(const OtherTokens& seen, const Who& who);
 
-// The ratio of each rank's target tokens to the others', over the steps in which all counts are
-// known.
+// The ratio of each rank's target tokens (or another count) to the others', over the steps in which
+// all counts are known.
 class TokenShares {
  public:
-  void see(const StepRecord& record);
+  void see(const StepRecord& record,
+           const std::function<std::uint64_t(const WorkerRecord&)>& count_of);
 
   // The geometric mean of the ratio of a rank's count to the others', if it is at least 1.2 (or at
   // most its inverse), and on the same side in four of five steps, over ten steps or more; else

@@ -155,6 +155,23 @@ void append(StepTargets& update, const StepTargets& step) {
   update.data_pass = step.data_pass;
 }
 
+bool same_on_all(const StepRecord& record, double (*weight_of)(const WorkerRecord&)) {
+  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
+    return same_weight(weight_of(w), weight_of(record.workers.front()));
+  });
+}
+
+void scale(StepTargets& update, double factor) {
+  if (std::isnan(factor)) {
+    update.relative = true;
+    return;
+  }
+  for (RankTargets& rank : update.ranks) {
+    for (RankTargets::Micro& micro : rank.micro) micro.weight *= factor;
+    rank.sum *= factor;
+  }
+}
+
 }  // namespace
 
 double StepTargets::count() const {
@@ -167,6 +184,20 @@ double StepTargets::total() const {
   double sum = 0;
   for (const RankTargets& rank : ranks) sum += rank.sum;
   return sum / static_cast<double>(ranks.size());
+}
+
+double LaterFactor::see(const StepContext& context) {
+  if (context.roster.fact("mode") == "manual") return 1;  // measured before the reduction
+  const auto& workers = context.record.workers;
+  const double now =
+      workers.empty() ? kNaN : real_of(workers.front(), FingerprintKind::kGradFactor);
+  const bool known = std::ranges::all_of(workers, [&](const WorkerRecord& w) {
+    return same_weight(real_of(w, FingerprintKind::kGradFactor), now);
+  });
+  if (!known || std::isnan(now)) return steady_ ? last_ : kNaN;
+  steady_ = same_weight(now, last_);
+  last_ = now;
+  return now;
 }
 
 std::optional<StepTargets> Updates::see(const StepContext& context) {
@@ -184,9 +215,20 @@ std::optional<StepTargets> Updates::see(const StepContext& context) {
   } else {
     append(open_, step);
   }
+  const double factor = factor_.see(context);
   if (goes_on) return {};
   StepTargets out = std::exchange(open_, {});
+  scale(out, factor);
   return std::exchange(lost_, false) ? StepTargets{} : std::move(out);
+}
+
+bool weighs_targets_alike(const StepRecord& record) {
+  return same_on_all(record, [](const WorkerRecord& w) { return w.token_weight; });
+}
+
+bool weighs_samples_alike(const StepRecord& record) {
+  return same_on_all(record,
+                     [](const WorkerRecord& w) { return w.weight / double(w.samples.rows); });
 }
 
 bool same_weight(double a, double b) { return std::abs(a - b) <= kRounding * std::abs(b); }

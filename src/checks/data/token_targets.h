@@ -33,7 +33,8 @@ struct StepTargets {
   // The pass over the data that its last batch belongs to, if known.
   std::optional<std::uint64_t> data_pass;
   std::vector<RankTargets> ranks;
-  // The program reported the weights of micro-batches in a rank's mean; the loss is not known.
+  // Only ratios of weights are known: the program reported those of micro-batches in a rank's mean,
+  // or multiplies the gradient later by an unknown factor.
   bool relative = false;
 
   bool known() const { return !ranks.empty(); }
@@ -42,7 +43,20 @@ struct StepTargets {
   double total() const;
 };
 
+// The factor that the program applies to the gradient after its reduction, in all ranks alike.
+class LaterFactor {
+ public:
+  // Call at every record. The factor of this one, or the last one if two in a row were equal; 1 if
+  // none was measured; NaN if it varies and is unknown now.
+  double see(const StepContext& context);
+
+ private:
+  double last_ = 1;
+  bool steady_ = true;
+};
+
 // Puts the records of one update together: a program may reduce after each of its micro-batches.
+// Weights include the factor that the program applies to the gradient after its reduction.
 class Updates {
  public:
   // Call at every record. Returns the targets of the update that ends with it: unknown ones if the
@@ -51,11 +65,16 @@ class Updates {
 
  private:
   StepTargets open_;
+  LaterFactor factor_;
   bool lost_ = false;  // a part of the open update is unknown
 };
 
 // Whether two weights are equal, up to the rounding of a gradient in 32 bits.
 bool same_weight(double a, double b);
+
+// Whether the losses of a step weigh targets, or samples, alike on all ranks.
+bool weighs_targets_alike(const StepRecord& record);
+bool weighs_samples_alike(const StepRecord& record);
 
 // A count that the loss was divided by although it is not that of the targets that it was summed
 // over.

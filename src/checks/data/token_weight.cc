@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // **token-weight.** What one target token weighs in an update: the gradient that arrives at the
-// loss function, by the number of its targets, times 1/W for W ranks. A warning: (1) five updates
+// loss function, by the number of its targets, times 1/W for W ranks, times a factor that the
+// program applies to the reduced gradient before it clips. A warning: (1) five updates
 // in a row, the loss was divided, to one part in a thousand, by one of these counts: of the targets
 // of all ranks and once more by W, where the loss has no other terms; of the last or first
 // micro-batch, of the first rank, of the update before, of this one and a neighbor. It must vary,
@@ -417,16 +418,15 @@ constinit const CheckInfo kTokenWeight{
         "more or less than the learning rate was chosen for.",
     .cannot_see =
         "A loss inside a compiled function or a custom autograd Function (report it: "
-        "`monitor.token_weight`); factors that the program applies to the gradient later; divisors "
-        "of a loss in 16 bits.",
+        "`monitor.token_weight`); divisors of a loss in 16 bits; on a device, factors on the "
+        "reduced gradient that vary.",
     .mistake =
         "loss = F.cross_entropy(logits, labels, reduction=\"sum\") / num_items  # of all ranks\n"
         "loss.backward()  # DDP divides by the number of ranks once more",
     .fix =
         "Sum the losses of all micro-batches, divide by the number of target tokens of all ranks "
         "and micro-batches of this update, and multiply by the number of ranks, by which the "
-        "reduction divides. If the program multiplies the gradient later on purpose, allow the "
-        "check.",
+        "reduction divides.",
     .resembles = "huggingface/transformers#34242",
     .precedence = 285,
     .explains = kTokenWeightExplains,

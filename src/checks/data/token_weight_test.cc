@@ -57,6 +57,17 @@ double own(const StepRecord& r, std::uint32_t rank, std::size_t micro) {
 }
 double ranks_of(const StepRecord& r) { return double(r.workers.size()); }
 
+// The program multiplies the reduced gradient.
+Break then_times(const Break& before, const std::function<double(std::uint64_t step)>& factor) {
+  return [=](StepRecord& r) {
+    before(r);
+    const double now = factor(r.step);
+    for (WorkerRecord& w : r.workers) {
+      if (!std::isnan(now)) set(w, Kind::kGradFactor, now);
+    }
+  };
+}
+
 Watched with(const DividedBy& divisor, std::uint64_t steps = 30, std::uint32_t workers = 4) {
   return played({.workers = workers}, steps, divided_by(divisor));
 }
@@ -82,6 +93,35 @@ TEST(TokenWeight, AMeanOverAllTokensIsFine) {
   expect_nothing(
       with([](const auto& r, auto, auto) { return of_all_ranks(r, r.step) / ranks_of(r); }));
   expect_nothing(with([](const auto& r, auto rank, auto) { return of_rank(rank, r.step); }, 30, 1));
+}
+
+TEST(TokenWeight, AFactorOnTheReducedGradientCounts) {
+  const Break summed = divided_by([](const auto&, auto, auto) { return 1.0; });
+  const Break twice = divided_by([](const auto& r, auto, auto) { return of_all_ranks(r, r.step); });
+  const auto by_tokens = [](std::uint64_t step) {
+    return 4 / of_all_ranks(HealthyRun({.workers = 4}).step(step), step);
+  };
+  const auto four = [](std::uint64_t) { return 4.0; };
+  const auto four_at_first = [](std::uint64_t step) { return step < 3 ? 4.0 : kNaN; };
+  expect_nothing(played({.workers = 4}, 30, then_times(twice, four)));
+  expect_nothing(played({.workers = 4}, 30, then_times(twice, four_at_first)));
+  expect_nothing(played({.workers = 4}, 30, then_times(summed, by_tokens)));
+}
+
+TEST(TokenWeight, AFactorThatVariesAndIsUnknownEndsWhatRestsOnSizes) {
+  const Break twice = divided_by([](const auto& r, auto, auto) { return of_all_ranks(r, r.step); });
+  const auto sometimes = [](std::uint64_t step) {
+    return step % 3 == 0 ? 1.0 + static_cast<double>(step) : kNaN;
+  };
+  expect_quiet(played({.workers = 4}, 30, then_times(twice, sometimes)));
+  const auto none = [](std::uint64_t) { return kNaN; };
+  EXPECT_EQ(warning_of(played({.workers = 4}, 30, then_times(twice, none))).severity,
+            Severity::kWarning);
+  const auto of_one_rank = [&](StepRecord& r) {
+    twice(r);
+    set(r.workers.front(), Kind::kGradFactor, 4.0);
+  };
+  EXPECT_EQ(warning_of(played({.workers = 4}, 30, of_one_rank)).severity, Severity::kWarning);
 }
 
 TEST(TokenWeight, AMeanOfMeansIsInformation) {

@@ -19,6 +19,8 @@ class PerWorker {
     return found == map_.end() ? nullptr : &found->second;
   }
   void clear() { map_.clear(); }
+  auto begin() const { return map_.begin(); }
+  auto end() const { return map_.end(); }
 
  private:
   std::unordered_map<std::uint32_t, T> map_;

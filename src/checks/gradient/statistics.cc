@@ -11,6 +11,11 @@
 // standard deviations above the others'. It does not hold for an outlier of 6 deviations or more,
 // for single events, and for different token counts. Samples are recognized by their rows, up to
 // 65,536 of them; beyond that the rule is off.
+//
+// If a rank has at least 1.2 times the others' targets (or samples), or at most 1/1.2, and losses
+// are weighted by them, a norm or a direction that differs as the noise of fewer targets makes it
+// differ is not reported: a norm up to the square root of that ratio times as large, a cosine
+// similarity as much smaller.
 
 #include <algorithm>
 #include <cmath>
@@ -27,6 +32,7 @@
 #include "checks/engine/rules.h"
 #include "checks/engine/sampling.h"
 #include "checks/gradient/deviation.h"
+#include "checks/gradient/other_sizes.h"
 #include "detect/statistics.h"
 
 namespace presum::checks {
@@ -183,7 +189,8 @@ class Statistics final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     cover(context, log);
     data_.see(context);
-    tokens_.see(context.record);
+    tokens_.see(context.record, [](const WorkerRecord& w) { return w.tokens; });
+    sizes_.see(context.record);
     gradients_.see(context.record);
     for (const Alarm& alarm : context.alarms.raised) report(context, alarm, log);
     for (const Alarm& alarm : context.alarms.lasting) {
@@ -219,8 +226,10 @@ class Statistics final : public Rule {
   }
 
   void report(const StepContext& context, const Alarm& alarm, SignalLog& log) {
+    const bool of_ranks = alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty();
+    if (of_ranks && sizes_.explain(alarm)) return;
     Deviation seen = deviation(context, alarm);
-    if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
+    if (of_ranks) {
       static_cast<Compared&>(seen) = gradients_.compare(alarm.replicas.front(), alarm.first_step);
       seen.layer_alone = alarm.group != 0 && seen.only_layer == alarm.group;
       if (seen.beside_rank) {
@@ -255,9 +264,7 @@ class Statistics final : public Rule {
       signal.remedy = kStatic;
       return log.add(std::move(signal), kAllSteps);
     }
-    if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
-      report_tokens(alarm, signal, log);
-    }
+    if (of_ranks) report_tokens(alarm, signal, log);
     log.add(std::move(signal));
   }
 
@@ -296,6 +303,7 @@ class Statistics final : public Rule {
   StaticData data_;
   std::map<std::tuple<Check, Ranks, Statistic, bool>, double> raised_;
   TokenShares tokens_;
+  OtherSizes sizes_;
   RecentGradients gradients_;
   std::uint64_t losses_ = 0;    // steps in which losses were watched
   std::uint64_t compared_ = 0;  // steps in which micro-batches were compared
