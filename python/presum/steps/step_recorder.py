@@ -512,7 +512,8 @@ class StepRecorder(PassFlags):
         if run.token_weights is None:
             return None
         weights = run.token_weights
-        self._fingerprints.tell_loss(weights.unread, several=weights.has_other_terms)
+        if weights.unread or weights.has_other_terms:
+            self._fingerprints.tell_loss(weights.unread, several=weights.has_other_terms)
         found = weights.result()
         if found is None:
             return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -100,18 +101,22 @@ class TokenWeights:
     def result(self) -> Weighed | None:
         """The targets of one kind of loss function and what they weigh together. None if a term of
         that kind cannot be read."""
-        kind = self._kind()
-        found = [term.found for term in self._terms if term.name == kind]
-        return _added(found) if found and not self._cut else None
+        found = [term.found for term in self._terms if term.name == self._kind]
+        if self._cut or not found:
+            return None
+        return found[0] if len(found) == 1 else _added(found)
 
     @property
     def has_other_terms(self) -> bool:
         """Whether the loss has terms of other kinds, or several means."""
-        kind = self._kind()
-        means = sum(term.is_mean for term in self._terms if term.name == kind)
-        return means > 1 or any(term.name != kind for term in self._terms)
+        if len(self._terms) == 1:
+            return False
+        means = sum(term.is_mean for term in self._terms if term.name == self._kind)
+        return means > 1 or any(term.name != self._kind for term in self._terms)
 
+    @cached_property
     def _kind(self) -> str:
+        """Once the run has passed the loss: the name of the terms that are read."""
         names = {term.name for term in self._terms}
         known = next((name for name in FIRST if name in names), None)
         if known is None and not self.unread:
@@ -174,9 +179,11 @@ def _put_together(terms: list[_Term]) -> None:
 
 
 def _read_nll(node: Any) -> Reader:
-    reduction = int(node._saved_reduction)
-    target, weights, total = (_saved(node, name) for name in ("target", "weight", "total_weight"))
+    reduction, target = int(node._saved_reduction), _saved(node, "target")
     ignored = signed(node._saved_ignore_index)
+    weights = total = None  # of the classes
+    if reduction != MEAN:
+        weights, total = _saved(node, "weight"), _saved(node, "total_weight")
 
     def read(grad: torch.Tensor) -> Weighed | None:
         if reduction == NONE:
@@ -184,7 +191,7 @@ def _read_nll(node: Any) -> Reader:
                 return None
             return _weighed(torch.where(target != ignored, grad, 0))
         targets = None if target is None else _count(target, ignored)
-        size = _number(grad.abs().double())
+        size = _size(grad)
         if reduction == MEAN:
             return Weighed(targets, size)
         each = targets if weights is None or total is None else _number(total)
@@ -213,7 +220,7 @@ def _read_elements(node: Any) -> Reader:
             return _weighed(grad)
         if elements is None:
             return None
-        size = _number(grad.abs().double())
+        size = _size(grad)
         return Weighed(elements, size if reduction == MEAN else size * elements)
 
     return read
@@ -243,6 +250,11 @@ def _added(parts: list[Weighed | None]) -> Weighed | None:
     return Weighed(targets, total)
 
 
+def _size(value: torch.Tensor) -> Scalar:
+    """Of one element, without its sign."""
+    return abs(value.item()) if value.is_cpu else value.abs().double().reshape(())
+
+
 def _number(value: torch.Tensor) -> Scalar:
     """A number, or a copy on its device."""
     return value.item() if value.is_cpu else value.clone().reshape(())
@@ -267,6 +279,8 @@ def _scales(node: Any, name: str) -> bool:
 def _name(node: Any) -> str:
     """The name of torch's function; of a Function in Python, which may have such a name, with what
     torch appends."""
-    whole: str = node.name().rpartition("::")[2]
+    whole = type(node).__name__
+    if whole == "CppFunction":
+        whole = node.name().rpartition("::")[2]
     name = whole.partition("Backward")[0]
     return whole if isinstance(node, BackwardCFunction) and name != "_DDPSink" else name
