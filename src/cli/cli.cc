@@ -40,11 +40,22 @@ const char* python_verb(const std::vector<std::string>& args) {
   return nullptr;
 }
 
-// CLI11 reports that a verb is missing, not which word it does not know.
+// "unknown verb: finding (findings?)"; empty if the first word is a verb or an option. CLI11 would
+// search the other words for a verb, so that a run named "run" is one.
+std::string unknown_verb(const CLI::App& program, const std::vector<std::string>& args) {
+  if (args.empty() || args.front().starts_with('-')) return "";
+  std::vector<std::string> names;
+  for (const CLI::App* verb : program.get_subcommands({})) names.push_back(verb->get_name());
+  if (std::ranges::find(names, args.front()) != names.end()) return "";
+  return "unknown verb: " + printable(args.front()) +
+         nearest(args.front(), std::vector<std::string_view>(names.begin(), names.end()));
+}
+
+// CLI11 reports that a verb is missing, not which option it does not know.
 std::string describe(const CLI::App& program, const CLI::ParseError& error) {
   const auto unknown = program.remaining();
   if (!program.get_subcommands().empty() || unknown.empty()) return error.what();
-  return "unknown verb or option: " + unknown.front();
+  return "unknown option: " + unknown.front();
 }
 
 // "audit ", or "" without a verb.
@@ -106,6 +117,10 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     add_compare(program, chosen);
     add_export(program, chosen);
     add_audit(program, chosen);
+    if (const std::string unknown = unknown_verb(program, args); !unknown.empty()) {
+      err << "presum: " << unknown << " (see presum --help)\n";
+      return kNoVerdict;
+    }
     return dispatch(program, chosen, args, {out, err});
   } catch (const std::exception& error) {
     err << "presum: internal error: " << error.what() << '\n';

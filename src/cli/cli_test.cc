@@ -35,6 +35,8 @@ TEST(Cli, BadUseIsOneLineAndExitCode2) {
   expect_refusal({}, "subcommand");
   expect_refusal({"frobnicate"}, "frobnicate");
   expect_refusal({"--frobnicate"}, "frobnicate");
+  expect_refusal({"finding", "run"}, "unknown verb: finding (findings?) (see presum --help)");
+  expect_refusal({"diagnose", "summary"}, "unknown verb: diagnose (see presum --help)");
   expect_refusal({"summary"}, "RUN");
   expect_refusal({"check"}, "RUN");
   expect_refusal({"check", "a", "--fail-on", "never"}, "fail-on");

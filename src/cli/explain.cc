@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -79,29 +78,6 @@ std::string text_of(Check check) {
   return out + fmt::format("in code\n\n{}\n", indented(check->mistake));
 }
 
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, changed});
-    }
-  }
-  return row.back();
-}
-
-// " (duplicate-data?)"; empty if no name is close.
-std::string nearest(std::string_view name) {
-  const auto all = checks::catalog();
-  const auto near = std::ranges::min_element(
-      all, {}, [&](Check check) { return distance(name.substr(0, 64), check->id); });
-  const bool likely = distance(name.substr(0, 64), (*near)->id) <= (*near)->id.size() / 3;
-  return likely ? fmt::format(" ({}?)", (*near)->id) : "";
-}
-
 int explain(const ExplainOptions& options, const Streams& io) {
   const bool json = options.format == "json";
   if (options.check.empty()) {
@@ -112,10 +88,12 @@ int explain(const ExplainOptions& options, const Streams& io) {
   }
   const Check check = checks::find_check(options.check);
   if (check == nullptr) {
-    return complain(
-        io, "explain",
-        Error{ErrorCode::kNotFound, fmt::format("there is no check {}{}; presum explain lists all",
-                                                printable(options.check), nearest(options.check))});
+    std::vector<std::string_view> ids;
+    for (const Check one : checks::catalog()) ids.push_back(one->id);
+    return complain(io, "explain",
+                    Error{ErrorCode::kNotFound,
+                          fmt::format("there is no check {}{}; presum explain lists all",
+                                      printable(options.check), nearest(options.check, ids))});
   }
   io.out << (json ? json_text(json_of(check)) : text_of(check));
   return kOk;

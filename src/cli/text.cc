@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "base/utf8.h"
@@ -33,6 +34,21 @@ std::string series_text(const HostSeries& series, std::vector<std::uint32_t> num
   std::ranges::sort(numbers);
   const auto text = ranges(numbers, width);
   return numbers.size() == 1 ? prefix + text : fmt::format("{}[{}]", prefix, text);
+}
+
+// Of Levenshtein.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, changed});
+    }
+  }
+  return row.back();
 }
 
 // Control characters, and characters that change the text direction, break lines or are invisible.
@@ -111,6 +127,13 @@ std::string printable(std::string_view text) {
     text.remove_prefix(std::max<std::size_t>(c.bytes, 1));
   }
   return out;
+}
+
+std::string nearest(std::string_view name, std::span<const std::string_view> known) {
+  const auto off = [&](std::string_view one) { return distance(name.substr(0, 64), one); };
+  const auto near = std::ranges::min_element(known, {}, off);
+  if (near == known.end() || off(*near) > near->size() / 3) return "";
+  return fmt::format(" ({}?)", *near);
 }
 
 std::string counted(std::uint64_t value) {

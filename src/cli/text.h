@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,9 @@ std::string table(const std::vector<std::vector<std::string>>& rows);
 // Replaces invalid UTF-8 (a run may hold any bytes), and characters that control a terminal, change
 // the text direction or are invisible, by '?'.
 std::string printable(std::string_view text);
+
+// " (duplicate-data?)": the known name that is closest; empty if none is close.
+std::string nearest(std::string_view name, std::span<const std::string_view> known);
 
 // "1,000,000".
 std::string counted(std::uint64_t value);
