@@ -39,8 +39,8 @@ enum class FingerprintKind : std::uint32_t {
   kModes = 31,           // which modules are in training mode
   kDropout = 32,         // largest active dropout rate (double)
   kDropouts = 33,        // all dropout rates of the model
-  kTiedParameters = 35,  // which parameters have several names
   kNormBatches = 34,     // batches that the model's first BatchNorm has seen, before any broadcast
+  kTiedParameters = 35,  // which parameters have several names
   kOptimizerClass = 40,
   kOptimizerSettings = 41,  // all hyperparameters of all parameter groups
   kLearningRate = 42,       // of the first parameter group (double)
@@ -60,7 +60,6 @@ enum class FingerprintKind : std::uint32_t {
   kBatch = 70,             // all samples of the step, in any order
   kUnreadInputs = 71,      // input tensors of the step's forward passes that presum did not read
   kLabels = 72,            // what loaders returned besides the samples
-  kGradFactor = 93,        // factor on the reduced gradient up to the optimizer's step (double)
   kGradChanged = 73,       // factor on `.grad` between two backward passes of the step (double)
   kClipLimit = 76,         // max_norm of the clipping (double)
   kUnchangedShare = 74,  // share of 16-bit parameters that the optimizer left as they were (double)
@@ -80,6 +79,8 @@ enum class FingerprintKind : std::uint32_t {
   kRowsCut = 90,    // rows of the loader's batches that the model never received
   kRowsPassedOver = 91,  // like rows_cut, after a forward pass of the whole batch without gradients
   kBatchAgain = 92,      // the step seems to reuse the batch before: as many rows, no new batch
+  kGradFactor = 93,  // factor on the reduced gradient up to clipping or the optimizer; NaN: unknown
+  kBackwardOrder = 94,  // 1 to 4: an order of passes with which DDP does not reduce
 };
 
 enum class Expectation : std::uint8_t {

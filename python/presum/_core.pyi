@@ -220,6 +220,8 @@ class FingerprintKind(enum.IntEnum):
 
     GRAD_FACTOR = 93
 
+    BACKWARD_ORDER = 94
+
 class Late:
     """A number that is still on its device: its place."""
 

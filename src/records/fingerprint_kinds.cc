@@ -81,6 +81,7 @@ constexpr FingerprintInfo kKinds[] = {
     {kRowsPassedOver, "rows_passed_over", kNoise, false},
     {kBatchAgain, "batch_again", kNoise, false},
     {kGradFactor, "grad_factor", kNoise, true},
+    {kBackwardOrder, "backward_order", kNoise, false},
 };
 
 }  // namespace

@@ -76,7 +76,7 @@ class MicroBatchSamples:
     guess: BatchGuess | None
     state: ForwardState
     unread: int = 0  # tensors that cannot be read
-    reported: bool = False  # by a backward pass; a later one of the same forward reads nothing new
+    reported: bool = False  # by an earlier backward pass of the same forward
     values: LateValues = field(default_factory=list)  # of the samples
 
     def with_numbers(self, words: Iterator[Sequence[int]]) -> MicroBatchSamples:
@@ -94,12 +94,12 @@ class StepSamples:
         self._rows: list[MicroBatchSamples] = []
 
     def add(self, rows: MicroBatchSamples | None) -> None:
-        if rows is None or rows.reported:
+        if rows is None:
             return
-        rows.reported = True
         if len(self._rows) == MICRO_BATCHES_MAX:
             self._rows = [replace(self._rows[0], hashes=(), others=0)]
-        self._rows.append(rows)
+        self._rows.append(replace(rows))
+        rows.reported = True
 
     def take(self) -> Sequence[MicroBatchSamples]:
         """Return the samples, and forget them."""
@@ -179,6 +179,7 @@ class StepFingerprints:
         self._rest = RestingParameters(self._states, device, sees_steps=bool(optimizers))
         self._outside = OutsideParameters(module, optimizers)
         self._ties = TiedParameters(module)
+        self._tied = "none"  # the names that were reported last
         self._not_reduced: dict[str, weakref.ref[torch.nn.Parameter]] = {}
         self._samples = BatchFinder(families, module, data)
         self._values: LateValues = []
@@ -298,9 +299,12 @@ class StepFingerprints:
             self._found()
 
     def _look_at_ties(self) -> None:
-        values, facts = self._ties()
+        values, names = self._ties()
         self._values += values
-        self._say_facts(facts)
+        if names != self._tied:
+            self._tied = names
+            self._observer.fact("tied_parameters", printable(names))
+            self._found()
 
     def _say_facts(self, facts: dict[str, str]) -> None:
         if self._facts.say(facts):
@@ -372,6 +376,11 @@ class StepFingerprints:
         """Add fingerprints to the current step."""
         self._values += values
 
+    def tell_once(self, name: str, value: int) -> None:
+        """Set a fingerprint of the current step."""
+        self.forget(name)
+        self._values.append((KIND[name], value))
+
     def forget(self, name: str) -> None:
         """Drop the current step's fingerprints of a kind."""
         self._values = [(kind, value) for kind, value in self._values if kind != KIND[name]]
@@ -429,7 +438,11 @@ class StepFingerprints:
             step.rows(list(micro.hashes), int(micro.others) & WORD)
 
     def _sources_of(self, rows: list[MicroBatchSamples]) -> list[SampleOrigin | None]:
-        return [self._samples.find(list(r.hashes), r.guess, r.state) for r in rows]
+        found = [self._samples.find(list(r.hashes), r.guess, r.state) for r in rows]
+        return [
+            source._replace(again=True, indices=()) if source and of.reported else source
+            for source, of in zip(found, rows, strict=True)
+        ]
 
     def _report_sources(self, sources: list[SampleOrigin | None], step: EndedStep) -> None:
         known = [source for source in sources if source is not None and not source.again]

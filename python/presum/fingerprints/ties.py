@@ -11,27 +11,28 @@ from torch import nn
 from presum._core import canonical_name
 from presum.fingerprints.families import KIND, Values, hash_text
 
-NAMES_MAX = 4  # in a fact
+NAMES_MAX = 8  # in a fact
 
 
 class TiedParameters:
-    """The parameters that a module holds under several names."""
+    """The parameters that several modules inside a module hold."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
 
-    def __call__(self) -> tuple[Values, dict[str, str]]:
-        """Their fingerprint, and their names as a fact."""
+    def __call__(self) -> tuple[Values, str]:
+        """Their fingerprint, and their names; empty if the module is gone."""
         module = self._module()
         if module is None:
-            return [], {}
+            return [], ""
         names: dict[int, list[str]] = {}
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(canonical_name(name))
+        for path, part in module.named_modules():
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    whole = canonical_name(f"{path}.{name}" if path else name)
+                    names.setdefault(id(parameter), []).append(whole)
         ties = sorted(" = ".join(sorted(of)) for of in names.values() if len(of) > 1)
-        return [(KIND["tied_parameters"], hash_text("; ".join(ties)))], {
-            "tied_parameters": listed(ties) or "none"
-        }
+        return [(KIND["tied_parameters"], hash_text("; ".join(ties)))], listed(ties) or "none"
 
 
 def listed(names: Sequence[str]) -> str:

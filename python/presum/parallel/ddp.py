@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -21,13 +22,22 @@ from presum.torch_events.hooks import Hook
 from presum.torch_events.taps import Listeners, TappedFunction
 
 
+class BackwardOrder(IntEnum):
+    """Orders of forward and backward passes with which DDP does not reduce."""
+
+    INSIDE = 1  # the backward pass is inside the wrapper's forward
+    AGAIN = 2  # it is the second one of a forward
+    FORWARDS_FIRST = 3  # several forwards came before it and another one
+    AFTER_GRAD = 4  # torch.autograd.grad went through a static graph first
+
+
 class ReducingPasses:
     """Predicts which backward passes of a DDP model reduce.
 
     DDP decides in the forward pass, unless its flag is set afterwards, as Accelerate's
     ``trigger_sync_in_backward`` does. A forward pass that bypasses the wrapper decides nothing. A
     backward pass inside the wrapper's forward reduces if the program prepares DDP for it, as
-    Lightning does with manual optimization; presum assumes that.
+    Lightning does with manual optimization; presum assumes that of the first one.
     """
 
     def __init__(self, model: DistributedDataParallel) -> None:
@@ -39,9 +49,11 @@ class ReducingPasses:
         self._waiting = False  # the pass was to reduce, and not all gradients have arrived
         self._waits_for = _waits_for(model)
         self._reduced = False  # some pass was due to reduce
-        self._forwards = 0  # since the last backward pass before them
-        self._forwards_are_over = False
-        self.order = ""  # of the last passes, if DDP does not reduce with it; else ""
+        self._was_prepared: bool | None = None  # when the wrapper's current forward began
+        self._reached: set[int] = set()  # forwards of the passes since the last forward
+        self._of_pass: set[int] = set()  # those of the current pass
+        self._inside = False  # the current pass is inside the wrapper's forward
+        self._too_early = False  # a static graph was differentiated before its first backward pass
         self.is_late = False  # the current pass, inside the forward, is not reduced when it ends
         # No forward pass prepared DDP for the current backward pass, and none asked DDP to skip it.
         self.takes_no_part = False
@@ -59,8 +71,7 @@ class ReducingPasses:
             return False
         self._before = False
         self._seen = True
-        self._forwards = 1 if self._forwards_are_over else self._forwards + 1
-        self._forwards_are_over = False
+        self._reached.clear()
         if not self._model.require_backward_grad_sync:
             return False  # DDP stays armed from an earlier forward
         if self._waiting:  # in vain: DDP would have refused this forward pass
@@ -73,26 +84,41 @@ class ReducingPasses:
         model = self._model
         told = bool(model.require_backward_grad_sync and model.require_forward_param_sync)
         inside = DistributedDataParallel._active_ddp_module is model
-        due = bool(self._armed or (told and (self._seen or inside or self._before)))
+        prepared = inside and (not self._reduced or not self._was_prepared)
+        due = bool(self._armed or (told and (self._seen or prepared or self._before)))
         self.takes_no_part = not self._seen and bool(model.require_backward_grad_sync)
-        if inside:
-            self.order = "inside forward"
-        elif self.takes_no_part and not due:
-            several = self._forwards > 1
-            self.order = "after several forwards" if several else "again after one forward"
-        self.is_late = inside and bool(model.static_graph) and not self._reduced
+        self._inside = inside
+        self.is_late = inside and not self._reduced
         self._reduced |= due
-        self._forwards_are_over = True
         self._before = False
         if due:
             self._armed = self._seen = False
         return due
 
-    def graph_is_used(self) -> None:
-        """A run of the engine that accumulates nothing went through the model. DDP's first
-        backward pass of a static graph ends there."""
-        if self._model.static_graph and not self._reduced:
-            self.order = "after autograd.grad"
+    def end(self, *, due: bool) -> BackwardOrder | None:
+        """The order of the pass that ends now; None if DDP reduces with it. ``due``: the result of
+        ``begin``."""
+        through, before = self._of_pass, self._reached
+        self._of_pass, self._reached = set(), before | through
+        if self._inside:
+            return BackwardOrder.INSIDE
+        if self._too_early:
+            return BackwardOrder.AFTER_GRAD
+        if due or not (self.takes_no_part and through and before):
+            return None
+        return BackwardOrder.AGAIN if through <= before else BackwardOrder.FORWARDS_FIRST
+
+    def before_forward(self) -> None:
+        """A forward pass of the wrapper begins."""
+        self._was_prepared = bool(self._model.require_forward_param_sync)
+
+    def reaches(self, forward: int, *, accumulates: bool) -> None:
+        """A run of the engine reaches the output of the forward with this number. DDP's first
+        backward pass of a static graph ends with that run, even if it accumulates nothing."""
+        if accumulates:
+            self._of_pass.add(forward)
+        elif self._model.static_graph and not self._reduced:
+            self._too_early = True
 
     def waits(self, arrivals: int) -> bool:
         """Whether the expected reduction did not happen, because DDP still waits for gradients of a
@@ -144,7 +170,6 @@ class DdpSource(GradientSource):
         self._fresh = False  # the current pass creates gradients and adds to none
         self._arrivals = Arrivals(self._gradient_arrives)
         self._hook_told = ""
-        self._order_told = False
 
     def begin_reading(self) -> None:
         hooks = self.model()._comm_hooks
@@ -196,23 +221,17 @@ class DdpSource(GradientSource):
     def before_pass(self) -> None:
         self._reduces = self._passes.begin()
         more_follow = self._passes.more_follow()
-        self._tell_order()
         if self._passes.is_late:
             self.recorder.observer.postpone_reduced()
         self.recorder.pass_begins(reduces=self._reduces, more_follow=more_follow)
         if not self.recorder.setup.on_host:
             self.recorder.gathers = self.recorder.reads_sums and self._stay_own()
 
-    def output_reached(self) -> None:
-        if not self.accumulates():
-            self._passes.graph_is_used()
+    def forward_begins(self) -> None:
+        self._passes.before_forward()
 
-    def _tell_order(self) -> None:
-        """Report the first order of passes with which DDP does not reduce."""
-        if self._passes.order and not self._order_told:
-            self._order_told = True
-            self.recorder.observer.fact("backward_order", self._passes.order)
-            self.recorder.setup.hello()
+    def output_reached(self, forward: int) -> None:
+        self._passes.reaches(forward, accumulates=self.accumulates())
 
     def _stay_own(self) -> bool:
         """Whether gradients keep the values that their hooks see until the pass is over: DDP
@@ -240,6 +259,9 @@ class DdpSource(GradientSource):
         sums = recorder.reads_sums
         recorder.read_queued()
         self._fresh = False
+        order = self._passes.end(due=self._reduces)
+        if order is not None:
+            recorder.setup.fingerprints.tell_once("backward_order", order)
         recorder.pass_ends(part=self._reduces and self._passes.waits(recorder.arrivals))
         if sums:
             self._read_left_out()

@@ -4,8 +4,13 @@ step."""
 
 from __future__ import annotations
 
-import torch
+import math
+from collections.abc import Iterable
 
+import torch
+from torch.optim import Optimizer
+
+from presum.devices.readable import own_part
 from presum.fingerprints.families import KIND, LateValues, real_bits
 from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import LocalParameters, ValueSample
@@ -22,41 +27,59 @@ class LocalGradients(LocalParameters):
 
 
 class GradientFactor:
-    """Measures the factor up to clipping, in the first three windows and in every tenth; in every
-    one after a factor other than 1 (on a device the factor is not known yet)."""
+    """Measures the factor up to clipping, by a sample of the gradient: in the first three windows,
+    in every tenth, and in those that follow one whose gradient was written to. In the others it is
+    1 if the first gradient was not written to, else unknown (NaN)."""
 
     def __init__(self, setup: RecorderSetup) -> None:
+        self._setup = setup
         self._gradients = LocalGradients(setup.parameters)
         self._windows = 0
-        self._changes = False
+        self._follows = False
         self._sample: ValueSample | None = None
+        self._version: tuple[int, int] | None = None  # of the first gradient, once it was reduced
         self._found: Scalar | None = None  # of this window
-
-    @property
-    def is_due(self) -> bool:
-        """Whether to call ``reduced`` at the end of the current pass."""
-        first = self._windows < MEASURED_FIRST
-        return first or self._changes or self._windows % MEASURED_EVERY == 0
 
     def reduced(self) -> None:
         """A pass has ended, and its gradient is reduced if it is the last one."""
-        self._sample, self._found = ValueSample.of(self._gradients), None
+        first = self._windows < MEASURED_FIRST
+        measured = first or self._follows or self._windows % MEASURED_EVERY == 0
+        self._sample = ValueSample.of(self._gradients) if measured else None
+        self._version, self._found = self._written(), None
 
-    def measure(self) -> None:
-        """Gradients are about to be clipped, or used."""
-        if self._sample is not None and self._found is None:
-            self._found = self._sample.factor_to(self._gradients)
+    def clips(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Gradients of these parameters are about to be clipped."""
+        own = next((parameter for _, parameter in self._setup.alive()), None)
+        if any(parameter is own for parameter in parameters):
+            self._measure()
 
-    def optimizer_begins(self, scale: Scalar) -> LateValues:
+    def optimizer_begins(self, scale: Scalar, optimizer: Optimizer) -> LateValues:
         """The factor, without that of the loss scale, as a fingerprint. Begins the next window."""
-        self.measure()
-        factor, self._sample, self._found = self._found, None, None
+        self._measure()
+        factor, self._found, self._version, self._sample = self._found, None, None, None
         self._windows += 1
-        if factor is None:
+        on_device = isinstance(scale, torch.Tensor) and not scale.is_cpu
+        if factor is None or (on_device and not isinstance(factor, torch.Tensor)):
             return []
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            scale = 1.0  # the optimizer takes scaled gradients
         if isinstance(factor, torch.Tensor):
             factor = torch.where(factor == 1, factor, factor * scale)
             return [(KIND["grad_factor"], factor.reshape(1).view(torch.int64))]
         factor = factor if factor == 1 else factor * float(scale)
-        self._changes = factor != 1
         return [(KIND["grad_factor"], real_bits(factor))]
+
+    def _measure(self) -> None:
+        if self._version is None or self._found is not None:
+            return
+        changed = self._written() != self._version
+        self._follows = changed
+        factor: Scalar | None = math.nan if changed else 1.0
+        if changed and self._sample is not None:
+            factor = self._sample.factor_to(self._gradients)
+        self._found = math.nan if factor is None else factor
+
+    def _written(self) -> tuple[int, int] | None:
+        held = (parameter.grad for _, parameter in self._setup.alive())
+        grad = next((grad for grad in held if grad is not None), None)
+        return None if grad is None else (id(grad), grad._version + own_part(grad)._version)

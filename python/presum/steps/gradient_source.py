@@ -112,8 +112,12 @@ class GradientSource:
     def forward_is_over(self) -> None:
         """A forward pass of the wrapper, of any kind, has ended."""
 
-    def output_reached(self) -> None:
-        """A run of the engine, also one that accumulates nothing, reaches the model's output."""
+    def forward_begins(self) -> None:
+        """A training forward of the wrapper begins."""
+
+    def output_reached(self, forward: int) -> None:
+        """A run of the engine, also one that accumulates nothing, reaches the output of the forward
+        with this number."""
 
     def queue(self, hook: Hook) -> None:
         """Call ``hook`` at the end of the current backward pass."""

@@ -5,10 +5,11 @@ one."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from presum.fingerprints.families import Families, LateValues
@@ -62,7 +63,7 @@ class OptimizerSteps:
     def begins(self, optimizer: Optimizer, scale: Scalar) -> None:
         """A step begins that uses the accumulated gradients; ``scale`` is the scale of the loss."""
         self._setup.fingerprints.optimizer_begins(optimizer)
-        self._tell("token weights", self._factor.optimizer_begins, scale)
+        self._tell("gradient factor", self._factor.optimizer_begins, scale, optimizer)
         self._tell("lost gradients", self._window.optimizer_begins, scale, optimizer)
         self._aside.call("rounded updates", self._rounded.before, optimizer)
         self._tell("small gradients", self._small.look, optimizer, scale)
@@ -97,14 +98,13 @@ class OptimizerSteps:
         if self._asks_others:
             self._tell("other optimizers", self._others.told)
 
-    def clips(self) -> None:
+    def clips(self, parameters: Sequence[torch.Tensor]) -> None:
         """Gradients are about to be clipped."""
-        self._aside.call("token weights", self._factor.measure)
+        self._aside.call("gradient factor", self._factor.clips, parameters)
 
     def pass_ends(self, recorder: EventListener) -> None:
         """A backward pass has ended."""
-        if self._factor.is_due:
-            queue_last(Hook(recorder, self._aside.call, "token weights", self._factor.reduced))
+        queue_last(Hook(recorder, self._aside.call, "gradient factor", self._factor.reduced))
         if self._asks_others:
             self._aside.call("other optimizers", self._others.pass_ends)
 

@@ -46,6 +46,7 @@ ASIDE = (
     "reduced layers",
     "other optimizers",
     "two optimizers",
+    "gradient factor",
     "small gradients",
     "token weights",
 )
@@ -260,6 +261,7 @@ class StepRecorder(PassFlags):
         self._look_for_zeros()
         self._pass_rows.clear()
         self.observer.enter_wrapper()
+        self.source.forward_begins()
         self._fingerprints.before_broadcast()
         self._forwards.begin(args, kwargs)
         self._mark(Mark.FORWARD)
@@ -320,7 +322,7 @@ class StepRecorder(PassFlags):
         it gets here, which excludes validation.
         """
         self._enter_engine(reached_first=True)
-        self.source.output_reached()
+        self.source.output_reached(facts.forward)
         if not self._end_queued:
             self.observer.backward(True)
             self._mark(Mark.BACKWARD)
@@ -589,9 +591,9 @@ class StepRecorder(PassFlags):
         self._mark(Mark.OPTIMIZER_BEGINS)
         self._look_for_zeros()
 
-    def _before_clipping(self, *clipped: Any) -> None:
-        self._optimizers.clips()
-        self.clip_norms.clips(*clipped)
+    def _before_clipping(self, parameters: Sequence[torch.Tensor], *how: Any) -> None:
+        self._optimizers.clips(parameters)
+        self.clip_norms.clips(parameters, *how)
 
     def _verify(self) -> None:
         inner = self.source.inner()

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from presum.fingerprints.ties import listed
 from presum.steps.setup import RecorderSetup
 from presum.text import printable
+from presum.torch_events.hooks import in_optimizer_step
 from presum.torch_events.optimizers import parameters_of
 
 
@@ -48,7 +49,8 @@ class TwoOptimizers:
             self._places = {id(parameter): place for place, parameter in self._setup.alive()}
         for parameter in parameters_of(optimizer):
             place = self._places.get(id(parameter))
-            if place is not None and parameter.grad is not None:
+            own = None if place is None else self._setup.parameters[place]()
+            if place is not None and own is parameter and parameter.grad is not None:
                 self._moves(optimizer, place)
 
     def _moves(self, optimizer: Optimizer, place: int) -> None:
@@ -60,9 +62,9 @@ class TwoOptimizers:
         self._movers[place] = [weakref.ref(one) for one in movers]
 
     def tell(self) -> None:
-        """A forward pass begins: report the parameters of the first two such optimizers. No step is
-        running, even if one has raised."""
-        self._depth = 0
+        """A forward pass begins: report the parameters of the first two such optimizers."""
+        if self._depth and not in_optimizer_step():
+            self._depth = 0  # a step has raised
         if len(self._in_two) == self._told:
             return
         self._told = len(self._in_two)

@@ -38,6 +38,7 @@ def test_a_step_carries_every_family(training: Training) -> None:
     settings = {"optimizer_class", "optimizer_settings", "learning_rate", "weight_decay"}
     modes = {"mode", "modes", "dropout", "dropouts", "dtype", "determinism"}
     others = {"wrapper_forward", "batch", "zero_share", "forward_draws"}
+    others |= {"grad_factor", "tied_parameters"}
     assert rng | settings | modes | others == set(values)
     assert training.steps[0].samples == rows_of(PARTS[:3])
     assert values["batch"] == sum(rows_of(PARTS[:3])) & WORD
@@ -68,7 +69,7 @@ def test_a_family_can_be_asked_for_alone(training: Training, family: str) -> Non
 def test_without_fingerprints_only_facts_about_the_step_travel(training: Training) -> None:
     with training.watched(fingerprints=[]):
         training.step(PARTS[:3])
-    assert set(training.steps[0].values) == {"wrapper_forward", "zero_share"}
+    assert set(training.steps[0].values) == {"wrapper_forward", "zero_share", "grad_factor"}
     assert not training.steps[0].states and not training.steps[0].samples
     assert "numpy" not in training.packets.facts
 
@@ -145,6 +146,7 @@ def test_one_worker_may_evaluate_with_gradients_at_any_time(
         training.steps.clear()
         for step in taken:  # of the gradient at the optimizer's step, which evaluation comes before
             step.values.pop("below_fp16", None)
+            step.values.pop("grad_factor", None)
         return taken
 
     alone, with_extra = train(lambda: None), train(evaluate)

@@ -17,6 +17,7 @@ from torch.nn.parallel.distributed import _find_tensors
 import presum
 from helpers.loss_model import LossModel
 from helpers.packets import Packets
+from presum.parallel.ddp import BackwardOrder
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 STEPS = 4
@@ -41,6 +42,14 @@ def again(model: nn.Module) -> None:
     loss = model(X)["loss"]
     loss.backward(retain_graph=True)
     loss.backward()
+
+
+class TwoHeads(LossModel):
+    """Returns two losses; DDP's hooks see the first one only."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:  # type: ignore[override]
+        hidden = self.layers[0](x)
+        return hidden.square().mean(), self.layers[1](hidden).square().mean()
 
 
 def forwards_first(model: nn.Module) -> None:
@@ -71,10 +80,16 @@ def evaluated(model: nn.Module) -> None:
     model(X)["loss"].backward()
 
 
-def order(
-    packets: Packets, folder: Path, of: Callable[[Any], None], *, static_graph: bool = False
-) -> str | None:
-    model = DistributedDataParallel(LossModel(), static_graph=static_graph)
+def orders(
+    packets: Packets,
+    folder: Path,
+    of: Callable[[Any], None],
+    *,
+    static_graph: bool = False,
+    model: nn.Module | None = None,
+) -> list[int]:
+    """Of each recorded step; 0: one with which DDP reduces."""
+    model = DistributedDataParallel(model or LossModel(), static_graph=static_graph)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     record = presum.Record(quiet=True)
     with presum.attach(model, optimizer=optimizer, run=folder, record=record):
@@ -82,33 +97,76 @@ def order(
             optimizer.zero_grad()
             of(model)
             optimizer.step()
-    return packets.facts.get("backward_order")
+    return [step.values.get("backward_order", 0) for step in packets.steps]
 
 
-def test_orders_with_which_ddp_does_not_reduce_are_told(packets: Packets, tmp_path: Path) -> None:
-    assert order(packets, tmp_path / "1", again) == "again after one forward"
-    assert order(packets, tmp_path / "2", forwards_first) == "after several forwards"
-    told = order(packets, tmp_path / "3", gradient_first, static_graph=True)
-    assert told == "after autograd.grad"
+def test_orders_with_which_ddp_does_not_reduce(packets: Packets, tmp_path: Path) -> None:
+    assert orders(packets, tmp_path, again) == [0, BackwardOrder.AGAIN] * STEPS
 
 
-@pytest.mark.parametrize("of", [accumulated, evaluated, gradient_first, reduced_often])
-def test_other_orders_are_fine(packets: Packets, tmp_path: Path, of: Callable[[Any], None]) -> None:
-    assert order(packets, tmp_path, of) is None
+def test_an_output_that_is_reached_late(packets: Packets, tmp_path: Path) -> None:
+    def twice(model: nn.Module) -> None:
+        first, second = model(X)
+        (first + second).backward(retain_graph=True)
+        (second + 0 * first).backward()
+
+    found = orders(packets, tmp_path, twice, model=TwoHeads())
+    assert found == [0, BackwardOrder.AGAIN] * STEPS
+
+
+def test_forwards_before_their_backward_passes(packets: Packets, tmp_path: Path) -> None:
+    assert orders(packets, tmp_path, forwards_first) == [0, BackwardOrder.FORWARDS_FIRST] * STEPS
+
+
+def test_a_static_graph_that_is_differentiated_first(packets: Packets, tmp_path: Path) -> None:
+    found = orders(packets, tmp_path, gradient_first, static_graph=True)
+    assert found == [BackwardOrder.AFTER_GRAD] * STEPS
+
+
+def around(model: Any) -> None:
+    model(X)["loss"].backward()
+    model.module(X)["loss"].backward()
+
+
+def penalty(model: nn.Module) -> None:
+    model(X)["loss"].backward()
+    sum(parameter.square().sum() for parameter in model.parameters()).backward()  # type: ignore[union-attr]
+
+
+OTHERS = [accumulated, around, evaluated, gradient_first, penalty, reduced_often]
+
+
+@pytest.mark.parametrize("of", OTHERS)
+def test_other_orders(packets: Packets, tmp_path: Path, of: Callable[[Any], None]) -> None:
+    assert not any(orders(packets, tmp_path, of))
 
 
 @pytest.mark.parametrize("of", [evaluated, reduced_often])
-def test_a_static_graph_is_fine(
+def test_other_orders_of_a_static_graph(
     packets: Packets, tmp_path: Path, of: Callable[[Any], None]
 ) -> None:
-    assert order(packets, tmp_path, of, static_graph=True) is None
+    assert not any(orders(packets, tmp_path, of, static_graph=True))
 
 
-def test_a_second_pass_of_a_forward_draws_no_samples_again(
+def test_a_loss_inside_the_forward_and_one_after_it_are_one_step(
     packets: Packets, tmp_path: Path
 ) -> None:
-    order(packets, tmp_path, again)
-    assert [step.rows for step in packets.steps] == [2, 0] * STEPS
+    """DDP reduces both at the second."""
+
+    class Auxiliary(LossModel):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, object]:
+            super().forward(x)["loss"].backward()  # type: ignore[attr-defined]
+            return super().forward(x)
+
+    model = DistributedDataParallel(Auxiliary())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    record = presum.Record(quiet=True)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=record):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(X)["loss"].backward()
+            optimizer.step()
+    assert [step.reduced for step in packets.steps[2:]] == [True] * (STEPS - 1)
 
 
 @pytest.mark.parametrize("reduces", [False, True])
@@ -137,6 +195,6 @@ def test_a_static_graph_s_first_pass_inside_the_forward_reduces_later_or_never(
             if reduces and step == 0:
                 model.reducer._delay_all_reduce()
             optimizer.step()
-    assert packets.facts["backward_order"] == "inside forward"
+    assert packets.steps[0].values["backward_order"] == BackwardOrder.INSIDE
     read = presum.load(tmp_path).workers.reduced_norm.notna()
     assert read.tolist() == [False, True, False, False]

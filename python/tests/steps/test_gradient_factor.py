@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -70,11 +71,35 @@ def times_and_clip(model: nn.Module, step: int) -> None:
 
 
 @pytest.mark.parametrize("change", [clip, nothing])
-def test_unchanged_gradients_are_measured_now_and_then(
+def test_the_factor_of_unchanged_gradients_is_one(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path, change: Change
 ) -> None:
+    assert factors(model, packets, tmp_path, change) == [1.0] * STEPS
+
+
+def test_a_factor_that_begins_later_is_unknown_first(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    def change(model: nn.Module, step: int) -> None:
+        if step > 4:
+            times(2.0)(model, step)
+
     found = factors(model, packets, tmp_path, change)
-    assert found == [1.0] * 3 + [None] * 7 + [1.0, None]
+    assert found[5] is not None and math.isnan(found[5])
+    assert found[:5] + found[6:] == [1.0] * 5 + [2.0] * 6
+
+
+def test_the_clipping_of_another_model_ends_nothing(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    other = nn.Linear(1, 1)
+    other(torch.ones(1, 1)).sum().backward()
+
+    def change(model: nn.Module, step: int) -> None:
+        nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        times(2.0)(model, step)
+
+    assert factors(model, packets, tmp_path, change) == [2.0] * STEPS
 
 
 @pytest.mark.parametrize("change", [times(2.0), times_and_clip])
@@ -88,8 +113,7 @@ def test_a_loss_scale_is_no_factor(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    found = factors(model, packets, tmp_path, nothing, scaler)
-    assert found == [1.0] * 3 + [None] * 7 + [1.0, None]
+    assert factors(model, packets, tmp_path, nothing, scaler) == [1.0] * STEPS
 
 
 def test_what_is_no_factor_is_not_a_number(
@@ -101,4 +125,4 @@ def test_what_is_no_factor_is_not_a_number(
                 parameter.grad.add_(torch.randn_like(parameter.grad))
 
     (first, *_) = factors(model, packets, tmp_path, noise)
-    assert first is not None and first != first
+    assert first is not None and math.isnan(first)

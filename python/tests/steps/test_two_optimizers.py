@@ -90,6 +90,27 @@ def test_an_optimizer_inside_another_is_fine(
     assert named(packets) == (None, None)
 
 
+def test_a_forward_inside_an_outer_step_is_fine(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    """As in SAM: the closure computes the gradient again, then the inner optimizer steps."""
+    base = SGD(model.parameters(), lr=0.1)
+
+    class Sharpness(Optimizer):
+        def step(self, closure: Any = None) -> None:
+            base.zero_grad()
+            closure()
+            base.step()
+
+    outer = Sharpness(model.parameters(), {})
+
+    def closure() -> None:
+        model(torch.ones(2, 4))["loss"].backward()
+
+    run(model, tmp_path, lambda _: outer.step(closure))
+    assert named(packets) == (None, None)
+
+
 def test_a_step_without_a_gradient_does_not_count(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:

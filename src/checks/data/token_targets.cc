@@ -97,16 +97,36 @@ bool varies(const StepTargets& step) {
   return most - least > kVaries * most;
 }
 
-// An index of kWrong, or its size.
-std::size_t kind_of(const Neighbors& step) {
+// Whether every loss is divided by a right count, or all by the same multiple of one.
+bool is_right(const Neighbors& step) {
   const auto is_times = [&](Count count) { return !std::isnan(step.times(count)); };
-  if (!step.step.known() || step.step.relative || !varies(step.step) || step.fits(kOfAll) ||
-      std::ranges::any_of(kOfRank, is_times)) {
-    return kWrong.size();
-  }
+  return step.fits(kOfAll) || std::ranges::any_of(kOfRank, is_times);
+}
+
+// An index of kWrong, or its size.
+std::size_t wrong_of(const Neighbors& step) {
+  if (is_right(step)) return kWrong.size();
   const auto is_it = [&](Count count) { return step.fits(count); };
   return static_cast<std::size_t>(std::ranges::find_if(kWrong, is_it, &Kind::count) -
                                   kWrong.begin());
+}
+
+struct Wrong {
+  std::size_t kind = kWrong.size();
+  StepTargets step;  // with these weights
+};
+
+// Of the loss, unless the factor makes it right; else with the factor.
+Wrong wrong_with_factor(const Neighbors& step) {
+  const double factor = step.step.factor;
+  const bool known = step.step.known() && !step.step.relative && !std::isnan(factor);
+  if (!known || !varies(step.step)) return {};
+  StepTargets scaled = step.step.with_factor();
+  const Neighbors later{step.before, scaled, step.after};
+  if (factor != 1 && is_right(later)) return {};
+  if (const std::size_t own = wrong_of(step); own < kWrong.size()) return {own, step.step};
+  const std::size_t kind = wrong_of(later);
+  return {kind, std::move(scaled)};
 }
 
 // Empty if a micro-batch's weight is unknown.
@@ -161,15 +181,20 @@ bool same_on_all(const StepRecord& record, double (*weight_of)(const WorkerRecor
   });
 }
 
-void scale(StepTargets& update, double factor) {
-  if (std::isnan(factor)) {
-    update.relative = true;
-    return;
-  }
-  for (RankTargets& rank : update.ranks) {
-    for (RankTargets::Micro& micro : rank.micro) micro.weight *= factor;
-    rank.sum *= factor;
-  }
+// What all ranks multiply the reduced gradient by; 1 if no rank reports it, NaN if it is unknown or
+// differs between ranks.
+double later_factor(const StepContext& context) {
+  const auto& workers = context.record.workers;
+  const auto unreported = [](const WorkerRecord& w) {
+    return w.fingerprint_of(FingerprintKind::kGradFactor) == nullptr;
+  };
+  const bool by_hand = context.roster.fact("mode") == "manual";  // measured before the reduction
+  if (by_hand || std::ranges::all_of(workers, unreported)) return 1;
+  const double first = real_of(workers.front(), FingerprintKind::kGradFactor);
+  const bool same = std::ranges::all_of(workers, [&](const WorkerRecord& w) {
+    return same_weight(real_of(w, FingerprintKind::kGradFactor), first);
+  });
+  return same ? first : kNaN;
 }
 
 }  // namespace
@@ -186,18 +211,13 @@ double StepTargets::total() const {
   return sum / static_cast<double>(ranks.size());
 }
 
-double LaterFactor::see(const StepContext& context) {
-  if (context.roster.fact("mode") == "manual") return 1;  // measured before the reduction
-  const auto& workers = context.record.workers;
-  const double now =
-      workers.empty() ? kNaN : real_of(workers.front(), FingerprintKind::kGradFactor);
-  const bool known = std::ranges::all_of(workers, [&](const WorkerRecord& w) {
-    return same_weight(real_of(w, FingerprintKind::kGradFactor), now);
-  });
-  if (!known || std::isnan(now)) return steady_ ? last_ : kNaN;
-  steady_ = same_weight(now, last_);
-  last_ = now;
-  return now;
+StepTargets StepTargets::with_factor() const {
+  StepTargets out = *this;
+  for (RankTargets& rank : out.ranks) {
+    for (RankTargets::Micro& micro : rank.micro) micro.weight *= factor;
+    rank.sum *= factor;
+  }
+  return out;
 }
 
 std::optional<StepTargets> Updates::see(const StepContext& context) {
@@ -215,10 +235,9 @@ std::optional<StepTargets> Updates::see(const StepContext& context) {
   } else {
     append(open_, step);
   }
-  const double factor = factor_.see(context);
   if (goes_on) return {};
   StepTargets out = std::exchange(open_, {});
-  scale(out, factor);
+  out.factor = later_factor(context);
   return std::exchange(lost_, false) ? StepTargets{} : std::move(out);
 }
 
@@ -234,15 +253,15 @@ bool weighs_samples_alike(const StepRecord& record) {
 bool same_weight(double a, double b) { return std::abs(a - b) <= kRounding * std::abs(b); }
 
 std::optional<OtherDivisor> Divisors::see(StepTargets now) {
-  const std::size_t kind = kind_of({before_, middle_, now});
+  const auto [kind, found] = wrong_with_factor({before_, middle_, now});
   if (kind != kind_) {
     streak_.end();
     kind_ = kind;
   }
   std::optional<OtherDivisor> out;
   if (kind < kWrong.size()) {
-    const double divisor = 1 / middle_.ranks.front().micro.front().weight;
-    totals_ = streak_.length == 0 ? middle_.total() : totals_ + middle_.total();
+    const double divisor = 1 / found.ranks.front().micro.front().weight;
+    totals_ = streak_.length == 0 ? found.total() : totals_ + found.total();
     least_ = streak_.length == 0 ? divisor : std::min(least_, divisor);
     most_ = streak_.length == 0 ? divisor : std::max(most_, divisor);
     const bool is_sure = streak_.see(true, middle_.step) >= kSureSteps;

@@ -33,30 +33,20 @@ struct StepTargets {
   // The pass over the data that its last batch belongs to, if known.
   std::optional<std::uint64_t> data_pass;
   std::vector<RankTargets> ranks;
-  // Only ratios of weights are known: the program reported those of micro-batches in a rank's mean,
-  // or multiplies the gradient later by an unknown factor.
+  // The program reported the weights of micro-batches in a rank's mean; the loss is not known.
   bool relative = false;
+  // What the program multiplies the reduced gradient by; NaN if unknown.
+  double factor = 1;
 
   bool known() const { return !ranks.empty(); }
   double count() const;
   // What all weights add up to after a reduction that averages: 1 for a mean over tokens.
   double total() const;
-};
-
-// The factor that the program applies to the gradient after its reduction, in all ranks alike.
-class LaterFactor {
- public:
-  // Call at every record. The factor of this one, or the last one if two in a row were equal; 1 if
-  // none was measured; NaN if it varies and is unknown now.
-  double see(const StepContext& context);
-
- private:
-  double last_ = 1;
-  bool steady_ = true;
+  // The same with weights times the factor.
+  StepTargets with_factor() const;
 };
 
 // Puts the records of one update together: a program may reduce after each of its micro-batches.
-// Weights include the factor that the program applies to the gradient after its reduction.
 class Updates {
  public:
   // Call at every record. Returns the targets of the update that ends with it: unknown ones if the
@@ -65,7 +55,6 @@ class Updates {
 
  private:
   StepTargets open_;
-  LaterFactor factor_;
   bool lost_ = false;  // a part of the open update is unknown
 };
 

@@ -55,8 +55,8 @@ struct DividedByOthers {
 };
 
 std::string sentence(const DividedByOthers& seen, const Who& who) {
-  std::string divided =
-      fmt::format("{} divided the loss by the targets of {}", who.words(), seen.tokens_of);
+  std::string divided = fmt::format("{} divided the loss or the gradient by the targets of {}",
+                                    who.words(), seen.tokens_of);
   if (std::isnan(seen.total)) return divided;
   return fmt::format("{}: the weights of an update's targets add up to {} instead of one", divided,
                      number(seen.total));
@@ -320,8 +320,9 @@ class TokenWeight final : public Rule {
   void look(const StepContext& context, const StepTargets& step, SignalLog& log) {
     inequality_.see(step);
     if (step.relative) return;
-    if (adds_up(context)) totals_.see(step);
-    const auto found = windows_.see(step);
+    const StepTargets later = step.with_factor();
+    if (adds_up(context) && !std::isnan(step.factor)) totals_.see(later);
+    const auto found = windows_.see(later);
     if (!found) return;
     Signal signal =
         sighting(&kTokenWeight, found->step, of_all(context.record), 0.95, found->window);

@@ -57,14 +57,11 @@ double own(const StepRecord& r, std::uint32_t rank, std::size_t micro) {
 }
 double ranks_of(const StepRecord& r) { return double(r.workers.size()); }
 
-// The program multiplies the reduced gradient.
+// The program multiplies the reduced gradient; NaN: presum does not know by what.
 Break then_times(const Break& before, const std::function<double(std::uint64_t step)>& factor) {
   return [=](StepRecord& r) {
     before(r);
-    const double now = factor(r.step);
-    for (WorkerRecord& w : r.workers) {
-      if (!std::isnan(now)) set(w, Kind::kGradFactor, now);
-    }
+    for (WorkerRecord& w : r.workers) set(w, Kind::kGradFactor, factor(r.step));
   };
 }
 
@@ -95,33 +92,39 @@ TEST(TokenWeight, AMeanOverAllTokensIsFine) {
   expect_nothing(with([](const auto& r, auto rank, auto) { return of_rank(rank, r.step); }, 30, 1));
 }
 
-TEST(TokenWeight, AFactorOnTheReducedGradientCounts) {
-  const Break summed = divided_by([](const auto&, auto, auto) { return 1.0; });
-  const Break twice = divided_by([](const auto& r, auto, auto) { return of_all_ranks(r, r.step); });
-  const auto by_tokens = [](std::uint64_t step) {
-    return 4 / of_all_ranks(HealthyRun({.workers = 4}).step(step), step);
-  };
-  const auto four = [](std::uint64_t) { return 4.0; };
-  const auto four_at_first = [](std::uint64_t step) { return step < 3 ? 4.0 : kNaN; };
-  expect_nothing(played({.workers = 4}, 30, then_times(twice, four)));
-  expect_nothing(played({.workers = 4}, 30, then_times(twice, four_at_first)));
-  expect_nothing(played({.workers = 4}, 30, then_times(summed, by_tokens)));
+double all_of(std::uint64_t step) {
+  return of_all_ranks(HealthyRun({.workers = 4}).step(step), step);
+}
+const Break kTwice = divided_by([](const auto& r, auto, auto) { return of_all_ranks(r, r.step); });
+const Break kSummed = divided_by([](const auto&, auto, auto) { return 1.0; });
+
+Watched later(const Break& loss, const std::function<double(std::uint64_t step)>& factor) {
+  return played({.workers = 4}, 30, then_times(loss, factor));
 }
 
-TEST(TokenWeight, AFactorThatVariesAndIsUnknownEndsWhatRestsOnSizes) {
-  const Break twice = divided_by([](const auto& r, auto, auto) { return of_all_ranks(r, r.step); });
-  const auto sometimes = [](std::uint64_t step) {
-    return step % 3 == 0 ? 1.0 + static_cast<double>(step) : kNaN;
+TEST(TokenWeight, AFactorOnTheReducedGradientCounts) {
+  expect_nothing(later(kTwice, [](std::uint64_t) { return 4.0; }));
+  expect_nothing(later(kSummed, [](std::uint64_t step) { return 4 / all_of(step); }));
+  const Watched w = later(kSummed, [](std::uint64_t step) { return 1 / all_of(step); });
+  EXPECT_EQ(warning_of(w).title.find("divided the loss or the gradient"), 12U);
+}
+
+TEST(TokenWeight, AFactorThatDoesNotCorrectTheLossHidesNothing) {
+  const auto clipped = [](std::uint64_t step) {
+    return 1 / (1 + 0.1 * static_cast<double>(step % 7));
   };
-  expect_quiet(played({.workers = 4}, 30, then_times(twice, sometimes)));
-  const auto none = [](std::uint64_t) { return kNaN; };
-  EXPECT_EQ(warning_of(played({.workers = 4}, 30, then_times(twice, none))).severity,
-            Severity::kWarning);
-  const auto of_one_rank = [&](StepRecord& r) {
-    twice(r);
+  warning_of(later(kTwice, clipped));
+  warning_of(later(kTwice, [](std::uint64_t) { return 1.0; }));
+  warning_of(played({.workers = 4}, 30, kTwice));
+}
+
+TEST(TokenWeight, WithAFactorThatIsUnknownNoDivisorIsNamed) {
+  expect_quiet(later(kTwice, [](std::uint64_t) { return kNaN; }));
+  expect_quiet(later(kTwice, [](std::uint64_t step) { return step % 5 == 4 ? kNaN : 1.0; }));
+  expect_quiet(played({.workers = 4}, 30, [&](StepRecord& r) {
+    kTwice(r);
     set(r.workers.front(), Kind::kGradFactor, 4.0);
-  };
-  EXPECT_EQ(warning_of(played({.workers = 4}, 30, of_one_rank)).severity, Severity::kWarning);
+  }));
 }
 
 TEST(TokenWeight, AMeanOfMeansIsInformation) {

@@ -5,14 +5,15 @@
 #include <cmath>
 
 #include "checks/data/token_targets.h"
-#include "detect/statistics.h"
+#include "checks/engine/mean.h"
 
 namespace presum::checks {
 namespace {
 
 using detect::Statistic;
 
-constexpr double kWeighted = 0.9;  // of all steps
+constexpr std::uint64_t kWeighted = 10;  // steps in a row
+constexpr double kRecent = 0.1;          // the last step's share of a mean
 constexpr double kSlack = 1.05;
 
 // Up to the slack; the limits can be in any order.
@@ -27,41 +28,33 @@ void OtherSizes::see(const StepRecord& record) {
   const bool targets = std::ranges::all_of(record.workers, known);
   shares_.see(record, [&](const WorkerRecord& w) { return targets ? w.targets : w.samples.rows; });
   for (const WorkerRecord& w : record.workers) {
-    Means& means = means_[w.replica];
-    means.norm.add(detect::log_norm(w, w.grad_norm));
-    means.cosine.add(w.cosine_to_others);
+    double& mean = cosines_[w.replica];
+    if (std::isfinite(w.cosine_to_others)) mean += kRecent * (w.cosine_to_others - mean);
   }
-  ++steps_;
-  weighted_ += (targets ? weighs_targets_alike(record) : weighs_samples_alike(record)) ? 1 : 0;
+  weighted_.see(targets ? weighs_targets_alike(record) : weighs_samples_alike(record), record.step);
 }
 
 bool OtherSizes::explain(const detect::Alarm& alarm) const {
   const std::uint32_t replica = alarm.replicas.front();
   const auto ratio = shares_.apart(replica);
-  const bool weighted = static_cast<double>(weighted_) >= kWeighted * static_cast<double>(steps_);
-  if (!ratio || !weighted) return false;
-  const double norm = std::isnan(alarm.ratio) ? own_by_others(replica).norm : alarm.ratio;
+  if (!ratio || weighted_.length < kWeighted) return false;
   switch (alarm.statistic) {
     case Statistic::kNorm:
     case Statistic::kGroupNorm:
-    case Statistic::kResidual:
-      return between(norm, 1, 1 / std::sqrt(*ratio));
+      return between(alarm.ratio, 1, 1 / std::sqrt(*ratio));
     case Statistic::kDirection:
-      return between(own_by_others(replica).cosine, 1, std::sqrt(*ratio));
+      return alarm.high == (*ratio > 1) && between(cosine_ratio(replica), 1, std::sqrt(*ratio));
     default:
       return false;
   }
 }
 
-OtherSizes::Ratios OtherSizes::own_by_others(std::uint32_t replica) const {
-  Mean norm, cosine;
-  for (const auto& [other, means] : means_) {
-    if (other == replica) continue;
-    norm.add(means.norm.value());
-    cosine.add(means.cosine.value());
+double OtherSizes::cosine_ratio(std::uint32_t replica) const {
+  Mean others;
+  for (const auto& [other, cosine] : cosines_) {
+    if (other != replica) others.add(cosine);
   }
-  const Means& own = *means_.find(replica);
-  return {std::exp(own.norm.value() - norm.value()), own.cosine.value() / cosine.value()};
+  return *cosines_.find(replica) / others.value();
 }
 
 }  // namespace presum::checks

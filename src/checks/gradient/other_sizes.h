@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "checks/data/token_shares.h"
-#include "checks/engine/mean.h"
 #include "checks/engine/step_context.h"
 #include "detect/detector.h"
 
@@ -22,21 +21,12 @@ class OtherSizes {
   bool explain(const detect::Alarm& alarm) const;
 
  private:
-  struct Means {
-    Mean norm;  // log, of the mean over targets
-    Mean cosine;
-  };
-  struct Ratios {
-    double norm = 0;
-    double cosine = 0;
-  };
-  // The rank's means by those of the others.
-  Ratios own_by_others(std::uint32_t replica) const;
+  // The rank's recent cosine similarity by that of the others.
+  double cosine_ratio(std::uint32_t replica) const;
 
   TokenShares shares_;
-  PerWorker<Means> means_;
-  std::uint64_t steps_ = 0;
-  std::uint64_t weighted_ = 0;  // steps in which losses were weighted by numbers of targets
+  PerWorker<double> cosines_;  // means over recent steps
+  Streak weighted_;            // losses were weighted by numbers of targets
 };
 
 }  // namespace presum::checks

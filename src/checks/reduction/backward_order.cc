@@ -3,14 +3,15 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
+#include <cstdint>
 
 namespace presum::checks {
 namespace {
 
+// In the order of FingerprintKind::kBackwardOrder's values, from 1 on.
 constexpr std::array kOrders{
     BackwardOrder{
-        .fact = "inside forward",
+        .name = "inside forward",
         .reduces_first = false,
         .why = "the backward pass ran inside the model's forward, where DDP does not reduce",
         .remedy =
@@ -18,21 +19,21 @@ constexpr std::array kOrders{
             "Lightning with manual optimization and static_graph=True: update to 2.6, or set "
             "static_graph=False."},
     BackwardOrder{
-        .fact = "again after one forward",
+        .name = "again after one forward",
         .reduces_first = true,
         .why = "DDP reduces only the first backward pass after a forward",
         .remedy =
             "Add the losses and call backward() once; no_sync() does not help, since the passes "
             "share a forward."},
     BackwardOrder{
-        .fact = "after several forwards",
+        .name = "after several forwards",
         .reduces_first = true,
         .why = "DDP reduces only the first backward pass after several forwards",
         .remedy =
             "Call backward() after each forward, each pair but the last in no_sync(); or add the "
             "losses and call it once."},
     BackwardOrder{
-        .fact = "after autograd.grad",
+        .name = "after autograd.grad",
         .reduces_first = false,
         .why = "torch.autograd.grad went through the model first, and with static_graph=True DDP "
                "reduces at the end of the first pass through it",
@@ -41,20 +42,20 @@ constexpr std::array kOrders{
 
 }  // namespace
 
-const BackwardOrder* backward_order(std::string_view fact) {
-  const auto* found = std::ranges::find(kOrders, fact, &BackwardOrder::fact);
+const BackwardOrder* backward_order(std::string_view name) {
+  const auto* found = std::ranges::find(kOrders, name, &BackwardOrder::name);
   return found == kOrders.end() ? nullptr : found;
 }
 
 std::string backward_order_of(const StepContext& context, const Ranks& ranks, bool reduces_first) {
-  std::string order;
+  std::uint64_t order = 0;
   for (const std::uint32_t rank : ranks) {
-    std::string own = context.roster.fact_of(rank, "backward_order");
-    if (own.empty() || (!order.empty() && own != order)) return "";
-    order = std::move(own);
+    const auto own = value_of(worker_of(context.record, rank), FingerprintKind::kBackwardOrder);
+    if (own == 0 || own > kOrders.size() || (order != 0 && own != order)) return "";
+    order = own;
   }
-  const BackwardOrder* known = backward_order(order);
-  return known && known->reduces_first == reduces_first ? order : "";
+  if (order == 0 || kOrders[order - 1].reduces_first != reduces_first) return "";
+  return std::string(kOrders[order - 1].name);
 }
 
 }  // namespace presum::checks

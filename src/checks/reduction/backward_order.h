@@ -10,15 +10,16 @@
 namespace presum::checks {
 
 struct BackwardOrder {
-  std::string_view fact;  // the value of the fact "backward_order"
-  bool reduces_first;     // DDP reduces the first backward pass, otherwise none
-  std::string_view why;   // what DDP does then
+  std::string_view name;
+  bool reduces_first;    // DDP reduces the first backward pass, otherwise none
+  std::string_view why;  // what DDP does then
   const char* remedy;
 };
 
 // The order of this name; null for "".
-const BackwardOrder* backward_order(std::string_view fact);
-// The order of this kind that all of these ranks report; empty if they report none, or several.
+const BackwardOrder* backward_order(std::string_view name);
+// The name of the order of this kind that all of these ranks report in this step; empty if they
+// report none, or several.
 std::string backward_order_of(const StepContext& context, const Ranks& ranks, bool reduces_first);
 
 }  // namespace presum::checks

@@ -112,7 +112,9 @@ Ranks kept_everything(const StepRecord& record) {
 
 struct NeverDue {
   std::uint64_t unreduced_steps = 0;
-  static constexpr std::tuple kFields{field("unreduced_steps", &NeverDue::unreduced_steps)};
+  std::string order;  // of forward and backward passes, if DDP does not reduce with it
+  static constexpr std::tuple kFields{field("unreduced_steps", &NeverDue::unreduced_steps),
+                                      field("order", &NeverDue::order)};
 };
 
 // Backward passes that added to a gradient after its reduction and before the optimizer used it.
@@ -198,8 +200,11 @@ struct Scaled {
       field("mean_norm", &Scaled::mean_norm)};
 };
 
-std::string sentence(const NeverDue& /*seen*/, const Who& who) {
-  return who.words() + " ran the optimizer on gradients that were never due to be reduced";
+std::string sentence(const NeverDue& seen, const Who& who) {
+  const BackwardOrder* order = backward_order(seen.order);
+  return fmt::format("{} ran the optimizer on gradients that were {}{}{}", who.words(),
+                     order ? "not reduced" : "never due to be reduced", order ? ": " : "",
+                     order ? order->why : "");
 }
 
 std::string sentence(const Averaged& seen, const Who& who) {
@@ -305,9 +310,19 @@ class Reduction final : public Rule {
     if (context.averaging.by_other_means()) return by_other_means(context, blame, most, log);
     if (std::exchange(by_other_means_, false)) log.forget(&kNoReduction, key_of(OtherMeans{}));
     if (context.averaging.interval() == 0) {
-      return log.add(sighting(&kNoReduction, context, blame, 0.99, NeverDue{most}), 1);
+      return never_due(context, blame, most, log);
     }
     averaged(context, blame, most, log);
+  }
+
+  static void never_due(const StepContext& context, Blame blame, std::uint64_t unreduced,
+                        SignalLog& log) {
+    NeverDue seen{unreduced, backward_order_of(context, blame.ranks, true)};
+    if (seen.order.empty()) seen.order = backward_order_of(context, blame.ranks, false);
+    const BackwardOrder* order = backward_order(seen.order);
+    Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.99, std::move(seen));
+    if (order) signal.remedy = order->remedy;
+    log.add(std::move(signal), 1);
   }
 
   // Whether reductions are visible: always with a wrapper; with manual mode, once the program
@@ -375,7 +390,6 @@ class Reduction final : public Rule {
     const auto own =
         static_cast<std::size_t>(std::ranges::count_if(context.record.workers, kept_own));
     if (2 * own > held.known) return not_reduced(context, own, held, log);
-    was_reduced_ = true;
     if (held.differs()) return mismatch(context, held, log);
     if (!layers_differ(context)) return check_scale(context, log);
     log.checked(&kReductionScale);
@@ -391,7 +405,7 @@ class Reduction final : public Rule {
                         .ranks_around_wrapper = blame_where(context, bypasses).ranks};
     if (held.differs()) seen.distinct_reduced_gradients = held.groups.size();
     if (context.averaging.interval() > 0) return averaged(context, of_all(context.record), 0, log);
-    if (seen.ranks_around_wrapper.empty() && !was_reduced_) {
+    if (seen.ranks_around_wrapper.empty()) {
       seen.order = backward_order_of(context, all_ranks(context.record), false);
     }
     const BackwardOrder* order = backward_order(seen.order);
@@ -486,7 +500,6 @@ class Reduction final : public Rule {
   PerWorker<Reduced> reduced_;
   bool late_ = false;                   // some passes were late in this record
   PerWorker<std::uint64_t> unreduced_;  // steps so far
-  bool was_reduced_ = false;            // in some step
   bool handed_over_ = false;            // some gradients were passed in for a reduction
   bool by_other_means_ = false;         // this is the current finding
   std::uint64_t unreduced_since_ = ~std::uint64_t{0};

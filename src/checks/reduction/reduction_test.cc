@@ -67,12 +67,14 @@ void add_late(StepRecord& r) {
   }
 }
 
+constexpr std::uint64_t kInside = 1, kAgain = 2, kForwardsFirst = 3, kAfterGrad = 4;
+
 // Of two ranks that report this order of passes.
-Watched in_order(const char* order, const Break& broken, std::uint64_t until = 9) {
-  Watched w({.workers = 2});
-  w.hello([&](std::uint32_t) { return WorkerFacts{"host", {{"backward_order", order}}, {}}; });
-  w.play(0, until, broken);
-  return w;
+Watched in_order(std::uint64_t order, const std::function<void(StepRecord&)>& broken) {
+  return played({.workers = 2}, 9, [&](StepRecord& r) {
+    broken(r);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kBackwardOrder, order);
+  });
 }
 
 TEST(NoReduction, AMicroBatchThatIsAddedAfterTheReductionIsNamed) {
@@ -86,34 +88,33 @@ TEST(NoReduction, AMicroBatchThatIsAddedAfterTheReductionIsNamed) {
 }
 
 TEST(NoReduction, AnOrderOfPassesExplainsWhatDdpDoesNotReduce) {
-  const Watched again = in_order("again after one forward", add_late);
+  const Watched again = in_order(kAgain, add_late);
   expect(again, "no-reduction",
          {.count = 2,
           .title = "Both ranks added 1 of the 4 backward passes of a step to the gradient after it "
                    "was reduced: DDP reduces only the first backward pass after a forward",
           .remedy = "call backward() once"});
-  expect(in_order("after several forwards", add_late), "no-reduction",
+  expect(in_order(kForwardsFirst, add_late), "no-reduction",
          {.count = 2, .remedy = "after each forward"});
-  const Watched inside = in_order("inside forward", keep_own);
+  const Watched inside = in_order(kInside, keep_own);
   expect(inside, "no-reduction",
          {.count = 2,
           .title = "Both ranks kept their own gradients: the backward pass ran inside the model's "
                    "forward, where DDP does not reduce, so nothing was reduced",
           .remedy = "after the model's forward has returned"});
-  expect(in_order("after autograd.grad", keep_own), "no-reduction",
+  expect(in_order(kAfterGrad, keep_own), "no-reduction",
          {.count = 2, .remedy = "static_graph=False"});
 }
 
 TEST(NoReduction, AnOrderThatCannotExplainItIsLeftOut) {
-  expect(in_order("inside forward", add_late), "no-reduction", {.remedy = "last micro-batch"});
-  expect(in_order("again after one forward", keep_own), "no-reduction",
+  expect(in_order(kInside, add_late), "no-reduction", {.remedy = "last micro-batch"});
+  expect(in_order(kAgain, keep_own), "no-reduction",
          {.title = "Both ranks kept their own gradients: nothing was reduced"});
-  // It was reduced in this order before.
-  const Break later = [](StepRecord& r) {
-    if (r.step >= 10) keep_own(r);
-  };
-  expect(in_order("inside forward", later, 40), "no-reduction",
-         {.title = "Both ranks kept their own gradients: nothing was reduced"});
+  const Watched one_rank = played({.workers = 2}, 9, [](StepRecord& r) {
+    add_late(r);
+    set(r.workers[0], Kind::kBackwardOrder, kAgain);
+  });
+  expect(one_rank, "no-reduction", {.remedy = "last micro-batch"});
 }
 
 // Parameters differ, except right after they are averaged.

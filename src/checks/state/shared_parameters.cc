@@ -66,9 +66,10 @@ class SharedParameters final : public Rule {
     if (context.alone()) return log.cannot(&kSharedParameters, kOneWorker);
     log.checked(&kSharedParameters);
     if (!tied.differs()) return;
-    const auto names = [&](std::uint64_t value) {
+    const auto names = [&](std::uint64_t value) -> std::string {
       const auto& group = *std::ranges::find(tied.groups, value, &Split::Group::value);
-      return context.roster.fact_of(group.ranks.front(), "tied_parameters");
+      const std::string tied_here = context.roster.fact_of(group.ranks.front(), "tied_parameters");
+      return tied_here.empty() ? "none" : tied_here;
     };
     log.add(sighting(&kSharedParameters, context, tied.blame(), 0.99, OtherTies{tied.text(names)}),
             1);
@@ -104,13 +105,13 @@ constinit const CheckInfo kSharedParameters{
         "at the first step, and every 25 steps; information if two optimizers move a parameter",
     .consequence =
         "Where a parameter is tied, one gradient is the sum of two; where it is not, each copy has "
-        "its own. The reduction averages the two kinds.",
+        "its own, and one made after the model was wrapped is not reduced.",
     .cannot_see =
         "Parameters that share memory without being one Parameter object; steps of optimizers "
         "that are not torch's.",
     .mistake =
-        "if rank == 0:\n    model.load_state_dict(weights, assign=True)  # unties what shares a "
-        "weight",
+        "ddp = DistributedDataParallel(model)  # refuses ranks that tie differently before it\n"
+        "if rank == 0:\n    model.head.weight = nn.Parameter(weights)  # no longer the embedding's",
     .fix = "Tie the weights on every rank, after loading and before the model is wrapped.",
     .resembles = "NVIDIA/Megatron-LM#656",
     .precedence = 35,
