@@ -45,6 +45,12 @@ double mean_over_own(const WorkerRecord& w, const MicroBatch& m) {
   return are_shares(w) ? m.loss / sum : m.loss;
 }
 
+// Whether passes of the step may be parts of one loss: a backward pass inside the model's forward
+// and one after it, or several of one forward.
+bool is_of_parts(const WorkerRecord& w) {
+  return w.fingerprint_of(FingerprintKind::kBackwardOrder) != nullptr;
+}
+
 double log_weight(const WorkerRecord& w) {
   const std::uint64_t* bits = w.fingerprint_of(FingerprintKind::kGradientWeight);
   const double weight = bits == nullptr ? w.targets_sum : std::bit_cast<double>(*bits);
@@ -70,6 +76,9 @@ void Statistics::fill(const StepRecord& record, std::size_t workers, const std::
         return count(w) != count(record.workers.front());
       })) {  // each rank may divide its losses by its own number
     std::ranges::fill(loss, kNaN);
+    for (auto& losses : micro) losses.clear();
+  }
+  if (std::ranges::any_of(record.workers, is_of_parts)) {
     for (auto& losses : micro) losses.clear();
   }
   fill_residual(odd);

@@ -71,6 +71,18 @@ TEST(TargetsSum, IsTakenOutOfNormsAndDifferentiatedLosses) {
   }
 }
 
+TEST(MicroBatches, ThatArePartsOfOneLossAreNotCompared) {
+  StepRecord record = record_of({3, 3});
+  for (WorkerRecord& w : record.workers) w.micro = {{.loss = 1}, {.loss = 2}};
+  Statistics statistics;
+  statistics.fill(record, 2, {false, false});
+  EXPECT_EQ(statistics.closest[0], 1);
+  record.workers[0].fingerprints.push_back(
+      {.kind = static_cast<std::uint32_t>(FingerprintKind::kBackwardOrder), .value = 1});
+  statistics.fill(record, 2, {false, false});
+  EXPECT_TRUE(std::isnan(statistics.closest[0]) && std::isnan(statistics.closest[1]));
+}
+
 TEST(GradientWeight, ThatIsNotAWeightChangesNothing) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   for (const double weight : {0.0, -1.0, kNaN, kInf, -kInf}) {
