@@ -18,7 +18,7 @@ CRITICAL = (
     *("nonfinite-gradient", "nonfinite-loss", "no-reduction", "optimizer-mismatch"),
     *("duplicate-data", "reduction-scale", "reduced-gradient-mismatch", "reduction-error"),
     *("parameter-desync", "state-desync", "recompute-mismatch"),
-    "zero-gradient",
+    *("zero-gradient", "shared-parameters"),
     *("frozen-gradient", "no-progress"),
 )
 INFORMATION = ("shared-rng", "loss-event")

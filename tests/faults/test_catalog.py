@@ -48,7 +48,10 @@ WARNINGS = (
     *("underflow", "model-noise", "layer-left-out", "rounded-away"),
     *("resumed-with-anothers-generator", "resumed-in-another-order"),
 )
-INFORMATION = ("not-deterministic", "resumed-from-the-beginning", "mean-of-means")
+INFORMATION = (
+    *("not-deterministic", "resumed-from-the-beginning", "mean-of-means"),
+    "two-optimizers",
+)
 APART = ("norm-of-a-part", "one-norm-of-its-own", "max-norm-of-its-own", "norm-of-a-shard")
 
 
