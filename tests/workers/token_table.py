@@ -8,7 +8,6 @@ gradient that the optimizer reads is weight * (1/V - onehot(target)) for one tok
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -274,5 +273,4 @@ def work(rank: int, _world: int, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.argv = sys.argv[:3]
     main(work)

@@ -76,7 +76,8 @@ class MicroBatchSamples:
     guess: BatchGuess | None
     state: ForwardState
     unread: int = 0  # tensors that cannot be read
-    reported: bool = False  # by an earlier backward pass of the same forward
+    reported: bool = False  # by a backward pass
+    again: bool = False  # an earlier backward pass of the same forward has reported them
     values: LateValues = field(default_factory=list)  # of the samples
 
     def with_numbers(self, words: Iterator[Sequence[int]]) -> MicroBatchSamples:
@@ -98,7 +99,7 @@ class StepSamples:
             return
         if len(self._rows) == MICRO_BATCHES_MAX:
             self._rows = [replace(self._rows[0], hashes=(), others=0)]
-        self._rows.append(replace(rows))
+        self._rows.append(replace(rows, again=True) if rows.reported else rows)
         rows.reported = True
 
     def take(self) -> Sequence[MicroBatchSamples]:
@@ -440,7 +441,7 @@ class StepFingerprints:
     def _sources_of(self, rows: list[MicroBatchSamples]) -> list[SampleOrigin | None]:
         found = [self._samples.find(list(r.hashes), r.guess, r.state) for r in rows]
         return [
-            source._replace(again=True, indices=()) if source and of.reported else source
+            source._replace(again=True, indices=()) if source and of.again else source
             for source, of in zip(found, rows, strict=True)
         ]
 

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import Reducer
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
@@ -37,11 +38,12 @@ class ReducingPasses:
     DDP decides in the forward pass, unless its flag is set afterwards, as Accelerate's
     ``trigger_sync_in_backward`` does. A forward pass that bypasses the wrapper decides nothing. A
     backward pass inside the wrapper's forward reduces if the program prepares DDP for it, as
-    Lightning does with manual optimization; presum assumes that of the first one.
+    Lightning does with manual optimization.
     """
 
-    def __init__(self, model: DistributedDataParallel) -> None:
-        """Holds the model weakly."""
+    def __init__(self, model: DistributedDataParallel, *, sees_preparation: bool = False) -> None:
+        """Holds the model weakly. ``sees_preparation``: ``prepares`` is called; otherwise DDP is
+        assumed to be prepared for each pass inside the forward."""
         self._reference = weakref.ref(model)
         self._armed = False  # by a forward pass since the last pass that reduced
         self._seen = False  # a forward pass since then
@@ -49,7 +51,8 @@ class ReducingPasses:
         self._waiting = False  # the pass was to reduce, and not all gradients have arrived
         self._waits_for = _waits_for(model)
         self._reduced = False  # some pass was due to reduce
-        self._was_prepared: bool | None = None  # when the wrapper's current forward began
+        self._prepared = not sees_preparation  # in the wrapper's current forward
+        self._sees_preparation = sees_preparation
         self._reached: set[int] = set()  # forwards of the passes since the last forward
         self._of_pass: set[int] = set()  # those of the current pass
         self._inside = False  # the current pass is inside the wrapper's forward
@@ -67,6 +70,7 @@ class ReducingPasses:
     def after_forward(self) -> bool:
         """Call it after each forward of the wrapper. Returns whether that forward armed DDP; a
         forward inside a backward pass can too."""
+        self._prepared = not self._sees_preparation
         if not torch.is_grad_enabled():
             return False
         self._before = False
@@ -84,11 +88,11 @@ class ReducingPasses:
         model = self._model
         told = bool(model.require_backward_grad_sync and model.require_forward_param_sync)
         inside = DistributedDataParallel._active_ddp_module is model
-        prepared = inside and (not self._reduced or not self._was_prepared)
+        prepared = inside and self._prepared
         due = bool(self._armed or (told and (self._seen or prepared or self._before)))
         self.takes_no_part = not self._seen and bool(model.require_backward_grad_sync)
         self._inside = inside
-        self.is_late = inside and not self._reduced
+        self.is_late = prepared and bool(model.static_graph) and not self._reduced
         self._reduced |= due
         self._before = False
         if due:
@@ -96,11 +100,11 @@ class ReducingPasses:
         return due
 
     def end(self, *, due: bool) -> BackwardOrder | None:
-        """The order of the pass that ends now; None if DDP reduces with it. ``due``: the result of
-        ``begin``."""
+        """The order of the pass that ends now, if DDP may not reduce with it. ``due``: what
+        ``begin`` has returned."""
         through, before = self._of_pass, self._reached
         self._of_pass, self._reached = set(), before | through
-        if self._inside:
+        if self._inside and (not due or self._model.static_graph):
             return BackwardOrder.INSIDE
         if self._too_early:
             return BackwardOrder.AFTER_GRAD
@@ -108,9 +112,9 @@ class ReducingPasses:
             return None
         return BackwardOrder.AGAIN if through <= before else BackwardOrder.FORWARDS_FIRST
 
-    def before_forward(self) -> None:
-        """A forward pass of the wrapper begins."""
-        self._was_prepared = bool(self._model.require_forward_param_sync)
+    def prepares(self) -> None:
+        """DDP is prepared for a backward pass: at the end of a forward, or by the program."""
+        self._prepared = True
 
     def reaches(self, forward: int, *, accumulates: bool) -> None:
         """A run of the engine reaches the output of the forward with this number. DDP's first
@@ -165,7 +169,7 @@ class DdpSource(GradientSource):
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model, model.module)
         self._views = model.gradient_as_bucket_view
-        self._passes = ReducingPasses(model)
+        self._passes = ReducingPasses(model, sees_preparation=True)
         self._reduces = False  # the current pass is expected to reduce
         self._fresh = False  # the current pass creates gradients and adds to none
         self._arrivals = Arrivals(self._gradient_arrives)
@@ -186,7 +190,7 @@ class DdpSource(GradientSource):
         for place, parameter in setup.alive():
             hook = ParameterHook(self.recorder, place, direct)
             handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
-        return [*handles, JOIN_LISTENERS.add(self)]
+        return [*handles, JOIN_LISTENERS.add(self), PREPARATIONS.add(self)]
 
     def model(self) -> DistributedDataParallel:
         model = self.wrapper()
@@ -226,9 +230,6 @@ class DdpSource(GradientSource):
         self.recorder.pass_begins(reduces=self._reduces, more_follow=more_follow)
         if not self.recorder.setup.on_host:
             self.recorder.gathers = self.recorder.reads_sums and self._stay_own()
-
-    def forward_begins(self) -> None:
-        self._passes.before_forward()
 
     def output_reached(self, forward: int) -> None:
         self._passes.reaches(forward, accumulates=self.accumulates())
@@ -289,6 +290,12 @@ class DdpSource(GradientSource):
         reduced = ((place, parameter.grad) for place, parameter in self.recorder.setup.alive())
         self.recorder.read_all(reduced, reduced=True)
 
+    def prepares(self, reducer: object) -> None:
+        """A reducer of the process is prepared for a backward pass."""
+        model = self.wrapper()
+        if model is not None and getattr(model, "reducer", None) is reducer:
+            self._passes.prepares()
+
     def step_without_input(self) -> None:
         """Under ``join()``: the other ranks reduced once more, and this rank had no batch left."""
         if self.model().require_forward_param_sync:  # DDP stores here whether they synchronized
@@ -304,4 +311,15 @@ def _main_hook(_result: None, hook: Any) -> None:
 # Sources whose ranks may shadow steps under ``join()``.
 JOIN_LISTENERS: Listeners[DdpSource] = Listeners(
     TappedFunction(_DDPJoinHook, "main_hook", after=_main_hook)
+)
+
+
+def _prepared(reducer: object, *_: object, **__: object) -> None:
+    for source in PREPARATIONS:
+        source.prepares(reducer)
+
+
+# Sources that are told when DDP is prepared for a backward pass.
+PREPARATIONS: Listeners[DdpSource] = Listeners(
+    TappedFunction(Reducer, "prepare_for_backward", before=_prepared)
 )

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 import torch
 from torch.optim import Optimizer
 
-from presum.devices.readable import own_part
 from presum.fingerprints.families import KIND, LateValues, real_bits
 from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import LocalParameters, ValueSample
@@ -27,9 +26,10 @@ class LocalGradients(LocalParameters):
 
 
 class GradientFactor:
-    """Measures the factor up to clipping, by a sample of the gradient: in the first three windows,
-    in every tenth, and in those that follow one whose gradient was written to. In the others it is
-    1 if the first gradient was not written to, else unknown (NaN)."""
+    """Measures the factor up to clipping, in windows in which token weights are: by a sample of the
+    gradient in the first three, in every tenth, and in those that follow one whose gradient was
+    written to. In the others it is 1 if the first gradient was not written to, else unknown
+    (NaN)."""
 
     def __init__(self, setup: RecorderSetup) -> None:
         self._setup = setup
@@ -41,11 +41,12 @@ class GradientFactor:
         self._found: Scalar | None = None  # of this window
 
     def reduced(self) -> None:
-        """A pass has ended, and its gradient is reduced if it is the last one."""
+        """A pass whose token weights are known has ended, and its gradient is reduced if it is the
+        last one."""
         first = self._windows < MEASURED_FIRST
         measured = first or self._follows or self._windows % MEASURED_EVERY == 0
         self._sample = ValueSample.of(self._gradients) if measured else None
-        self._version, self._found = self._written(), None
+        self._version, self._found = self._setup.written(), None
 
     def clips(self, parameters: Iterable[torch.Tensor]) -> None:
         """Gradients of these parameters are about to be clipped."""
@@ -72,14 +73,9 @@ class GradientFactor:
     def _measure(self) -> None:
         if self._version is None or self._found is not None:
             return
-        changed = self._written() != self._version
+        changed = self._setup.written() != self._version
         self._follows = changed
         factor: Scalar | None = math.nan if changed else 1.0
         if changed and self._sample is not None:
             factor = self._sample.factor_to(self._gradients)
         self._found = math.nan if factor is None else factor
-
-    def _written(self) -> tuple[int, int] | None:
-        held = (parameter.grad for _, parameter in self._setup.alive())
-        grad = next((grad for grad in held if grad is not None), None)
-        return None if grad is None else (id(grad), grad._version + own_part(grad)._version)

@@ -112,9 +112,6 @@ class GradientSource:
     def forward_is_over(self) -> None:
         """A forward pass of the wrapper, of any kind, has ended."""
 
-    def forward_begins(self) -> None:
-        """A training forward of the wrapper begins."""
-
     def output_reached(self, forward: int) -> None:
         """A run of the engine, also one that accumulates nothing, reaches the output of the forward
         with this number."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from presum.fingerprints.families import Families, LateValues
@@ -23,7 +24,7 @@ from presum.steps.small_gradients import SmallGradients
 from presum.steps.two_optimizers import TwoOptimizers
 from presum.torch_events.hooks import EventListener, Hook, in_optimizer_step
 from presum.torch_events.losses import Scalar
-from presum.torch_events.optimizers import OPTIMIZER_STEPS
+from presum.torch_events.optimizers import OPTIMIZER_STEPS, StepHook
 
 
 class OptimizerSteps:
@@ -45,20 +46,21 @@ class OptimizerSteps:
     def hook_all(self, recorder: EventListener) -> list[Any]:
         """The handles of the recorder's hooks on steps of any optimizer."""
         self._asks_others = bool(self._setup.parameters) and self._others.concern
-        listening: list[tuple[str, OtherOptimizers | TwoOptimizers]] = [
-            ("two optimizers", self._two)
+        steps: list[tuple[StepHook, StepHook]] = [
+            (partial(self._in_turn, self._two.begins), partial(self._in_turn, self._two.ends))
         ]
         if self._asks_others:
-            listening.append(("other optimizers", self._others))
-        return [
-            OPTIMIZER_STEPS.add(
-                (
-                    Hook(recorder, self._aside.call, family, one.begins),
-                    Hook(recorder, self._aside.call, family, one.ends),
-                )
+            before, after = (
+                Hook(recorder, self._aside.call, "other optimizers", tell)
+                for tell in (self._others.begins, self._others.ends)
             )
-            for family, one in listening
-        ]
+            steps.append((before, after))
+        return [OPTIMIZER_STEPS.add(one) for one in steps]
+
+    @_disable_dynamo
+    def _in_turn(self, tell: Callable[..., None], *arguments: Any) -> None:
+        """No hook of the recorder: a step of another model in a CUDA graph does not matter here."""
+        self._aside.call("two optimizers", tell, *arguments)
 
     def begins(self, optimizer: Optimizer, scale: Scalar) -> None:
         """A step begins that uses the accumulated gradients; ``scale`` is the scale of the loss."""
@@ -102,9 +104,12 @@ class OptimizerSteps:
         """Gradients are about to be clipped."""
         self._aside.call("gradient factor", self._factor.clips, parameters)
 
-    def pass_ends(self, recorder: EventListener) -> None:
-        """A backward pass has ended."""
+    def weighed(self, recorder: EventListener) -> None:
+        """A backward pass has ended, and the weights of its tokens are known."""
         queue_last(Hook(recorder, self._aside.call, "gradient factor", self._factor.reduced))
+
+    def pass_ends(self) -> None:
+        """A backward pass has ended."""
         if self._asks_others:
             self._aside.call("other optimizers", self._others.pass_ends)
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from presum._core import Observer
+from presum.devices.readable import own_part
 from presum.fingerprints import StepFingerprints
 from presum.fingerprints.snapshots import Snapshots
 from presum.transport.outbox import LatePacket
@@ -46,6 +47,12 @@ class RecorderSetup:
     hello: Callable[[], None]
     note: Callable[[str], None]
     stepped: Callable[[int], None]
+
+    def written(self) -> tuple[int, int] | None:
+        """Which gradient the first parameter that has one holds, and how often it was written."""
+        held = (parameter.grad for _, parameter in self.alive())
+        grad = next((grad for grad in held if grad is not None), None)
+        return None if grad is None else (id(grad), grad._version + own_part(grad)._version)
 
     def alive(self) -> Iterator[tuple[int, nn.Parameter]]:
         """The place and the parameter of each that is alive."""

@@ -261,7 +261,6 @@ class StepRecorder(PassFlags):
         self._look_for_zeros()
         self._pass_rows.clear()
         self.observer.enter_wrapper()
-        self.source.forward_begins()
         self._fingerprints.before_broadcast()
         self._forwards.begin(args, kwargs)
         self._mark(Mark.FORWARD)
@@ -411,13 +410,7 @@ class StepRecorder(PassFlags):
         held = self.source.held()
         if isinstance(held, torch.Tensor) or held != 0 or self._left is None:
             return held
-        return math.ulp(0.0) if self._written() == self._left else held
-
-    def _written(self) -> tuple[int, int] | None:
-        """Which gradient the first parameter that has one holds, and how often it was written."""
-        held = (parameter.grad for _, parameter in self.setup.alive())
-        grad = next((grad for grad in held if grad is not None), None)
-        return None if grad is None else (id(grad), grad._version)
+        return math.ulp(0.0) if self.setup.written() == self._left else held
 
     def _zeroed(self) -> None:
         """Without an optimizer, changed parameters reveal its step."""
@@ -497,8 +490,10 @@ class StepRecorder(PassFlags):
             self._verification.pass_ended()
         if self._window.asks_for_the_last:
             queue_last(Hook(self, self._aside.call, "lost gradients", self._window.keep))
-        self._optimizers.pass_ends(self)
-        self._left = self._written()
+        self._optimizers.pass_ends()
+        if weighed is not None:
+            self._optimizers.weighed(self)
+        self._left = self.setup.written()
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
 

@@ -42,6 +42,8 @@ constexpr std::uint64_t kSureOfRank = 5;   // steps in a row
 constexpr double kApart = 0.02;            // of a rank's weight: less is rounding in 16 bits
 constexpr double kNearOne = 0.01;          // of a total that is left out
 constexpr double kSame = 0.01;             // of a ratio, from step to step
+constexpr const char* kNoFactor =
+    "The program changes every reduced gradient, by no single factor, before it is used.";
 constexpr const char* kNoLossFunction = "No backward pass was seen whose loss function is known.";
 
 // (1)
@@ -292,14 +294,21 @@ class TokenWeight final : public Rule {
     auto step = updates_.see(context);
     if (!step) return;
     if (!step->known()) return unknown(context, log);
+    judged_ = judged_ || !std::isnan(step->factor);
     look(context, *step, log);
     if (!step->relative) {
       compare_ranks(context, *step, log);
       divided(context, std::move(*step), log);
     }
-    if (++steps_ < kSteps) return log.waits(&kTokenWeight, "Fewer than 20 updates so far.");
-    log.checked(&kTokenWeight);
-    inform(context, log);
+    ++steps_;
+    if (!judged_) {
+      log.cannot(&kTokenWeight, kNoFactor);
+    } else if (steps_ < kSteps) {
+      log.waits(&kTokenWeight, "Fewer than 20 updates so far.");
+    } else {
+      log.checked(&kTokenWeight);
+    }
+    if (steps_ >= kSteps) inform(context, log);
   }
 
  private:
@@ -395,6 +404,7 @@ class TokenWeight final : public Rule {
 
   Updates updates_;
   std::uint64_t steps_ = 0;
+  bool judged_ = false;  // the factor on the reduced gradient was known in some update
   std::string hidden_;
   Inequality inequality_;
   Totals totals_;
@@ -419,8 +429,8 @@ constinit const CheckInfo kTokenWeight{
         "more or less than the learning rate was chosen for.",
     .cannot_see =
         "A loss inside a compiled function or a custom autograd Function (report it: "
-        "`monitor.token_weight`); divisors of a loss in 16 bits; on a device, factors on the "
-        "reduced gradient that vary.",
+        "`monitor.token_weight`); divisors of a loss in 16 bits, or of a gradient that the "
+        "program changes by no single factor or for the first time.",
     .mistake =
         "loss = F.cross_entropy(logits, labels, reduction=\"sum\") / num_items  # of all ranks\n"
         "loss.backward()  # DDP divides by the number of ranks once more",

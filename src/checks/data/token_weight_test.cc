@@ -119,7 +119,9 @@ TEST(TokenWeight, AFactorThatDoesNotCorrectTheLossHidesNothing) {
 }
 
 TEST(TokenWeight, WithAFactorThatIsUnknownNoDivisorIsNamed) {
-  expect_quiet(later(kTwice, [](std::uint64_t) { return kNaN; }));
+  const Watched unknown = later(kTwice, [](std::uint64_t) { return kNaN; });
+  expect_quiet(unknown);
+  EXPECT_EQ(unknown.check("token-weight").state, State::kNotPossible);
   expect_quiet(later(kTwice, [](std::uint64_t step) { return step % 5 == 4 ? kNaN : 1.0; }));
   expect_quiet(played({.workers = 4}, 30, [&](StepRecord& r) {
     kTwice(r);

@@ -13,9 +13,8 @@
 // 65,536 of them; beyond that the rule is off.
 //
 // If a rank has at least 1.2 times the others' targets (or samples), or at most 1/1.2, and losses
-// are weighted by them, a norm or a direction that differs as the noise of fewer targets makes it
-// differ is not reported: a norm up to the square root of that ratio times as large, a cosine
-// similarity as much smaller.
+// are weighted by them, the noise of fewer targets explains a norm up to the square root of that
+// ratio times as large, and a cosine similarity as much smaller: these are not reported.
 
 #include <algorithm>
 #include <cmath>

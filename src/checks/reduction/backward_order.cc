@@ -47,15 +47,14 @@ const BackwardOrder* backward_order(std::string_view name) {
   return found == kOrders.end() ? nullptr : found;
 }
 
-std::string backward_order_of(const StepContext& context, const Ranks& ranks, bool reduces_first) {
+const BackwardOrder* backward_order_of(const StepContext& context, const Ranks& ranks) {
   std::uint64_t order = 0;
   for (const std::uint32_t rank : ranks) {
     const auto own = value_of(worker_of(context.record, rank), FingerprintKind::kBackwardOrder);
-    if (own == 0 || own > kOrders.size() || (order != 0 && own != order)) return "";
+    if (own == 0 || own > kOrders.size() || (order != 0 && own != order)) return nullptr;
     order = own;
   }
-  if (order == 0 || kOrders[order - 1].reduces_first != reduces_first) return "";
-  return std::string(kOrders[order - 1].name);
+  return order == 0 ? nullptr : &kOrders[order - 1];
 }
 
 }  // namespace presum::checks

@@ -2,7 +2,6 @@
 // Orders of forward and backward passes in which DistributedDataParallel does not reduce.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "checks/engine/step_context.h"
@@ -18,8 +17,7 @@ struct BackwardOrder {
 
 // The order of this name; null for "".
 const BackwardOrder* backward_order(std::string_view name);
-// The name of the order of this kind that all of these ranks report in this step; empty if they
-// report none, or several.
-std::string backward_order_of(const StepContext& context, const Ranks& ranks, bool reduces_first);
+// The order that all of these ranks report in this step; null if they report none, or several.
+const BackwardOrder* backward_order_of(const StepContext& context, const Ranks& ranks);
 
 }  // namespace presum::checks

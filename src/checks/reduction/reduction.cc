@@ -9,8 +9,8 @@
 // finding by itself, but explains one. So does an order of passes with which
 // DistributedDataParallel does not reduce: `backward()` inside the forward, a second one after the
 // same forward or after several forwards, and `torch.autograd.grad` before it with
-// `static_graph=True`. The first pass inside a static graph's forward is reduced after it, if the
-// framework does so (Lightning), so the next one is read instead.
+// `static_graph=True`. A framework may reduce the first pass inside a static graph's forward after
+// it (Lightning), so the next reduced gradient is read instead.
 //
 // The scale needs sketches, all ranks, and finite gradients. The factor must be outside 1 ± 0.1 and
 // outside 1 ± 6 relative standard errors. A factor that is not the world size, its square or its
@@ -288,10 +288,10 @@ class Reduction final : public Rule {
     });
     late_ = !blame.ranks.empty();
     if (!late_) return;
-    seen.order = backward_order_of(context, blame.ranks, true);
-    const BackwardOrder* order = backward_order(seen.order);
-    Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.99, std::move(seen));
-    signal.remedy = order ? order->remedy : kReducedEarly;
+    const BackwardOrder* order = backward_order_of(context, blame.ranks);
+    if (order && !order->reduces_first) order = nullptr;
+    Signal signal = explained(context, std::move(blame), std::move(seen), order);
+    if (!order) signal.remedy = kReducedEarly;
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -309,20 +309,19 @@ class Reduction final : public Rule {
     if (unreduced_since_ > context.record.step) unreduced_since_ = context.record.step;
     if (context.averaging.by_other_means()) return by_other_means(context, blame, most, log);
     if (std::exchange(by_other_means_, false)) log.forget(&kNoReduction, key_of(OtherMeans{}));
-    if (context.averaging.interval() == 0) {
-      return never_due(context, blame, most, log);
-    }
-    averaged(context, blame, most, log);
+    if (context.averaging.interval() > 0) return averaged(context, blame, most, log);
+    const BackwardOrder* order = backward_order_of(context, blame.ranks);
+    log.add(explained(context, blame, NeverDue{most, {}}, order), 1);
   }
 
-  static void never_due(const StepContext& context, Blame blame, std::uint64_t unreduced,
-                        SignalLog& log) {
-    NeverDue seen{unreduced, backward_order_of(context, blame.ranks, true)};
-    if (seen.order.empty()) seen.order = backward_order_of(context, blame.ranks, false);
-    const BackwardOrder* order = backward_order(seen.order);
+  // With the order of passes that explains it, or null.
+  template <class E>
+  static Signal explained(const StepContext& context, Blame blame, E seen,
+                          const BackwardOrder* order) {
+    if (order) seen.order = order->name;
     Signal signal = sighting(&kNoReduction, context, std::move(blame), 0.99, std::move(seen));
     if (order) signal.remedy = order->remedy;
-    log.add(std::move(signal), 1);
+    return signal;
   }
 
   // Whether reductions are visible: always with a wrapper; with manual mode, once the program
@@ -405,13 +404,9 @@ class Reduction final : public Rule {
                         .ranks_around_wrapper = blame_where(context, bypasses).ranks};
     if (held.differs()) seen.distinct_reduced_gradients = held.groups.size();
     if (context.averaging.interval() > 0) return averaged(context, of_all(context.record), 0, log);
-    if (seen.ranks_around_wrapper.empty()) {
-      seen.order = backward_order_of(context, all_ranks(context.record), false);
-    }
-    const BackwardOrder* order = backward_order(seen.order);
-    Signal signal = sighting(&kNoReduction, context, of_all(context.record), 0.99, std::move(seen));
-    if (order) signal.remedy = order->remedy;
-    log.add(std::move(signal));
+    const BackwardOrder* order = backward_order_of(context, all_ranks(context.record));
+    if (order && (order->reduces_first || !seen.ranks_around_wrapper.empty())) order = nullptr;
+    log.add(explained(context, of_all(context.record), std::move(seen), order));
   }
 
   void mismatch(const StepContext& context, const Split& held, SignalLog& log) const {

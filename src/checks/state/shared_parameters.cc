@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // **shared-parameters.** At the first step and every 25th, presum looks for parameters that the
-// model holds under several names (tied weights). The ranks must tie the same. In addition, a
-// parameter that two optimizers move in turn is information: a step counts if the parameter has a
-// gradient. An optimizer that replaces another, or that calls another inside its own step, is one
-// optimizer.
+// model holds under several names (tied weights). Every rank must tie the same ones. A parameter
+// that two optimizers update is information: a step counts if the parameter has a gradient. An
+// optimizer that replaces another, or that calls another inside its own step, counts as one with it.
 
 #include <fmt/format.h>
 
@@ -20,8 +19,8 @@ namespace presum::checks {
 namespace {
 
 constexpr const char* kOneOptimizer =
-    "Nothing, if the two optimizers are to take turns. Else give each parameter to one optimizer: "
-    "a tied weight has two names but is one parameter.";
+    "Nothing, if this is on purpose. Otherwise give each parameter to one optimizer; a tied weight "
+    "is one parameter with two names.";
 
 struct OtherTies {
   std::string ties;  // by rank: "0-2: none; 3: head.weight = embed.weight"
@@ -31,7 +30,7 @@ struct OtherTies {
 std::string sentence(const OtherTies& seen, const Who& who) {
   return fmt::format("{} ({})",
                      who.everyone ? who.the_ranks() + " tie different parameters"
-                                  : who.words() + " tied other parameters than the others",
+                                  : who.words() + " tied different parameters than the others",
                      seen.ties);
 }
 
@@ -43,7 +42,7 @@ struct InTwoOptimizers {
 };
 
 std::string sentence(const InTwoOptimizers& seen, const Who& who) {
-  return fmt::format("{} moved {} with two optimizers in turn ({})", who.words(), seen.parameters,
+  return fmt::format("{} updated {} with two optimizers ({})", who.words(), seen.parameters,
                      seen.optimizers);
 }
 
@@ -102,7 +101,7 @@ constinit const CheckInfo kSharedParameters{
     .severity = Severity::kCritical,
     .compares = "which parameters have several names, or several optimizers",
     .fires =
-        "at the first step, and every 25 steps; information if two optimizers move a parameter",
+        "at the first step, and every 25 steps; information if two optimizers update one",
     .consequence =
         "Where a parameter is tied, one gradient is the sum of two; where it is not, each copy has "
         "its own, and one made after the model was wrapped is not reduced.",

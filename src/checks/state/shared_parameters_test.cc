@@ -30,7 +30,7 @@ TEST(SharedParameters, ARankThatTiesOthersIsNamedAtOnce) {
           .count = 1,
           .severity = Severity::kCritical,
           .first_step = 0,
-          .title = "Rank 3 tied other parameters than the others (0-2: a = b; 3: none)"});
+          .title = "Rank 3 tied different parameters than the others (0-2: a = b; 3: none)"});
   expect(tied(2, 1), "shared-parameters",
          {.count = 2, .title = "The ranks tie different parameters (0: a = b; 1: none)"});
 }
@@ -55,7 +55,7 @@ TEST(SharedParameters, TwoOptimizersAreInformationWithTheirNames) {
          {.ranks = {0, 1},
           .count = 2,
           .severity = Severity::kInfo,
-          .title = "Ranks 0-1 moved head.weight with two optimizers in turn (AdamW and SGD)",
+          .title = "Ranks 0-1 updated head.weight with two optimizers (AdamW and SGD)",
           .remedy = "one optimizer"});
 }
 
