@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from right import FAULTS, RIGHT, one_of_each
+from verdicts import OF_THE_CLOCK
 
 import presum
 
-OF_TIME = {"slow-rank", "slow-node", "data-starved", "periodic-stall", "gradual-slowing", "stall"}
 FEW = [*one_of_each(RIGHT), *one_of_each(FAULTS)]
 OTHERS = [name for name in (*RIGHT, *FAULTS) if name not in FEW]
 # Right, and still called inconsistent, each with what is not known.
@@ -33,7 +33,7 @@ def others(launch: Any) -> Findings:
 
 
 def findings_of(out: Any) -> Findings:
-    return lambda name: [f for f in presum.load(out / name).findings if f.check not in OF_TIME]
+    return lambda name: [f for f in presum.load(out / name).findings if f.check not in OF_THE_CLOCK]
 
 
 def judge(name: str, found: list[Any]) -> None:

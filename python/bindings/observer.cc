@@ -168,12 +168,6 @@ nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segmen
   return to_bytes(copy);
 }
 
-std::uint64_t count_targets(const ArrayOf<std::int64_t>& labels, std::int64_t ignored) {
-  const std::int64_t* const first = memory_of(labels);
-  const auto left_out = std::count(first, first + labels.size(), ignored);
-  return labels.size() - static_cast<std::size_t>(left_out);
-}
-
 // What a program reports of the step that is open, or of one that has ended.
 template <class Class>
 void bind_contents(Class& bound) {
@@ -380,8 +374,6 @@ void bind_observer(nb::module_& m) {
   m.def("stamp", &stamp, nb::arg("packet"), nb::arg("run"), nb::arg("segment"),
         nb::arg("dropped") = 0,
         "The packet with what the aggregator announced and its sender has counted.");
-  m.def("count_targets", &count_targets, nb::arg("labels").noconvert(), nb::arg("ignored"),
-        "How many labels take part in the loss: those that are not `ignored`.");
   m.def("canonical_name", &step::canonical_name, nb::arg("name"));
   m.def(
       "simd_targets",

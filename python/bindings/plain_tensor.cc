@@ -4,8 +4,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "bindings.h"
@@ -17,6 +19,18 @@ namespace nb = nanobind;
 using step::Steps;
 
 constexpr std::size_t kLongRead = 64 << 10;  // bytes: some microseconds, and others may go on
+
+constexpr nb::dlpack::dtype kBfloat16{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bfloat), 16,
+                                      1};
+constexpr nb::dlpack::dtype kFloat16{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), 16,
+                                     1};
+
+// The elements of a tensor, contiguous in host memory.
+struct Elements {
+  const void* data;
+  std::size_t count;
+  nb::dlpack::dtype dtype;
+};
 
 // Never freed: names and objects of torch that live as long as the interpreter.
 PyObject* kept(nb::object object) { return object.release().ptr(); }
@@ -50,16 +64,17 @@ struct Torch {
         tensor(kept(module.attr("Tensor"))),
         parameter(kept(module.attr("nn").attr("Parameter"))),
         strided_layout(kept(module.attr("strided"))),
-        dtypes{{{kept(module.attr("float32")), Dtype::kF32},
-                {kept(module.attr("bfloat16")), Dtype::kBF16},
-                {kept(module.attr("float16")), Dtype::kF16},
-                {kept(module.attr("float64")), Dtype::kF64}}} {}
+        dtypes{{{kept(module.attr("float32")), nb::dtype<float>()},
+                {kept(module.attr("bfloat16")), kBfloat16},
+                {kept(module.attr("float16")), kFloat16},
+                {kept(module.attr("float64")), nb::dtype<double>()},
+                {kept(module.attr("int64")), nb::dtype<std::int64_t>()}}} {}
 
   const Exchange* exchange;
   PyObject* tensor;
   PyObject* parameter;
   PyObject* strided_layout;
-  std::array<std::pair<PyObject*, Dtype>, 4> dtypes;
+  std::array<std::pair<PyObject*, nb::dlpack::dtype>, 5> dtypes;
 };
 
 // One attribute or method of a tensor, by a name that is made once.
@@ -98,7 +113,7 @@ std::size_t number(const nb::object& answer) {
   return value;
 }
 
-std::optional<Dtype> torch_dtype(nb::handle dtype) {
+std::optional<nb::dlpack::dtype> torch_dtype(nb::handle dtype) {
   for (const auto& [object, value] : Torch::get().dtypes) {
     if (dtype.ptr() == object) return value;
   }
@@ -106,12 +121,12 @@ std::optional<Dtype> torch_dtype(nb::handle dtype) {
 }
 
 // A view may be of a storage that was freed since.
-bool has_memory(nb::handle tensor, const Block& block) {
+bool has_memory(nb::handle tensor, const Elements& elements) {
   const Names& names = Names::get();
-  if (block.count == 0) return true;
-  const std::size_t end = number(names.storage_offset.call(tensor)) + block.count;
+  if (elements.count == 0) return true;
+  const std::size_t end = number(names.storage_offset.call(tensor)) + elements.count;
   const std::size_t bytes = number(names.nbytes.call(names.untyped_storage.call(tensor)));
-  return block.data != nullptr && bytes >= end * element_bytes(block.dtype);
+  return elements.data != nullptr && bytes >= end * elements.dtype.bits / 8;
 }
 
 bool is_contiguous(const nb::dlpack::dltensor& view) {
@@ -131,34 +146,68 @@ std::size_t elements_of(const nb::dlpack::dltensor& view) {
 }
 
 // One call of torch instead of eight: after a backward pass their code is in no cache.
-std::optional<Block> exchanged(const Exchange& exchange, nb::handle tensor) {
+std::optional<Elements> exchanged(const Exchange& exchange, nb::handle tensor) {
   nb::dlpack::dltensor view;
   if (exchange.view(tensor.ptr(), &view) != 0) throw nb::python_error();
   if (view.device.device_type != nb::device::cpu::value) return std::nullopt;
-  const std::optional<Dtype> dtype = known_dtype(view.dtype);
-  if (!dtype || !is_contiguous(view)) return std::nullopt;
+  if (!is_contiguous(view)) return std::nullopt;
   const auto* data = static_cast<const std::byte*>(view.data) + view.byte_offset;
-  return Block{data, elements_of(view), *dtype};
+  return Elements{data, elements_of(view), view.dtype};
 }
 
-std::optional<Block> by_attributes(nb::handle tensor) {
+std::optional<Elements> by_attributes(nb::handle tensor) {
   const Names& names = Names::get();
   if (names.layout.of(tensor).ptr() != Torch::get().strided_layout) return std::nullopt;
   if (!is_true(names.is_cpu.of(tensor)) || is_true(names.is_nested.of(tensor))) return std::nullopt;
-  const std::optional<Dtype> dtype = torch_dtype(names.dtype.of(tensor));
+  const std::optional<nb::dlpack::dtype> dtype = torch_dtype(names.dtype.of(tensor));
   if (!dtype || !is_true(names.is_contiguous.call(tensor))) return std::nullopt;
   const auto* data = reinterpret_cast<const void*>(number(names.data_ptr.call(tensor)));
-  return Block{data, number(names.numel.call(tensor)), *dtype};
+  return Elements{data, number(names.numel.call(tensor)), *dtype};
 }
 
-std::optional<Block> block_or_error(nb::handle tensor) {
+std::optional<Elements> elements_or_error(nb::handle tensor) {
   const Torch& torch = Torch::get();
   auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr()));
   if (type != torch.tensor && type != torch.parameter) return std::nullopt;
-  const std::optional<Block> block =
+  const std::optional<Elements> found =
       torch.exchange != nullptr ? exchanged(*torch.exchange, tensor) : by_attributes(tensor);
-  if (!block || is_true(Names::get().is_neg.call(tensor))) return std::nullopt;
-  return has_memory(tensor, *block) ? block : std::nullopt;
+  if (!found || is_true(Names::get().is_neg.call(tensor))) return std::nullopt;
+  return has_memory(tensor, *found) ? found : std::nullopt;
+}
+
+std::optional<Elements> plain_elements(nb::handle tensor) {
+  try {
+    return elements_or_error(tensor);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    return std::nullopt;
+  }
+}
+
+template <class T>
+std::optional<std::span<const T>> plain_elements_of(nb::handle tensor) {
+  const std::optional<Elements> found = plain_elements(tensor);
+  if (!found || found->dtype != nb::dtype<T>()) return std::nullopt;
+  return std::span(static_cast<const T*>(found->data), found->count);
+}
+
+template <class T>
+std::optional<double> number_of(nb::handle tensor) {
+  const auto elements = plain_elements_of<T>(tensor);
+  return elements && elements->size() == 1 ? std::optional<double>(elements->front())
+                                           : std::nullopt;
+}
+
+std::optional<double> plain_number(nb::handle tensor) {
+  const std::optional<double> number = number_of<float>(tensor);
+  return number ? number : number_of<double>(tensor);
+}
+
+std::optional<std::uint64_t> count_plain_targets(nb::handle labels, std::int64_t ignored) {
+  const auto elements = plain_elements_of<std::int64_t>(labels);
+  if (!elements) return std::nullopt;
+  const auto left_out = std::ranges::count(*elements, ignored);
+  return elements->size() - static_cast<std::size_t>(left_out);
 }
 
 // Whether it was read: where it was not, its reader in Python is to look at it.
@@ -189,12 +238,9 @@ void know_torch() {
 nb::object grad_of(nb::handle parameter) { return Names::get().grad.of(parameter); }
 
 std::optional<Block> plain_block(nb::handle tensor) {
-  try {
-    return block_or_error(tensor);
-  } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_Exception)) throw;
-    return std::nullopt;
-  }
+  const std::optional<Elements> found = plain_elements(tensor);
+  const std::optional<Dtype> dtype = found ? known_dtype(found->dtype) : std::nullopt;
+  return dtype ? std::optional(Block{found->data, found->count, *dtype}) : std::nullopt;
 }
 
 void read_block(Steps& steps, ParameterId id, const Block& block, bool reduced) {
@@ -212,6 +258,12 @@ void bind_plain_tensor(nb::module_& m) {
         "Whether it was one.");
   m.def("hash_plain", &hash_plain, nb::arg("observer"), nb::arg("kind"), nb::arg("index"),
         nb::arg("state"), "The hash of a tensor that belongs to parameter, or buffer, `index`.");
+  m.def("plain_number", &plain_number, nb::arg("tensor"),
+        "The element of a tensor in host memory, of torch's own class, float32 or float64. None "
+        "for another one.");
+  m.def("count_plain_targets", &count_plain_targets, nb::arg("labels"), nb::arg("ignored"),
+        "How many labels take part in the loss: those that are not `ignored`. None unless they are "
+        "int64, contiguous in host memory, and of torch's own class.");
 }
 
 }  // namespace presum::python

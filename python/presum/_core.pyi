@@ -462,9 +462,6 @@ def stamp(packet: bytes, run: int, segment: int, dropped: int = 0) -> bytes:
     The packet with what the aggregator announced and its sender has counted.
     """
 
-def count_targets(labels: DLPack, ignored: int) -> int:
-    """How many labels take part in the loss: those that are not `ignored`."""
-
 def canonical_name(name: str) -> str: ...
 def simd_targets() -> tuple[list[str], list[str]]:
     """
@@ -801,6 +798,16 @@ def read_plain(observer: Observer, parameter: int, gradient: object, reduced: bo
 
 def hash_plain(observer: Observer, kind: StateKind, index: int, state: object) -> bool:
     """The hash of a tensor that belongs to parameter, or buffer, `index`."""
+
+def plain_number(tensor: object) -> float | None:
+    """
+    The element of a tensor in host memory, of torch's own class, float32 or float64. None for another one.
+    """
+
+def count_plain_targets(labels: object, ignored: int) -> int | None:
+    """
+    How many labels take part in the loss: those that are not `ignored`. None unless they are int64, contiguous in host memory, and of torch's own class.
+    """
 
 class Watchdog:
     """

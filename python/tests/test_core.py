@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import shutil
 import warnings
 from collections.abc import Callable
@@ -35,8 +36,8 @@ def test_the_extension_refuses_address_0_with_elements(name: str) -> None:
         calls()[name]()
 
 
-def without_memory(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    tensor = torch.ones(4, dtype=dtype)
+def without_memory(dtype: torch.dtype = torch.float32, size: int = 4) -> torch.Tensor:
+    tensor = torch.ones(size, dtype=dtype)
     tensor.untyped_storage().resize_(0)
     return tensor
 
@@ -46,7 +47,6 @@ ARRAYS: dict[str, Callable[[], object]] = {
     "hash_rows": lambda: _core.hash_rows(GONE.view(2, 2)),
     "hash_rows-mask": lambda: _core.hash_rows(X.view(2, 2), GONE.view(2, 2)),
     "hash_array": lambda: _core.hash_array(GONE),
-    "count_targets": lambda: _core.count_targets(without_memory(torch.int64), -100),
     "values": lambda: _core.HostValues([GONE], 4),
     "auditor": lambda: _core.Auditor(2, _core.Dtype.FLOAT32, 1, 4).add([X, GONE], X),
     "auditor-result": lambda: _core.Auditor(2, _core.Dtype.FLOAT32, 1, 4).add([X, X], GONE),
@@ -63,8 +63,47 @@ def test_the_extension_refuses_arrays_without_memory(name: str) -> None:
 
 def test_no_elements_may_be_anywhere() -> None:
     assert _core.hash_rows(torch.zeros(0, 3)) == []
-    assert _core.count_targets(torch.zeros(0, dtype=torch.int64), -100) == 0
+    assert _core.count_plain_targets(torch.zeros(0, dtype=torch.int64), -100) == 0
     assert _core.hash_array(torch.zeros(0)) == _core.hash_bytes(b"")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [0.1, -0.0, math.inf, math.nan, 1e-42])
+def test_the_element_of_a_plain_tensor(dtype: torch.dtype, value: float) -> None:
+    for tensor in (torch.tensor(value, dtype=dtype), torch.full((1, 1), value, dtype=dtype)):
+        assert repr(_core.plain_number(tensor)) == repr(tensor.item())
+
+
+class Wrapped(torch.Tensor):
+    """A class of the program."""
+
+
+NOT_PLAIN = {
+    "class": torch.ones(()).as_subclass(Wrapped),
+    "two": torch.ones(2),
+    "none": torch.ones(0),
+    "half": torch.ones((), dtype=torch.bfloat16),
+    "integer": torch.tensor(1),
+    "negative": torch.complex(torch.ones(()), torch.ones(())).conj().imag,
+    "meta": torch.ones((), device="meta"),
+    "gone": without_memory(size=1),
+    "sparse": torch.ones(1).to_sparse(),
+    "number": 1.0,
+}
+
+
+@pytest.mark.parametrize("name", NOT_PLAIN)
+def test_only_the_element_of_a_plain_tensor_is_read(name: str) -> None:
+    assert _core.plain_number(NOT_PLAIN[name]) is None
+
+
+def test_labels_that_take_part_are_counted() -> None:
+    labels = torch.tensor([[3, -100, 2], [-100, -100, 0]])
+    assert _core.count_plain_targets(labels, -100) == 3
+    assert _core.count_plain_targets(labels, 2) == 5
+    assert _core.count_plain_targets(labels[:, :2], -100) is None
+    assert _core.count_plain_targets(labels.int(), -100) is None
+    assert _core.count_plain_targets(without_memory(torch.int64), -100) is None
 
 
 def test_what_is_no_code_is_refused() -> None:

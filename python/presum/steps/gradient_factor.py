@@ -15,7 +15,7 @@ from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import LocalParameters, ValueSample
 from presum.torch_events.losses import Scalar
 
-MEASURED_FIRST, MEASURED_EVERY = 3, 10  # windows
+MEASURED_FIRST = 3  # windows
 
 
 class LocalGradients(LocalParameters):
@@ -27,9 +27,8 @@ class LocalGradients(LocalParameters):
 
 class GradientFactor:
     """Measures the factor up to clipping, in windows in which token weights are: by a sample of the
-    gradient in the first three, in every tenth, and in those that follow one whose gradient was
-    written to. In the others it is 1 if the first gradient was not written to, else unknown
-    (NaN)."""
+    gradient in the first three, and in those that follow one whose gradient was written to. In the
+    others it is 1 if the first gradient was not written to, else unknown (NaN)."""
 
     def __init__(self, setup: RecorderSetup) -> None:
         self._setup = setup
@@ -43,8 +42,7 @@ class GradientFactor:
     def reduced(self) -> None:
         """A pass whose token weights are known has ended, and its gradient is reduced if it is the
         last one."""
-        first = self._windows < MEASURED_FIRST
-        measured = first or self._follows or self._windows % MEASURED_EVERY == 0
+        measured = self._follows or self._windows < MEASURED_FIRST
         self._sample = ValueSample.of(self._gradients) if measured else None
         self._version, self._found = self._setup.written(), None
 

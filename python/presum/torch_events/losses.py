@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from presum._core import count_targets
+from presum._core import count_plain_targets, plain_number
 from presum.devices.readable import readable
 
 IGNORED_LABEL = -100
@@ -21,6 +21,9 @@ def kept_value(value: Scalar) -> Scalar | None:
     a tensor that cannot be read."""
     if not isinstance(value, torch.Tensor):
         return float(value)
+    number = plain_number(value)
+    if number is not None:
+        return number
     plain = readable(value)
     if plain is None:
         return None
@@ -90,9 +93,15 @@ def count_tokens(
         return 0
     if shifted and labels.dim() > 1:
         labels = labels[..., 1:].contiguous()
-    if labels.is_cpu and labels.dtype == torch.int64 and labels.is_contiguous():
-        return count_targets(labels, IGNORED_LABEL)
-    count = (labels != IGNORED_LABEL).sum()
+    return count_targets(labels, IGNORED_LABEL)
+
+
+def count_targets(labels: torch.Tensor, ignored: int) -> Scalar:
+    """How many readable labels take part in the loss: those that are not ``ignored``."""
+    found = count_plain_targets(labels, ignored)
+    if found is not None:
+        return found
+    count = (labels != ignored).sum()
     return int(count) if labels.is_cpu else count
 
 

@@ -129,7 +129,7 @@ class EngineRun:
         self,
         roots: Any,
         gradients: Any = None,
-        _retain: bool = False,
+        retain: bool = False,
         _create: bool = False,
         inputs: Any = (),
         *_: Any,
@@ -140,6 +140,7 @@ class EngineRun:
         self.accumulates = accumulate_grad
         self.over = False
         self._roots, self._gradients, self._inputs = roots, gradients, inputs
+        self._kept = bool(retain)
         self.scaler: GradScaler | None = None
         self.token_weights: TokenWeights | None = None
 
@@ -159,7 +160,7 @@ class EngineRun:
         """Before it begins: measure what arrives at the loss function, for all recorders."""
         compiled = sys.modules.get("torch._dynamo.compiled_autograd")
         if self.token_weights is None and not getattr(compiled, "compiled_autograd_enabled", False):
-            self.token_weights = TokenWeights(self.roots())
+            self.token_weights = TokenWeights(self.roots(), kept=self._kept)
 
     def may_reach(self, parameters: Iterable[object]) -> bool:
         """Whether the run accumulates, and its caller has not limited it to other tensors than

@@ -7,25 +7,37 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch._compile import _disable_dynamo
 from torch.autograd.function import BackwardCFunction
 
-from presum._core import count_targets
+from presum._core import count_plain_targets
 from presum.devices.readable import readable
-from presum.torch_events.losses import Scalar
+from presum.torch_events.losses import Scalar, count_targets, kept_value
 from presum.torch_events.saved import is_elsewhere, signed
 
 NODES_MAX = 128  # of a graph, starting at the loss
 ELEMENTS_MAX = 1 << 18  # of a gradient that is read
-LINEAR = (
-    *("Add", "Sub", "Rsub", "Neg", "Sum", "Mean", "Where", "MaskedFill", "NanToNum", "ToCopy"),
-    *("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Expand", "Permute"),
-    *("Transpose", "T", "Alias", "Clone", "Select", "Slice", "Split", "SplitWithSizes", "Unbind"),
-    *("Index", "MaskedSelect", "Stack", "Cat", "_DDPSink"),
+LINEAR = frozenset(
+    (
+        *("Add", "Sub", "Rsub", "Neg", "Sum", "Mean", "Where", "MaskedFill", "NanToNum", "ToCopy"),
+        *("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Expand", "Permute"),
+        *(
+            "Transpose",
+            "T",
+            "Alias",
+            "Clone",
+            "Select",
+            "Slice",
+            "Split",
+            "SplitWithSizes",
+            "Unbind",
+        ),
+        *("Index", "MaskedSelect", "Stack", "Cat", "_DDPSink"),
+    )
 )  # nodes that scale, add, reshape or pick
 NLL = ("NllLoss", "NllLoss2D")
 SOFTMAX_FIRST = (*NLL, "Sum", "Index")  # if a log-softmax follows, they are not walked through
@@ -39,6 +51,7 @@ ELEMENTWISE = (
     *("Gather", "Minimum", "Maximum", "LogSigmoid", "Softplus", "ClampMin", "Clamp", "Relu"),
     *("Abs", "Pow", "Index", "IndexSelect"),
 )  # each element that gets a gradient is a target; of other functions, an element may be a class
+NAMES: dict[type, str] = {}  # of torch's classes of nodes
 FIRST = (*NLL, *LOSSES)  # the loss function that is read, if there are several
 
 
@@ -49,39 +62,85 @@ class Weighed(NamedTuple):
     sum: Scalar  # of the targets' weights, without their signs
 
 
-Reader = Callable[[torch.Tensor], Weighed | None]
-
-
 class _Term:
     """A node at which the walk from the loss ends. It is told what arrives there, and holds no
     node."""
 
-    def __init__(self, name: str, read: Reader) -> None:
+    is_mean = False
+
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.found: Weighed | None = None
-        self.is_mean = False
-        self._read: Reader | None = read
+
+    def hook(self) -> Callable[[Any], None]:
+        raise NotImplementedError
+
+    def found(self) -> Weighed | None:
+        """What has arrived; None if nothing, or nothing that can be read."""
+        raise NotImplementedError
 
     def forget(self) -> None:
-        """Let go of what it reads, if nothing arrived."""
+        """Let go of what it would read."""
+        raise NotImplementedError
+
+
+class _Reduced(_Term):
+    """What arrives is a number. It is kept, without code of Python, and read later."""
+
+    def __init__(self, name: str, read: Callable[[Scalar], Weighed | None]) -> None:
+        super().__init__(name)
+        self._read: Callable[[Scalar], Weighed | None] | None = read
+        self._arrived: deque[tuple[Any, ...]] = deque(maxlen=1)
+        self._found: Weighed | None = None
+
+    def hook(self) -> Callable[[Any], None]:
+        return self._arrived.append
+
+    def found(self) -> Weighed | None:
+        if self._arrived and self._read is not None:
+            size = _size(self._arrived.pop()[0])
+            self._found = None if size is None else self._read(size)
+        return self._found
+
+    def forget(self) -> None:
+        self.found()
+        self._read = None
+
+
+class _Each(_Term):
+    """What arrives is the gradient of each target, or of other elements."""
+
+    def __init__(self, name: str, read: Callable[[torch.Tensor], Weighed | None]) -> None:
+        super().__init__(name)
+        self._read: Callable[[torch.Tensor], Weighed | None] | None = read
+        self._found: Weighed | None = None
+
+    def hook(self) -> Callable[[Any], None]:
+        return self._arrives
+
+    def found(self) -> Weighed | None:
+        return self._found
+
+    def forget(self) -> None:
         self._read = None
 
     @_disable_dynamo
-    def __call__(self, grads: tuple[torch.Tensor | None, ...]) -> None:
+    def _arrives(self, grads: tuple[torch.Tensor | None, ...]) -> None:
         read, self._read = self._read, None
         try:
             grad = readable(grads[0]) if read is not None and grads[0] is not None else None
             if read is not None and grad is not None:
-                self.found = read(grad.detach())
+                self._found = read(grad.detach())
         except Exception:  # of an unusual tensor class
-            self.found = None
+            self._found = None
 
 
 class TokenWeights:
     """Of one run of the engine: create it before, read it once the run has passed the loss."""
 
-    def __init__(self, roots: Iterable[Any]) -> None:
+    def __init__(self, roots: Iterable[Any], *, kept: bool = True) -> None:
+        """``kept``: the graph can be differentiated again, so the hooks must be removed."""
         self.unread = ""  # the node that hides the loss function
+        self._kept = kept
         self._cut = False  # the walk has met its bound
         self._terms: list[_Term] = []
         self._handles: list[Any] = []
@@ -92,8 +151,8 @@ class TokenWeights:
             raise
 
     def remove(self) -> None:
-        """Remove the hooks: a graph can be differentiated again."""
-        for handle in self._handles:
+        """The run is over: let go of what the hooks hold, and remove them if the graph is kept."""
+        for handle in self._handles if self._kept else ():
             handle.remove()
         for term in self._terms:
             term.forget()
@@ -101,7 +160,7 @@ class TokenWeights:
     def result(self) -> Weighed | None:
         """The targets of one kind of loss function and what they weigh together. None if a term of
         that kind cannot be read."""
-        found = [term.found for term in self._terms if term.name == self._kind]
+        found = [term.found() for term in self._terms_of_one_kind()]
         if self._cut or not found:
             return None
         return found[0] if len(found) == 1 else _added(found)
@@ -109,19 +168,18 @@ class TokenWeights:
     @property
     def has_other_terms(self) -> bool:
         """Whether the loss has terms of other kinds, or several means."""
-        if len(self._terms) == 1:
-            return False
-        means = sum(term.is_mean for term in self._terms if term.name == self._kind)
-        return means > 1 or any(term.name != self._kind for term in self._terms)
+        read = self._terms_of_one_kind()
+        return len(read) < len(self._terms) or sum(term.is_mean for term in read) > 1
 
-    @cached_property
-    def _kind(self) -> str:
-        """Once the run has passed the loss: the name of the terms that are read."""
+    def _terms_of_one_kind(self) -> list[_Term]:
+        """Once the run has passed the loss: the terms that are read."""
+        if len(self._terms) < 2:
+            return self._terms
         names = {term.name for term in self._terms}
         known = next((name for name in FIRST if name in names), None)
         if known is None and not self.unread:
-            known = next((term.name for term in self._terms), None)
-        return known or ""
+            known = self._terms[0].name
+        return [term for term in self._terms if term.name == known]
 
     def _walk(self, roots: Iterable[Any]) -> None:
         due = deque(getattr(root, "grad_fn", None) for root in roots)
@@ -135,31 +193,34 @@ class TokenWeights:
                 self.unread, self._cut = f"more than {NODES_MAX} nodes", True
                 break
             seen.add(node)
-            following = [one for one, _ in node.next_functions if one is not None]
+            following = [one for one, _ in node.next_functions]
             name = _name(node)
             before_softmax = name in SOFTMAX_FIRST and _name(following[0]) == "LogSoftmax"
-            if before_softmax or not (name in LINEAR or _scales(node, name)):
+            if before_softmax or not (name in LINEAR or _scales(following, name)):
                 term = self._term(node, name)
                 if term is not None and before_softmax:
                     by_softmax.setdefault(following[0], []).append(term)
             else:
                 due.extend(following)
-        for terms in by_softmax.values():
-            _put_together(terms)
+        if len(self._terms) > 1:
+            for terms in by_softmax.values():
+                _put_together(terms)
 
     def _term(self, node: Any, name: str) -> _Term | None:
         if name == LEAF:
             return None
+        reduction = int(node._saved_reduction) if name in FIRST else NONE
+        term: _Term
         if name in NLL:
-            term = _Term(name, _read_nll(node))
+            term = _nll(node, name, reduction)
         elif name in LOSSES:
-            term = _Term(name, _read_elements(node))
+            term = _elements(node, name, reduction)
         elif name == "Sum":
-            term = _Term(name, _read_smoothing(node))
+            term = _Each(name, _read_smoothing(node))
         else:
-            term = _Term(name, lambda grad: self._read_other(name, grad))
-        term.is_mean = name in FIRST and int(node._saved_reduction) == MEAN
-        self._handles.append(node.register_prehook(term))
+            term = _Each(name, partial(self._read_other, name))
+        term.is_mean = reduction == MEAN
+        self._handles.append(node.register_prehook(term.hook()))
         self._terms.append(term)
         return term
 
@@ -178,29 +239,28 @@ def _put_together(terms: list[_Term]) -> None:
             term.name = loss.name
 
 
-def _read_nll(node: Any) -> Reader:
-    reduction, target = int(node._saved_reduction), _saved(node, "target")
-    ignored = signed(node._saved_ignore_index)
-    weights = total = None  # of the classes
-    if reduction != MEAN:
-        weights, total = _saved(node, "weight"), _saved(node, "total_weight")
+def _nll(node: Any, name: str, reduction: int) -> _Term:
+    target, ignored = _saved(node, "target"), signed(node._saved_ignore_index)
+    if reduction == MEAN:
+        return _Reduced(name, lambda size: Weighed(_count(target, ignored), size))
+    weights = _saved(node, "weight")  # of the classes
+    total = _saved(node, "total_weight") if weights is not None and reduction != NONE else None
 
-    def read(grad: torch.Tensor) -> Weighed | None:
-        if reduction == NONE:
-            if target is None or weights is not None:
-                return None
-            return _weighed(torch.where(target != ignored, grad, 0))
-        targets = None if target is None else _count(target, ignored)
-        size = _size(grad)
-        if reduction == MEAN:
-            return Weighed(targets, size)
-        each = targets if weights is None or total is None else _number(total)
+    def read_sum(size: Scalar) -> Weighed | None:
+        targets = _count(target, ignored)
+        each = targets if total is None else _number(total)
         return None if each is None else Weighed(targets, size * each)
 
-    return read
+    def read_each(grad: torch.Tensor) -> Weighed | None:
+        labels = None if target is None else readable(target)
+        if labels is None or weights is not None:
+            return None
+        return _weighed(torch.where(labels != ignored, grad, 0))
+
+    return _Each(name, read_each) if reduction == NONE else _Reduced(name, read_sum)
 
 
-def _read_smoothing(node: Any) -> Reader:
+def _read_smoothing(node: Any) -> Callable[[torch.Tensor], Weighed]:
     """The part of a cross entropy that is spread over the classes."""
     dims = [signed(dim) for dim in getattr(node, "_saved_dim", ())]
     classes = math.prod(node._saved_self_sym_sizes[dim] for dim in dims)
@@ -211,19 +271,18 @@ def _read_smoothing(node: Any) -> Reader:
     return read
 
 
-def _read_elements(node: Any) -> Reader:
-    reduction, inputs = int(node._saved_reduction), _saved(node, "self")
+def _elements(node: Any, name: str, reduction: int) -> _Term:
+    if reduction == NONE:
+        return _Each(name, _weighed)
+    inputs = _saved(node, "self")
     elements = None if inputs is None else inputs.numel()
 
-    def read(grad: torch.Tensor) -> Weighed | None:
-        if reduction == NONE:
-            return _weighed(grad)
+    def read(size: Scalar) -> Weighed | None:
         if elements is None:
             return None
-        size = _size(grad)
         return Weighed(elements, size if reduction == MEAN else size * elements)
 
-    return read
+    return _Reduced(name, read)
 
 
 def _weighed(grad: torch.Tensor) -> Weighed | None:
@@ -233,10 +292,12 @@ def _weighed(grad: torch.Tensor) -> Weighed | None:
     return Weighed(_number(torch.count_nonzero(grad)), _number(grad.abs().sum(dtype=torch.float64)))
 
 
-def _count(target: torch.Tensor, ignored: int) -> Scalar:
-    if target.is_cpu and target.dtype == torch.int64 and target.is_contiguous():
-        return count_targets(target, ignored)
-    return _number((target != ignored).sum())
+def _count(target: torch.Tensor | None, ignored: int) -> Scalar | None:
+    count = None if target is None else count_plain_targets(target, ignored)
+    if count is not None or target is None:
+        return count
+    labels = readable(target)
+    return None if labels is None else count_targets(labels, ignored)
 
 
 def _added(parts: list[Weighed | None]) -> Weighed | None:
@@ -250,9 +311,12 @@ def _added(parts: list[Weighed | None]) -> Weighed | None:
     return Weighed(targets, total)
 
 
-def _size(value: torch.Tensor) -> Scalar:
+def _size(value: torch.Tensor | None) -> Scalar | None:
     """Of one element, without its sign."""
-    return abs(value.item()) if value.is_cpu else value.abs().double().reshape(())
+    kept = None if value is None else kept_value(value)
+    if kept is None:
+        return None
+    return abs(kept.double().reshape(()) if isinstance(kept, torch.Tensor) else kept)
 
 
 def _number(value: torch.Tensor) -> Scalar:
@@ -261,26 +325,30 @@ def _number(value: torch.Tensor) -> Scalar:
 
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:
-    """A saved tensor; None if it is stored elsewhere, or of an unusual class."""
+    """A saved tensor; None if it is stored elsewhere."""
     if is_elsewhere(getattr(node, f"_raw_saved_{name}")):
         return None
     found = getattr(node, f"_saved_{name}")
-    return readable(found) if isinstance(found, torch.Tensor) else None
+    return found if isinstance(found, torch.Tensor) else None
 
 
-def _scales(node: Any, name: str) -> bool:
-    """Whether it multiplies or divides by something without a gradient."""
-    first, *others = (one for one, _ in node.next_functions)
+def _scales(following: list[Any], name: str) -> bool:
+    """Whether a node with these inputs multiplies or divides by something without a gradient."""
     if name == "Div":
-        return first is not None and all(one is None for one in others)
-    return name == "Mul" and (first is None) + sum(one is None for one in others) == len(others)
+        return following[0] is not None and not any(following[1:])
+    return name == "Mul" and following.count(None) == len(following) - 1
 
 
 def _name(node: Any) -> str:
     """The name of torch's function; of a Function in Python, which may have such a name, with what
     torch appends."""
-    whole = type(node).__name__
-    if whole == "CppFunction":
-        whole = node.name().rpartition("::")[2]
-    name = whole.partition("Backward")[0]
-    return whole if isinstance(node, BackwardCFunction) and name != "_DDPSink" else name
+    kind = type(node)
+    known = NAMES.get(kind)
+    if known is not None:
+        return known
+    name = kind.__name__
+    if isinstance(node, BackwardCFunction):
+        return "_DDPSink" if name == "_DDPSinkBackward" else name
+    if name == "CppFunction":  # the class of several functions
+        return str(node.name()).rpartition("::")[2].partition("Backward")[0]
+    return NAMES.setdefault(kind, name.partition("Backward")[0])
