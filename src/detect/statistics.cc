@@ -92,7 +92,10 @@ void Statistics::fill_worker(const WorkerRecord& w) {
   direction[i] = w.cosine_to_others;
   if (w.grad_norm > 0) peak[i] = std::log(w.grad_max / w.grad_norm);
   if (w.tokens > 0) tokens[i] = std::log(double(w.tokens));
+  const auto has_targets = [](const MicroBatch& m) { return m.targets > 0; };
+  const bool some_have = std::ranges::any_of(w.micro, has_targets);
   for (const MicroBatch& m : w.micro) {
+    if (some_have && !has_targets(m)) continue;  // a penalty with a backward pass of its own
     const double loss_of_own = mean_over_own(w, m);
     if (m.weight > 0 && std::isfinite(loss_of_own)) micro[i].push_back(loss_of_own);
   }

@@ -83,6 +83,19 @@ TEST(MicroBatches, ThatArePartsOfOneLossAreNotCompared) {
   EXPECT_TRUE(std::isnan(statistics.closest[0]) && std::isnan(statistics.closest[1]));
 }
 
+TEST(MicroBatches, OnesWithoutTargetsAreNotComparedWithTheOthers) {
+  StepRecord record = record_of({3, 3});
+  for (WorkerRecord& w : record.workers) {
+    w.micro = {{.loss = 1, .targets = 5}, {.loss = 2, .targets = 7}, {.loss = 0.01}};
+  }
+  Statistics statistics;
+  statistics.fill(record, 2, {false, false});
+  EXPECT_EQ(statistics.micro[0], (std::vector<double>{1, 2}));
+  for (WorkerRecord& w : record.workers) w.micro = {{.loss = 1}, {.loss = 2}};
+  statistics.fill(record, 2, {false, false});
+  EXPECT_EQ(statistics.micro[0], (std::vector<double>{1, 2}));
+}
+
 TEST(GradientWeight, ThatIsNotAWeightChangesNothing) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   for (const double weight : {0.0, -1.0, kNaN, kInf, -kInf}) {

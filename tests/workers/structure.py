@@ -64,6 +64,10 @@ class Training:
     def backward(self, x: Tensor) -> None:
         loss(self.model(x), x).backward()  # type: ignore[no-untyped-call]
 
+    def penalize(self) -> None:
+        penalties = [weight.pow(2).sum() for weight in self.model.parameters()]
+        (1e-3 * torch.stack(penalties).sum()).backward()
+
 
 class TwoBackwardPasses(Training):
     """FSDP2 reduces after each."""
@@ -89,6 +93,20 @@ class GradientInTheLoss(Training):
         whole = loss(self.model(x), x)
         (gradient,) = torch.autograd.grad(whole, self.module.head.weight, retain_graph=True)
         (whole / (1 + gradient.norm())).backward()
+
+
+class PenaltyAfter(Training):
+    """On the weights, which are equal on all ranks, in a backward pass of its own after DDP's."""
+
+    def backward(self, x: Tensor) -> None:
+        super().backward(x)
+        self.penalize()
+
+
+class PenaltyBefore(Training):
+    def backward(self, x: Tensor) -> None:
+        self.penalize()
+        super().backward(x)
 
 
 class Tied(Training):
@@ -137,6 +155,9 @@ CASES: dict[str, Callable[[], Training]] = {
     "backward-in-forward-fsdp2": lambda: BackwardInForward(shards=True),
     "gradient-in-the-loss": GradientInTheLoss,
     "gradient-in-the-loss-fsdp2": lambda: GradientInTheLoss(shards=True),
+    "penalty-after": PenaltyAfter,
+    "penalty-after-fsdp2": lambda: PenaltyAfter(shards=True),
+    "penalty-before": PenaltyBefore,
     "tied": Tied,
     "tied-fsdp2": lambda: Tied(shards=True),
     "untied": Untied,

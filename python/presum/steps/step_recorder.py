@@ -513,7 +513,8 @@ class StepRecorder(PassFlags):
             self._fingerprints.tell_loss(weights.unread, several=weights.has_other_terms)
         found = weights.result()
         if found is None:
-            return None
+            of_parameters = weights.reaches_leaves and not weights.has_terms
+            return (number(0), number(0.0)) if of_parameters else None
         return number(0 if found.targets is None else found.targets), number(found.sum)
 
     def awaits_reduction(self) -> None:

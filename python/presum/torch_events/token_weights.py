@@ -140,6 +140,7 @@ class TokenWeights:
     def __init__(self, roots: Iterable[Any], *, kept: bool = True) -> None:
         """``kept``: the graph can be differentiated again, so the hooks must be removed."""
         self.unread = ""  # the node that hides the loss function
+        self.reaches_leaves = False  # a term is of parameters alone, as a weight penalty
         self._kept = kept
         self._cut = False  # the walk has met its bound
         self._terms: list[_Term] = []
@@ -164,6 +165,11 @@ class TokenWeights:
         if self._cut or not found:
             return None
         return found[0] if len(found) == 1 else _added(found)
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether the walk met a node that is read, or its bound."""
+        return bool(self._terms) or self._cut
 
     @property
     def has_other_terms(self) -> bool:
@@ -197,7 +203,7 @@ class TokenWeights:
             name = _name(node)
             before_softmax = name in SOFTMAX_FIRST and _name(following[0]) == "LogSoftmax"
             if before_softmax or not (name in LINEAR or _scales(following, name)):
-                term = self._term(node, name)
+                term = self._term(node, name, following)
                 if term is not None and before_softmax:
                     by_softmax.setdefault(following[0], []).append(term)
             else:
@@ -206,8 +212,9 @@ class TokenWeights:
             for terms in by_softmax.values():
                 _put_together(terms)
 
-    def _term(self, node: Any, name: str) -> _Term | None:
-        if name == LEAF:
+    def _term(self, node: Any, name: str, following: list[Any]) -> _Term | None:
+        if name == LEAF or (name not in FIRST and _takes_leaves(following)):
+            self.reaches_leaves = True
             return None
         reduction = int(node._saved_reduction) if name in FIRST else NONE
         term: _Term
@@ -337,6 +344,11 @@ def _scales(following: list[Any], name: str) -> bool:
     if name == "Div":
         return following[0] is not None and not any(following[1:])
     return name == "Mul" and following.count(None) == len(following) - 1
+
+
+def _takes_leaves(following: list[Any]) -> bool:
+    names = [_name(one) for one in following if one is not None]
+    return bool(names) and all(name == LEAF for name in names)
 
 
 def _name(node: Any) -> str:

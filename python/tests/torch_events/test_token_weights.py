@@ -208,7 +208,7 @@ def test_two_means_are_several_terms() -> None:
 def test_the_elements_of_classes_are_not_targets() -> None:
     logits, _ = made()
     shares = torch.rand(12, CLASSES).softmax(-1)
-    weights = run(-(logits.log_softmax(-1) * shares).sum(-1).mean())
+    weights = run(-((logits * 1).log_softmax(-1) * shares).sum(-1).mean())
     assert (weights.result(), weights.unread) == (None, "LogSoftmax")
 
 
@@ -232,6 +232,17 @@ def test_a_graph_is_kept_and_differentiated_again() -> None:
     second = TokenWeights([loss])
     (3 * loss).backward()
     assert [found and found.sum for found in (first.result(), second.result())] == [1, 3]
+
+
+def test_a_penalty_on_weights_is_no_term() -> None:
+    logits, targets = made()
+    weight = torch.ones(3, requires_grad=True)
+    penalty = 0.1 * (weight.pow(2).sum() + weight.norm())
+    whole = run(cross_entropy(logits * 1, targets) + penalty)
+    assert whole.reaches_leaves and not whole.has_other_terms
+    assert whole.result() == (9, 1)
+    alone = run(0.1 * weight.abs().sum())
+    assert (alone.result(), alone.reaches_leaves, alone.has_terms) == (None, True, False)
 
 
 @pytest.mark.parametrize("roots", [[], [torch.ones(1)], [None]])

@@ -346,7 +346,8 @@ class Duplicates final : public Rule {
   void group_gradients(const StepContext& context, Found& found) {
     auto groups = equal_groups(context.workers(), [&](std::size_t i) {
       const WorkerRecord& w = context.record.workers[i];
-      return has_gradient(w) ? w.fingerprint : 0;
+      const bool own = has_gradient(w) && context.late.reduced_before(w) == 0;
+      return own ? w.fingerprint : 0;
     });
     for (Members& members : groups) {
       const Batch& first = context.batches[members.front()];

@@ -143,7 +143,7 @@ std::optional<RankTargets> targets_of(const WorkerRecord& worker, bool relative)
     out.count += targets;
     out.sum += targets * weight;
   }
-  if (out.micro.empty() || out.sum <= 0) return {};
+  if (!out.micro.empty() && out.sum <= 0) return {};
   return out;
 }
 
@@ -238,7 +238,8 @@ std::optional<StepTargets> Updates::see(const StepContext& context) {
   if (goes_on) return {};
   StepTargets out = std::exchange(open_, {});
   out.factor = later_factor(context);
-  return std::exchange(lost_, false) ? StepTargets{} : std::move(out);
+  const bool empty = std::ranges::any_of(out.ranks, [](const auto& r) { return r.micro.empty(); });
+  return std::exchange(lost_, false) || empty ? StepTargets{} : std::move(out);
 }
 
 bool weighs_targets_alike(const StepRecord& record) {

@@ -57,6 +57,7 @@ struct Diagnoser::State {
   Draws draws{};
   Passes passes{};
   Averaging averaging{};
+  LatePasses late{};
   LayerGroups layer_groups{};
   Rules rules{};
 
@@ -112,8 +113,9 @@ void Diagnoser::judge(const StepRecord& record, const detect::StepAlarms& alarms
   state_->draws.see(record, read);
   state_->passes.see(record);
   state_->averaging.see(record);
+  state_->late.see(record);
   state_->rules.update({record, read, alarms, times, state_->roster, state_->draws,
-                        state_->averaging, state_->layer_groups},
+                        state_->averaging, state_->late, state_->layer_groups},
                        state_->log);
   state_->end_passes();
 }

@@ -13,6 +13,7 @@
 #include "checks/engine/averaging.h"
 #include "checks/engine/batches.h"
 #include "checks/engine/draws.h"
+#include "checks/engine/late_passes.h"
 #include "checks/engine/layer_groups.h"
 #include "checks/engine/passes.h"
 #include "checks/engine/per_worker.h"
@@ -36,6 +37,7 @@ struct StepContext {
   const Roster& roster;
   const Draws& draws;
   const Averaging& averaging;
+  const LatePasses& late;
   const LayerGroups& layer_groups;
 
   std::size_t workers() const { return record.workers.size(); }

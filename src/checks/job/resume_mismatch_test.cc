@@ -68,7 +68,7 @@ class Continued {
   void update(const StepRecord& record) {
     const auto read = batches(record);
     passes_.see(record);
-    rule_.update({record, read, {}, {}, roster_, draws_, {}, {}}, log_);
+    rule_.update({record, read, {}, {}, roster_, draws_, {}, {}, {}}, log_);
     end_passes();
   }
   void farewell(std::uint32_t rank, const FinalState& last) {

@@ -280,19 +280,25 @@ class Reduction final : public Rule {
   void watch_late_passes(const StepContext& context, SignalLog& log) {
     AddedAfter seen;
     Blame blame = blame_where(context, [&](const WorkerRecord& w) {
-      Reduced& before = reduced_[w.replica];
-      const bool late = before.kept && !w.number.is_reduced() && w.use == StepUse::kUsed;
-      if (late) seen = {w.micro_batches, before.micro_batches + w.micro_batches};
-      before = {w.number.is_reduced() && w.use == StepUse::kKept, w.micro_batches};
-      return late;
+      const std::uint64_t before = context.late.reduced_before(w);
+      if (before > 0) seen = {w.micro_batches, before + w.micro_batches};
+      return before > 0;
     });
     late_ = !blame.ranks.empty();
-    if (!late_) return;
+    if (!late_ || (blame.everyone && all_the_same(context))) return;
     const BackwardOrder* order = backward_order_of(context, blame.ranks);
     if (order && !order->reduces_first) order = nullptr;
     Signal signal = explained(context, std::move(blame), std::move(seen), order);
     if (!order) signal.remedy = kReducedEarly;
     log.add(std::move(signal), kAllSteps);
+  }
+
+  // Whether every rank has the same gradient all the same, as after a penalty on the weights.
+  static bool all_the_same(const StepContext& context) {
+    const WorkerRecord& first = context.record.workers.front();
+    return context.complete() && std::ranges::all_of(context.record.workers, [&](const auto& w) {
+             return has_gradient(w) && w.fingerprint != 0 && w.fingerprint == first.fingerprint;
+           });
   }
 
   void watch_unreduced_steps(const StepContext& context, SignalLog& log) {
@@ -488,11 +494,6 @@ class Reduction final : public Rule {
   }
 
   std::unique_ptr<Rule> layers_ = make_layers_reduced();
-  struct Reduced {
-    bool kept = false;  // in the previous record: later passes may add to the reduced gradient
-    std::uint32_t micro_batches = 0;
-  };
-  PerWorker<Reduced> reduced_;
   bool late_ = false;                   // some passes were late in this record
   PerWorker<std::uint64_t> unreduced_;  // steps so far
   bool handed_over_ = false;            // some gradients were passed in for a reduction

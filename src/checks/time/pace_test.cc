@@ -35,7 +35,7 @@ std::vector<Signal> paced(std::uint64_t steps, const Spoil& spoil) {
       for (double& x : w.times.seconds) x *= 1 + std::normal_distribution<>(0, 0.03)(random);
       spoil(step, w);
     }
-    rule->update({r, {}, alarms, times, roster, draws, {}, {}}, log);
+    rule->update({r, {}, alarms, times, roster, draws, {}, {}, {}}, log);
   }
   return log.signals();
 }

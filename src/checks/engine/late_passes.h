@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "checks/engine/per_worker.h"
+#include "presum/step_record.h"
+
+namespace presum::checks {
+
+// Passes that add to a gradient after its reduction and before the optimizer uses it. Not
+// synchronized.
+class LatePasses {
+ public:
+  // REQUIRES: ascending steps.
+  void see(const StepRecord& record) {
+    for (const WorkerRecord& w : record.workers) {
+      Last& last = last_[w.replica];
+      const bool late = last.kept && !w.number.is_reduced() && w.use == StepUse::kUsed;
+      last = {w.number.is_reduced() && w.use == StepUse::kKept, w.micro_batches,
+              late ? last.micro_batches : 0};
+    }
+  }
+  // The micro-batches of the reduced gradient that this record's passes have added to; 0 if they
+  // have added to none.
+  std::uint64_t reduced_before(const WorkerRecord& worker) const {
+    const Last* last = last_.find(worker.replica);
+    return last == nullptr ? 0 : last->added_to;
+  }
+
+ private:
+  struct Last {
+    bool kept = false;  // it is reduced, and later passes may add to it
+    std::uint64_t micro_batches = 0;
+    std::uint64_t added_to = 0;
+  };
+  PerWorker<Last> last_;
+};
+
+}  // namespace presum::checks
