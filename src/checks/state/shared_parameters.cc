@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // **shared-parameters.** At the first step and every 25th, presum looks for parameters that the
 // model holds under several names (tied weights). Every rank must tie the same ones. A parameter
-// that two optimizers update is information: a step counts if the parameter has a gradient. An
-// optimizer that replaces another, or that calls another inside its own step, counts as one with it.
+// that two optimizers update on every rank is information, and on some ranks only a finding, once
+// that has held for 25 steps: a step counts if the parameter has a gradient. An optimizer that
+// replaces another, or that calls another inside its own step, counts as one with it.
 
 #include <fmt/format.h>
 
@@ -18,6 +19,8 @@
 namespace presum::checks {
 namespace {
 
+constexpr std::uint64_t kSureOfRanks = 25;  // steps: ranks tell at different times
+constexpr const char* kSameOptimizers = "Step the same optimizers on every rank.";
 constexpr const char* kOneOptimizer =
     "Nothing, if this is on purpose. Otherwise give each parameter to one optimizer; a tied weight "
     "is one parameter with two names.";
@@ -42,8 +45,8 @@ struct InTwoOptimizers {
 };
 
 std::string sentence(const InTwoOptimizers& seen, const Who& who) {
-  return fmt::format("{} updated {} with two optimizers ({})", who.words(), seen.parameters,
-                     seen.optimizers);
+  return fmt::format("{} updated {} with two optimizers ({}){}", who.words(), seen.parameters,
+                     seen.optimizers, who.everyone ? "" : ", and the others did not");
 }
 
 class SharedParameters final : public Rule {
@@ -51,10 +54,12 @@ class SharedParameters final : public Rule {
   void update(const StepContext& context, SignalLog& log) override {
     compare_ties(context, log);
     if (context.roster.revision() != asked_) ask(context);
-    if (in_two_.ranks.empty()) return;
+    const bool sure = in_two_.everyone || context.record.step >= asked_at_ + kSureOfRanks;
+    if (in_two_.ranks.empty() || !sure) return;
     Signal signal = sighting(&kSharedParameters, context, in_two_, 0.99, seen_);
-    signal.severity = Severity::kInfo;
-    signal.remedy = kOneOptimizer;
+    signal.first_step = asked_at_;
+    if (in_two_.everyone) signal.severity = Severity::kInfo;
+    signal.remedy = in_two_.everyone ? kOneOptimizer : kSameOptimizers;
     log.add(std::move(signal), kAllSteps);
   }
 
@@ -76,6 +81,7 @@ class SharedParameters final : public Rule {
 
   void ask(const StepContext& context) {
     asked_ = context.roster.revision();
+    asked_at_ = context.record.step;
     in_two_ = blame_where(context, [&](const WorkerRecord& w) {
       return !context.roster.fact_of(w.rank, "in_two_optimizers").empty();
     });
@@ -86,6 +92,7 @@ class SharedParameters final : public Rule {
   }
 
   std::uint64_t asked_ = ~std::uint64_t{0};  // the roster's revision
+  std::uint64_t asked_at_ = 0;               // step
   Blame in_two_;
   InTwoOptimizers seen_;
 };
@@ -101,10 +108,11 @@ constinit const CheckInfo kSharedParameters{
     .severity = Severity::kCritical,
     .compares = "which parameters have several names, or several optimizers",
     .fires =
-        "at the first step, and every 25 steps; information if two optimizers update one",
+        "at the first step, and every 25 steps; information if two optimizers update one on every "
+        "rank",
     .consequence =
-        "Where a parameter is tied, one gradient is the sum of two; where it is not, each copy has "
-        "its own, and one made after the model was wrapped is not reduced.",
+        "Ranks that tie or update other parameters train different models: where one is tied, its "
+        "gradient is the sum of two, and one made after the model was wrapped is not reduced.",
     .cannot_see =
         "Parameters that share memory without being one Parameter object; steps of optimizers "
         "that are not torch's.",

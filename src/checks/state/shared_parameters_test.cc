@@ -42,21 +42,37 @@ TEST(SharedParameters, RanksThatTieTheSamePass) {
   EXPECT_EQ(played(9).check("shared-parameters").state, State::kNotPossible);
 }
 
-TEST(SharedParameters, TwoOptimizersAreInformationWithTheirNames) {
+// Of four ranks, from `first` on.
+Watched in_two_optimizers(std::uint32_t first, std::uint64_t steps) {
   Watched w({.workers = 4});
-  w.hello([](std::uint32_t rank) {
+  w.hello([&](std::uint32_t rank) {
     WorkerFacts facts{"host", {}, {}};
-    if (rank > 1) return facts;
+    if (rank < first) return facts;
     facts.facts = {{"in_two_optimizers", "head.weight"}, {"two_optimizers", "AdamW and SGD"}};
     return facts;
   });
-  w.play(0, 5);
-  expect(w, "shared-parameters",
-         {.ranks = {0, 1},
-          .count = 2,
+  w.play(0, steps);
+  return w;
+}
+
+TEST(SharedParameters, TwoOptimizersOnEveryRankAreInformationWithTheirNames) {
+  expect(in_two_optimizers(0, 5), "shared-parameters",
+         {.count = 4,
           .severity = Severity::kInfo,
-          .title = "Ranks 0-1 updated head.weight with two optimizers (AdamW and SGD)",
+          .title = "All 4 ranks updated head.weight with two optimizers (AdamW and SGD)",
           .remedy = "one optimizer"});
+}
+
+TEST(SharedParameters, TwoOptimizersOnSomeRanksAreAFinding) {
+  expect_quiet(in_two_optimizers(3, 20));
+  expect(in_two_optimizers(3, 40), "shared-parameters",
+         {.ranks = {3},
+          .count = 1,
+          .severity = Severity::kCritical,
+          .first_step = 0,
+          .title = "Rank 3 updated head.weight with two optimizers (AdamW and SGD), and the others "
+                   "did not",
+          .remedy = "same optimizers"});
 }
 
 }  // namespace
