@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from verdicts import found_of_training
 
 import presum
 from programs_started import PROGRAM, UNDER, WORLD, start
@@ -50,6 +51,18 @@ def test_an_optimizer_of_before_is_named(how: str, tmp_path: Path) -> None:
     assert found[0].first_step <= 1 and found[0].ranks == [0, 1]
     assert "holds none of this model's parameters" in done[0].stderr
     assert "inconsistent after 10 steps" in done[0].stderr
+
+
+def test_a_replicated_module_is_recorded(tmp_path: Path) -> None:
+    program = PROGRAM.with_name("replicated.py")
+    for name in ("right", "scaled"):
+        ends = start([*UNDER, "--run", tmp_path / name, program, name])
+        assert [end.returncode for end in ends] == [0] * WORLD
+    run = presum.load(tmp_path / "right")
+    assert (run.steps.workers == WORLD).all() and len(run.steps) == 40
+    assert [one.title for one in found_of_training(run)] == []
+    scaled = found_of_training(presum.load(tmp_path / "scaled"))
+    assert ("rank-outlier", "warning") in [(one.check, one.severity) for one in scaled]
 
 
 BEFORE = """

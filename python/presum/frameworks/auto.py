@@ -34,6 +34,7 @@ from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.frameworks.callbacks import TRAINER_TAP
 from presum.frameworks.closing import Seen, closing_line, why_unwatched
 from presum.options import PROCESS, arguments_of
+from presum.parallel.replicated import MODULE as REPLICATE
 from presum.parallel.targets import is_watched
 from presum.steps.gradient_source import in_backward
 from presum.steps.recording import watched_parameters
@@ -194,6 +195,9 @@ class AutoAttach:
             from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
             TappedFunction(FSDPState, "_root_pre_forward", after=self._root_forward).apply()
+        with _errors_logged():
+            state = import_module(REPLICATE)._ReplicateState
+            TappedFunction(state, "forward_pre_hook", after=self._replicated_forward).apply()
         TappedFunction(FullyShardedDataParallel, "__init__", after=self._fsdp1_made).apply()
         with _errors_logged():
             os.environ[SPAWNED] = json.dumps(self._options)
@@ -250,6 +254,14 @@ class AutoAttach:
             return
         self._fsdp.add(module)
         self._attach(module, module, *found)
+
+    def _replicated_forward(self, found: Any, state: Any, module: nn.Module, *_: Any) -> None:
+        """The forward of a module begins that the composable ``replicate`` was applied to."""
+        first = self._waiting.get(state._ddp)
+        if first is not None and torch.is_grad_enabled() and not in_backward():
+            del self._waiting[state._ddp]
+            first.remove()
+            self._attach(module, module, *found)
 
     def _attach(
         self,

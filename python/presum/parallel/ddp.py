@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 import torch
+from torch import nn
 from torch._C._distributed_c10d import Reducer
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
@@ -163,11 +164,13 @@ def name_of_hook(hook: Any, state: Any) -> str:
 class DdpSource(GradientSource):
     """Reads gradients in post-accumulate hooks, where they are still this rank's own."""
 
-    broadcasts = True
     reads_in_place = True  # ``.grad`` holds exactly this rank's own gradient
 
-    def __init__(self, model: DistributedDataParallel) -> None:
-        super().__init__(model, model.module)
+    def __init__(self, model: DistributedDataParallel, entry: nn.Module | None = None) -> None:
+        """``entry``: the module whose forward pass micro-batches enter, if it is not ``model``."""
+        super().__init__(entry or model, entry or model.module)
+        self._model = weakref.ref(model)
+        self.broadcasts = entry is None
         self._views = model.gradient_as_bucket_view
         self._passes = ReducingPasses(model, sees_preparation=True)
         self._reduces = False  # the current pass is expected to reduce
@@ -193,9 +196,12 @@ class DdpSource(GradientSource):
         return [*handles, JOIN_LISTENERS.add(self), PREPARATIONS.add(self)]
 
     def model(self) -> DistributedDataParallel:
-        model = self.wrapper()
-        assert isinstance(model, DistributedDataParallel)
+        model = self._model()
+        assert model is not None
         return model
+
+    def is_of(self, ddp: object) -> bool:
+        return self._model() is ddp
 
     def listen_to_arrivals(self) -> None:
         setup = self.recorder.setup
@@ -292,8 +298,7 @@ class DdpSource(GradientSource):
 
     def prepares(self, reducer: object) -> None:
         """A reducer of the process is prepared for a backward pass."""
-        model = self.wrapper()
-        if model is not None and getattr(model, "reducer", None) is reducer:
+        if getattr(self._model(), "reducer", None) is reducer:
             self._passes.prepares()
 
     def step_without_input(self) -> None:
@@ -304,7 +309,7 @@ class DdpSource(GradientSource):
 
 def _main_hook(_result: None, hook: Any) -> None:
     for source in JOIN_LISTENERS:
-        if source.wrapper() is hook.ddp:
+        if source.is_of(hook.ddp):
             Hook(source.recorder, source.step_without_input)()
 
 

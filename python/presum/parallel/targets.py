@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from presum.options import Reduction
 from presum.parallel.by_hand import ManualSource
+from presum.parallel.replicated import ddp_of, is_replicated
 from presum.steps.gradient_source import GradientSource
 from presum.torch_events.hooks import Hook
 
@@ -78,6 +79,8 @@ def _target(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOpt
         return _ddp(model, group, options)
     if options.mode == "passive" and is_fsdp(model):
         return _fsdp(model, group, options)
+    if options.mode == "passive" and is_replicated(model):
+        return _replicated(model, group, options)
     if options.audit_every is not None:
         raise ValueError(
             "presum.attach: audit is for DistributedDataParallel and FSDP2, not for "
@@ -140,6 +143,33 @@ def _ddp(
         device=_device(parameters),
         source=lambda every: _ddp_source(model, options, every),
         ignored=ignored,
+    )
+
+
+def _replicated(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
+    from presum.parallel.ddp import DdpSource
+
+    ddp = ddp_of(model)
+    if ddp is None:
+        raise ValueError(
+            "presum.attach: replicate() prepares the reduction in the model's first forward pass: "
+            "attach after it"
+        )
+    if options.reduction is not None or options.audit_every is not None:
+        raise ValueError(
+            "presum.attach: reduction and audit are not supported with replicate(); use "
+            "DistributedDataParallel"
+        )
+    reduced = {id(parameter) for parameter in ddp.parameters()}
+    parameters = {n: p for n, p in _trainable(model).items() if id(p) in reduced}
+    return Target(
+        wrapper=model,
+        module=model,
+        kind="DDP",
+        ranks=_ranks_of(group or ddp.process_group),
+        parameters=parameters,
+        device=_device(parameters),
+        source=lambda _every: DdpSource(ddp, model),
     )
 
 

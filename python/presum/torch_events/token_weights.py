@@ -321,9 +321,9 @@ def _added(parts: list[Weighed | None]) -> Weighed | None:
 def _size(value: torch.Tensor | None) -> Scalar | None:
     """Of one element, without its sign."""
     kept = None if value is None else kept_value(value)
-    if kept is None:
-        return None
-    return abs(kept.double().reshape(()) if isinstance(kept, torch.Tensor) else kept)
+    if isinstance(kept, torch.Tensor):
+        return kept.double().reshape(()).abs()
+    return None if kept is None else abs(kept)
 
 
 def _number(value: torch.Tensor) -> Scalar:
