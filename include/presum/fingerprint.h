@@ -79,8 +79,8 @@ enum class FingerprintKind : std::uint32_t {
   kRowsCut = 90,    // rows of the loader's batches that the model never received
   kRowsPassedOver = 91,  // like rows_cut, after a forward pass of the whole batch without gradients
   kBatchAgain = 92,      // the step seems to reuse the batch before: as many rows, no new batch
-  kGradFactor = 93,  // factor on the reduced gradient, up to clipping (double); NaN: unknown
-  kBackwardOrder = 94,  // 1 to 4: an order of passes with which DDP does not reduce
+  kGradFactor = 93,      // factor on the reduced gradient, up to clipping (double); NaN: unknown
+  kBackwardOrder = 94,   // 1 to 4: an order of passes with which DDP does not reduce
 };
 
 enum class Expectation : std::uint8_t {
