@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
+from presum.torch_events import token_weights
 from presum.torch_events.token_weights import NODES_MAX, TokenWeights
 
 CLASSES, IGNORED = 7, -100
@@ -232,6 +234,24 @@ def test_a_graph_is_kept_and_differentiated_again() -> None:
     second = TokenWeights([loss])
     (3 * loss).backward()
     assert [found and found.sum for found in (first.result(), second.result())] == [1, 3]
+
+
+class Unreadable(torch.Tensor):
+    """Fails in every operation."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("not here")
+
+
+def test_labels_that_cannot_be_read_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, targets = made()
+    weights = TokenWeights([loss := cross_entropy(logits * 1, targets)])
+    loss.backward()  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(token_weights, "count_plain_targets", lambda *_: None)
+    monkeypatch.setattr(token_weights, "readable", lambda x: x.as_subclass(Unreadable))
+    weights.remove()
+    assert weights.result() is None
 
 
 def test_a_penalty_on_weights_is_no_term() -> None:

@@ -56,7 +56,8 @@ constexpr double kShare = 0.01;        // of all draws, where only row hashes ar
 constexpr double kOfStream = 1.0 / 8;  // of a rank's draws from a stream, that others drew before
 constexpr double kOfOneRank = 0.9;     // of the doubled draws: then this rank is the cause
 constexpr double kDrawnAgain = 0.1;    // of the doubled draws, that it drew after others
-constexpr const char* kNoLoader = "No data loader was found, so passes over the data are unknown.";
+constexpr const char* kNoLoader =
+    "No batch of a data loader was seen to reach the model, so passes over the data are unknown.";
 constexpr const char* kSharedRows =
     "The hashed rows are the same on all ranks although their batches differ.";
 constexpr const char* kNoSamples = "No samples were seen.";
