@@ -75,7 +75,8 @@ def attach(
 
     Args:
         model: the ``DistributedDataParallel`` wrapper (not the module inside it), the outermost
-            module that ``fully_shard`` was applied to, or, with ``mode="manual"``, any module.
+            module that ``fully_shard`` was applied to, a module that the composable ``replicate``
+            was applied to, after its first forward pass, or, with ``mode="manual"``, any module.
         optimizer: the optimizer whose ``step()`` ends a step, or a list if several optimizers train
             the model. Without it, a step ends at the next forward pass.
         run: the RUN folder. Global rank 0 writes it, or another rank if rank 0 does not attach.
