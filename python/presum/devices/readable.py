@@ -9,7 +9,7 @@ synchronize.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._C import DisableTorchFunctionSubclass
@@ -56,6 +56,8 @@ def in_host_memory(device: torch.device) -> bool:
 
 def own_part(tensor: Any) -> torch.Tensor:
     """The part of a DTensor on this rank; any other tensor itself."""
+    if type(tensor) in PLAIN:
+        return cast(torch.Tensor, tensor)
     found: torch.Tensor = tensor._local_tensor if is_distributed(tensor) else tensor
     return found
 

@@ -16,6 +16,7 @@ from presum.steps.value_sample import LocalParameters, ValueSample
 from presum.torch_events.losses import Scalar
 
 MEASURED_FIRST = 3  # windows
+ONE = (KIND["grad_factor"], real_bits(1.0))
 
 
 class LocalGradients(LocalParameters):
@@ -57,16 +58,17 @@ class GradientFactor:
         self._measure()
         factor, self._found, self._version, self._sample = self._found, None, None, None
         self._windows += 1
+        if factor is None or (isinstance(factor, float) and factor == 1):
+            return [] if factor is None else [ONE]
         on_device = isinstance(scale, torch.Tensor) and not scale.is_cpu
-        if factor is None or (on_device and not isinstance(factor, torch.Tensor)):
+        if on_device and not isinstance(factor, torch.Tensor):
             return []
         if getattr(optimizer, "_step_supports_amp_scaling", False):
             scale = 1.0  # the optimizer takes scaled gradients
         if isinstance(factor, torch.Tensor):
             factor = torch.where(factor == 1, factor, factor * scale)
             return [(KIND["grad_factor"], factor.reshape(1).view(torch.int64))]
-        factor = factor if factor == 1 else factor * float(scale)
-        return [(KIND["grad_factor"], real_bits(factor))]
+        return [(KIND["grad_factor"], real_bits(factor * float(scale)))]
 
     def _measure(self) -> None:
         if self._version is None or self._found is not None:

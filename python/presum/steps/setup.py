@@ -50,9 +50,12 @@ class RecorderSetup:
 
     def written(self) -> tuple[int, int] | None:
         """Which gradient the first parameter that has one holds, and how often it was written."""
-        held = (parameter.grad for _, parameter in self.alive())
-        grad = next((grad for grad in held if grad is not None), None)
-        return None if grad is None else (id(grad), grad._version + own_part(grad)._version)
+        for reference in self.parameters:
+            parameter = reference()
+            grad = None if parameter is None else parameter.grad
+            if grad is not None:
+                return id(grad), grad._version + own_part(grad)._version
+        return None
 
     def alive(self) -> Iterator[tuple[int, nn.Parameter]]:
         """The place and the parameter of each that is alive."""
