@@ -25,18 +25,8 @@ LINEAR = frozenset(
     (
         *("Add", "Sub", "Rsub", "Neg", "Sum", "Mean", "Where", "MaskedFill", "NanToNum", "ToCopy"),
         *("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Expand", "Permute"),
-        *(
-            "Transpose",
-            "T",
-            "Alias",
-            "Clone",
-            "Select",
-            "Slice",
-            "Split",
-            "SplitWithSizes",
-            "Unbind",
-        ),
-        *("Index", "MaskedSelect", "Stack", "Cat", "_DDPSink"),
+        *("Transpose", "T", "Alias", "Clone", "Select", "Slice", "Split", "SplitWithSizes"),
+        *("Unbind", "Index", "MaskedSelect", "Stack", "Cat", "_DDPSink"),
     )
 )  # nodes that scale, add, reshape or pick
 NLL = ("NllLoss", "NllLoss2D")
