@@ -62,7 +62,7 @@ def test_a_replicated_module_is_recorded(tmp_path: Path) -> None:
     assert (run.steps.workers == WORLD).all() and len(run.steps) == 40
     assert [one.title for one in found_of_training(run)] == []
     scaled = found_of_training(presum.load(tmp_path / "scaled"))
-    assert ("rank-outlier", "warning") in [(one.check, one.severity) for one in scaled]
+    assert ("loss-mismatch", "warning") in [(one.check, one.severity) for one in scaled]
 
 
 BEFORE = """

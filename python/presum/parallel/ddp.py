@@ -95,6 +95,8 @@ class ReducingPasses:
         self._inside = inside
         self.is_late = prepared and bool(model.static_graph) and not self._reduced
         self._reduced |= due
+        if due:
+            self._prepared = not self._sees_preparation
         self._before = False
         if due:
             self._armed = self._seen = False

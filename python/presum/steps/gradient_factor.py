@@ -47,6 +47,10 @@ class GradientFactor:
         self._sample = ValueSample.of(self._gradients) if measured else None
         self._version, self._found = self._setup.written(), None
 
+    def forget(self) -> None:
+        """Another pass adds to the gradient."""
+        self._version = self._sample = None
+
     def clips(self, parameters: Iterable[torch.Tensor]) -> None:
         """Gradients of these parameters are about to be clipped."""
         own = next((parameter for _, parameter in self._setup.alive()), None)

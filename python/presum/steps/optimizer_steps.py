@@ -108,6 +108,10 @@ class OptimizerSteps:
         """A backward pass has ended, and the weights of its tokens are known."""
         queue_last(Hook(recorder, self._aside.call, "gradient factor", self._factor.reduced))
 
+    def unweighed(self) -> None:
+        """A backward pass has ended, and the weights of its tokens are unknown."""
+        self._aside.call("gradient factor", self._factor.forget)
+
     def pass_ends(self) -> None:
         """A backward pass has ended."""
         if self._asks_others:

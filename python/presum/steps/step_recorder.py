@@ -491,7 +491,9 @@ class StepRecorder(PassFlags):
         if self._window.asks_for_the_last:
             queue_last(Hook(self, self._aside.call, "lost gradients", self._window.keep))
         self._optimizers.pass_ends()
-        if weighed is not None:
+        if weighed is None:
+            self._optimizers.unweighed()
+        else:
             self._optimizers.weighed(self)
         self._left = self.setup.written()
         if observer.in_window and not self.setup.optimizers:
@@ -513,7 +515,7 @@ class StepRecorder(PassFlags):
             self._fingerprints.tell_loss(weights.unread, several=weights.has_other_terms)
         found = weights.result()
         if found is None:
-            of_parameters = weights.reaches_leaves and not weights.has_terms
+            of_parameters = weights.has_penalty and not weights.has_terms
             return (number(0), number(0.0)) if of_parameters else None
         return number(0 if found.targets is None else found.targets), number(found.sum)
 

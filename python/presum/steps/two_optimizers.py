@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that two optimizers move."""
+"""Parameters that two optimizers update."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from presum.torch_events.optimizers import parameters_of
 
 
 class TwoOptimizers:
-    """Parameters that two optimizers move in turn, by the steps of each that have a gradient.
+    """Parameters that two optimizers update in turn, by the steps of each that have a gradient.
 
     A step inside another optimizer's step, as in SAM, belongs to the outer optimizer. An optimizer
     that replaces another is not found: the first one does not step again.

@@ -140,7 +140,7 @@ class EngineRun:
         self.accumulates = accumulate_grad
         self.over = False
         self._roots, self._gradients, self._inputs = roots, gradients, inputs
-        self._kept = bool(retain)
+        self._kept = bool(retain or inputs)
         self.scaler: GradScaler | None = None
         self.token_weights: TokenWeights | None = None
 

@@ -14,7 +14,6 @@ import torch
 from torch._compile import _disable_dynamo
 from torch.autograd.function import BackwardCFunction
 
-from presum._core import count_plain_targets
 from presum.devices.readable import readable
 from presum.torch_events.losses import Scalar, count_targets, kept_value
 from presum.torch_events.saved import is_elsewhere, signed
@@ -37,6 +36,7 @@ LOSSES = (
 )  # each element is a target
 NONE, MEAN = 0, 1  # of torch's reductions; else a sum
 LEAF = "AccumulateGrad"
+PENALTIES = ("Pow", "Abs", "Mul", "Norm", "LinalgVectorNorm")  # if they take parameters alone
 ELEMENTWISE = (
     *("Gather", "Minimum", "Maximum", "LogSigmoid", "Softplus", "ClampMin", "Clamp", "Relu"),
     *("Abs", "Pow", "Index", "IndexSelect"),
@@ -133,7 +133,7 @@ class TokenWeights:
     def __init__(self, roots: Iterable[Any], *, kept: bool = True) -> None:
         """``kept``: the graph can be differentiated again, so the hooks must be removed."""
         self.unread = ""  # the node that hides the loss function
-        self.reaches_leaves = False  # a term is of parameters alone, as a weight penalty
+        self.has_penalty = False  # a term of parameters alone
         self._kept = kept
         self._cut = False  # the walk has met its bound
         self._terms: list[_Term] = []
@@ -145,8 +145,10 @@ class TokenWeights:
             raise
 
     def remove(self) -> None:
-        """The run is over: let go of what the hooks hold, and remove them if the graph is kept."""
-        for handle in self._handles if self._kept else ():
+        """The run is over: let go of what the hooks hold, and remove them unless what their nodes
+        have saved is gone."""
+        again = self._kept or any(term.name not in FIRST for term in self._terms)
+        for handle in self._handles if again else ():
             handle.remove()
         for term in self._terms:
             term.forget()
@@ -206,8 +208,10 @@ class TokenWeights:
                 _put_together(terms)
 
     def _term(self, node: Any, name: str, following: list[Any]) -> _Term | None:
-        if name == LEAF or (name not in FIRST and _takes_leaves(following)):
-            self.reaches_leaves = True
+        if name in PENALTIES and _are_leaves(following):
+            self.has_penalty = True
+            return None
+        if name == LEAF:
             return None
         reduction = int(node._saved_reduction) if name in FIRST else NONE
         term: _Term
@@ -241,13 +245,14 @@ def _put_together(terms: list[_Term]) -> None:
 
 def _nll(node: Any, name: str, reduction: int) -> _Term:
     target, ignored = _saved(node, "target"), signed(node._saved_ignore_index)
+    count = partial(_count, target, ignored, None if target is None else target._version)
     if reduction == MEAN:
-        return _Reduced(name, lambda size: Weighed(_count(target, ignored), size))
+        return _Reduced(name, lambda size: Weighed(count(), size))
     weights = _saved(node, "weight")  # of the classes
     total = _saved(node, "total_weight") if weights is not None and reduction != NONE else None
 
     def read_sum(size: Scalar) -> Weighed | None:
-        targets = _count(target, ignored)
+        targets = count()
         each = targets if total is None else _number(total)
         return None if each is None else Weighed(targets, size * each)
 
@@ -292,11 +297,10 @@ def _weighed(grad: torch.Tensor) -> Weighed | None:
     return Weighed(_number(torch.count_nonzero(grad)), _number(grad.abs().sum(dtype=torch.float64)))
 
 
-def _count(target: torch.Tensor | None, ignored: int) -> Scalar | None:
-    count = None if target is None else count_plain_targets(target, ignored)
-    if count is not None or target is None:
-        return count
-    labels = readable(target)
+def _count(target: torch.Tensor | None, ignored: int, version: int | None) -> Scalar | None:
+    if target is None or target._version != version:
+        return None
+    labels = target if type(target) is torch.Tensor else readable(target)
     return None if labels is None else count_targets(labels, ignored)
 
 
@@ -339,9 +343,8 @@ def _scales(following: list[Any], name: str) -> bool:
     return name == "Mul" and following.count(None) == len(following) - 1
 
 
-def _takes_leaves(following: list[Any]) -> bool:
-    names = [_name(one) for one in following if one is not None]
-    return bool(names) and all(name == LEAF for name in names)
+def _are_leaves(following: list[Any]) -> bool:
+    return all(one is not None and _name(one) == LEAF for one in following)
 
 
 def _name(node: Any) -> str:

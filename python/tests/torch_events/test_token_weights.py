@@ -248,8 +248,9 @@ def test_labels_that_cannot_be_read_are_not_counted(monkeypatch: pytest.MonkeyPa
     logits, targets = made()
     weights = TokenWeights([loss := cross_entropy(logits * 1, targets)])
     loss.backward()  # type: ignore[no-untyped-call]
-    monkeypatch.setattr(token_weights, "count_plain_targets", lambda *_: None)
-    monkeypatch.setattr(token_weights, "readable", lambda x: x.as_subclass(Unreadable))
+    monkeypatch.setattr(
+        token_weights, "count_targets", lambda *_: targets.as_subclass(Unreadable) + 1
+    )
     weights.remove()
     assert weights.result() is None
 
@@ -259,10 +260,21 @@ def test_a_penalty_on_weights_is_no_term() -> None:
     weight = torch.ones(3, requires_grad=True)
     penalty = 0.1 * (weight.pow(2).sum() + weight.norm())
     whole = run(cross_entropy(logits * 1, targets) + penalty)
-    assert whole.reaches_leaves and not whole.has_other_terms
+    assert whole.has_penalty and not whole.has_other_terms
     assert whole.result() == (9, 1)
     alone = run(0.1 * weight.abs().sum())
-    assert (alone.result(), alone.reaches_leaves, alone.has_terms) == (None, True, False)
+    assert (alone.result(), alone.has_penalty, alone.has_terms) == (None, True, False)
+    features = torch.ones(2, 3)
+    probe = run((features @ weight.unsqueeze(1)).square().mean())
+    assert (probe.has_penalty, probe.has_terms) == (False, True)
+
+
+def test_labels_that_change_during_the_pass_are_not_counted() -> None:
+    logits, targets = made()
+    weights = TokenWeights([loss := cross_entropy(logits * 1, targets)])
+    loss.backward()  # type: ignore[no-untyped-call]
+    targets.fill_(IGNORED)
+    assert weights.result() == (None, 1)
 
 
 @pytest.mark.parametrize("roots", [[], [torch.ones(1)], [None]])

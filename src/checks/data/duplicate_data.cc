@@ -346,7 +346,7 @@ class Duplicates final : public Rule {
   void group_gradients(const StepContext& context, Found& found) {
     auto groups = equal_groups(context.workers(), [&](std::size_t i) {
       const WorkerRecord& w = context.record.workers[i];
-      const bool own = has_gradient(w) && context.late.reduced_before(w) == 0;
+      const bool own = has_gradient(w) && !context.late.adds_no_data(w);
       return own ? w.fingerprint : 0;
     });
     for (Members& members : groups) {

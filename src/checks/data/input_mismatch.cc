@@ -31,7 +31,8 @@ constexpr const char* kFewSteps = "Sizes, mean and spread are compared after eig
 constexpr const char* kNotAll =
     "Not all ranks sent the mean and spread of their inputs for at least four steps.";
 constexpr const char* kNotTold =
-    "The form of the inputs is not known yet; ranks send it at the first step.";
+    "No rank has sent the form of its inputs: no tensor among them can be read, or no step was "
+    "recorded.";
 
 struct OtherInputs : Differing {};
 

@@ -129,8 +129,8 @@ Wrong wrong_with_factor(const Neighbors& step) {
   return {kind, std::move(scaled)};
 }
 
-// Empty if a micro-batch's weight is unknown.
-std::optional<RankTargets> targets_of(const WorkerRecord& worker, bool relative) {
+// Empty if a micro-batch's weight is unknown. `penalty`: the record may have no targets.
+std::optional<RankTargets> targets_of(const WorkerRecord& worker, bool relative, bool penalty) {
   RankTargets out{.rank = worker.rank,
                   .micro_batches = worker.micro.size(),
                   .rows = static_cast<double>(worker.samples.rows)};
@@ -143,7 +143,7 @@ std::optional<RankTargets> targets_of(const WorkerRecord& worker, bool relative)
     out.count += targets;
     out.sum += targets * weight;
   }
-  if (!out.micro.empty() && out.sum <= 0) return {};
+  if (out.micro.empty() ? !penalty : out.sum <= 0) return {};
   return out;
 }
 
@@ -151,7 +151,7 @@ StepTargets targets_of(const StepContext& context) {
   StepTargets out{.step = context.record.step, .relative = context.roster.sees_no_program()};
   if (context.workers() == 0) return out;
   for (const WorkerRecord& worker : context.record.workers) {
-    auto found = targets_of(worker, out.relative);
+    auto found = targets_of(worker, out.relative, context.late.adds_no_data(worker));
     if (!found || !context.complete()) return {};
     out.ranks.push_back(std::move(*found));
   }

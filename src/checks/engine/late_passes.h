@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "checks/engine/per_worker.h"
@@ -26,6 +27,15 @@ class LatePasses {
   std::uint64_t reduced_before(const WorkerRecord& worker) const {
     const Last* last = last_.find(worker.replica);
     return last == nullptr ? 0 : last->added_to;
+  }
+  // The same, and neither a sample nor a target of these passes was seen: as of a penalty on the
+  // weights.
+  bool adds_no_data(const WorkerRecord& worker) const {
+    const bool data = worker.samples.rows > 0 || worker.tokens > 0 ||
+                      std::ranges::any_of(worker.micro, [](const MicroBatch& m) {
+                        return m.tokens > 0 || m.targets > 0;
+                      });
+    return reduced_before(worker) > 0 && !data;
   }
 
  private:

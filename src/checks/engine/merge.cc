@@ -63,7 +63,9 @@ bool causes(const Signal& cause, const Signal& effect) {
     return cause.check->joins_itself && intersect(cause.ranks, effect.ranks);
   }
   if (!grave_enough(cause, effect)) return false;
-  if (cause.everyone && !effect.everyone && !cause.check->explains_single_ranks) return false;
+  // Of two ranks, a statistic names both where another check names all.
+  const bool of_all = effect.everyone || effect.ranks == cause.ranks;
+  if (cause.everyone && !of_all && !cause.check->explains_single_ranks) return false;
   return (explains(cause.check, effect.check) && intersect(cause.ranks, effect.ranks)) ||
          leaves_alike(cause, effect) || turns_away(cause, effect);
 }

@@ -62,6 +62,18 @@ TEST(Merge, InformationThatNamesTheCauseIsTheHeadOfWhatIsGraver) {
   EXPECT_EQ(found[0].also, Ids{"rank-outlier"});
 }
 
+TEST(Merge, OfTwoRanksACauseOfAllExplainsAStatisticOfBoth) {
+  const auto checks = [](Ranks ranks) {
+    Signal loss = signal(&kLossMismatch, {0, 1}, 3, 80);
+    loss.severity = Severity::kInfo;
+    loss.everyone = true;
+    const auto found = findings({signal(&kRankOutlier, std::move(ranks), 30, 60), loss});
+    return std::pair(found.size(), found.front().check);
+  };
+  EXPECT_EQ(checks({0, 1}), std::pair(std::size_t{1}, std::string("loss-mismatch")));
+  EXPECT_EQ(checks({1}).first, 2U);
+}
+
 TEST(Merge, TheHeadIsTheFirstInTheOrderEvenWhereTheOtherExplainsIt) {
   const auto found =
       findings({signal(&kSamplerMismatch, {0, 1}, 0, 9), signal(&kDuplicateData, {0, 1}, 0, 9),

@@ -22,7 +22,7 @@ namespace presum::checks {
 namespace {
 
 constexpr const char* kNoGraph =
-    "No backward pass was seen whose loss is computed from the model's output.";
+    "The model's output was not found within 48 nodes of the loss's graph in any backward pass.";
 
 struct ReducedInPlace {
   enum class How : std::uint8_t { kUnknown, kDivided, kFunction };

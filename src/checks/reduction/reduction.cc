@@ -285,7 +285,7 @@ class Reduction final : public Rule {
       return before > 0;
     });
     late_ = !blame.ranks.empty();
-    if (!late_ || (blame.everyone && all_the_same(context))) return;
+    if (!late_ || (blame.everyone && adds_the_same(context))) return;
     const BackwardOrder* order = backward_order_of(context, blame.ranks);
     if (order && !order->reduces_first) order = nullptr;
     Signal signal = explained(context, std::move(blame), std::move(seen), order);
@@ -293,11 +293,12 @@ class Reduction final : public Rule {
     log.add(std::move(signal), kAllSteps);
   }
 
-  // Whether every rank has the same gradient all the same, as after a penalty on the weights.
-  static bool all_the_same(const StepContext& context) {
+  // Whether the gradient is nevertheless equal on all ranks, as after a penalty on the weights.
+  static bool adds_the_same(const StepContext& context) {
     const WorkerRecord& first = context.record.workers.front();
     return context.complete() && std::ranges::all_of(context.record.workers, [&](const auto& w) {
-             return has_gradient(w) && w.fingerprint != 0 && w.fingerprint == first.fingerprint;
+             return context.late.adds_no_data(w) && has_gradient(w) && w.fingerprint != 0 &&
+                    w.fingerprint == first.fingerprint;
            });
   }
 

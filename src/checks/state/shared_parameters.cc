@@ -55,7 +55,8 @@ class SharedParameters final : public Rule {
     compare_ties(context, log);
     if (context.roster.revision() != asked_) ask(context);
     const bool sure = in_two_.everyone || context.record.step >= asked_at_ + kSureOfRanks;
-    if (in_two_.ranks.empty() || !sure) return;
+    if (in_two_.ranks.empty() || !sure || (in_two_.everyone && found_on_some_)) return;
+    found_on_some_ = !in_two_.everyone;
     Signal signal = sighting(&kSharedParameters, context, in_two_, 0.99, seen_);
     signal.first_step = asked_at_;
     if (in_two_.everyone) signal.severity = Severity::kInfo;
@@ -81,10 +82,11 @@ class SharedParameters final : public Rule {
 
   void ask(const StepContext& context) {
     asked_ = context.roster.revision();
-    asked_at_ = context.record.step;
+    const Ranks before = std::exchange(in_two_.ranks, {});
     in_two_ = blame_where(context, [&](const WorkerRecord& w) {
       return !context.roster.fact_of(w.rank, "in_two_optimizers").empty();
     });
+    if (in_two_.ranks != before) asked_at_ = context.record.step;
     if (in_two_.ranks.empty()) return;
     const std::uint32_t first = in_two_.ranks.front();
     seen_ = {context.roster.fact_of(first, "in_two_optimizers"),
@@ -93,6 +95,7 @@ class SharedParameters final : public Rule {
 
   std::uint64_t asked_ = ~std::uint64_t{0};  // the roster's revision
   std::uint64_t asked_at_ = 0;               // step
+  bool found_on_some_ = false;               // some ranks, and not the others
   Blame in_two_;
   InTwoOptimizers seen_;
 };
