@@ -7,7 +7,6 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <tuple>
 
 #define XXH_INLINE_ALL

@@ -47,7 +47,7 @@ class OptimizerSteps:
         """The handles of the recorder's hooks on steps of any optimizer."""
         self._asks_others = bool(self._setup.parameters) and self._others.concern
         steps: list[tuple[StepHook, StepHook]] = [
-            (partial(self._in_turn, self._two.begins), partial(self._in_turn, self._two.ends))
+            (partial(self._tell_two, self._two.begins), partial(self._tell_two, self._two.ends))
         ]
         if self._asks_others:
             before, after = (
@@ -58,8 +58,9 @@ class OptimizerSteps:
         return [OPTIMIZER_STEPS.add(one) for one in steps]
 
     @_disable_dynamo
-    def _in_turn(self, tell: Callable[..., None], *arguments: Any) -> None:
-        """No hook of the recorder: a step of another model in a CUDA graph does not matter here."""
+    def _tell_two(self, tell: Callable[..., None], *arguments: Any) -> None:
+        """Unlike a hook of the recorder, it goes on while a CUDA graph is captured: the step may be
+        of another model."""
         self._aside.call("two optimizers", tell, *arguments)
 
     def begins(self, optimizer: Optimizer, scale: Scalar) -> None:

@@ -14,8 +14,9 @@ import torch
 from torch._compile import _disable_dynamo
 from torch.autograd.function import BackwardCFunction
 
+from presum._core import count_plain_targets
 from presum.devices.readable import readable
-from presum.torch_events.losses import Scalar, count_targets, kept_value
+from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.saved import is_elsewhere, signed
 
 NODES_MAX = 128  # of a graph, starting at the loss
@@ -253,7 +254,8 @@ def _nll(node: Any, name: str, reduction: int) -> _Term:
 
     def read_sum(size: Scalar) -> Weighed | None:
         targets = count()
-        each = targets if total is None else _number(total)
+        plain = None if total is None else readable(total)
+        each = targets if plain is None else _number(plain)
         return None if each is None else Weighed(targets, size * each)
 
     def read_each(grad: torch.Tensor) -> Weighed | None:
@@ -280,7 +282,8 @@ def _elements(node: Any, name: str, reduction: int) -> _Term:
     if reduction == NONE:
         return _Each(name, _weighed)
     inputs = _saved(node, "self")
-    elements = None if inputs is None else inputs.numel()
+    own = None if inputs is None else readable(inputs)
+    elements = None if own is None else own.numel()
 
     def read(size: Scalar) -> Weighed | None:
         if elements is None:
@@ -300,8 +303,11 @@ def _weighed(grad: torch.Tensor) -> Weighed | None:
 def _count(target: torch.Tensor | None, ignored: int, version: int | None) -> Scalar | None:
     if target is None or target._version != version:
         return None
-    labels = target if type(target) is torch.Tensor else readable(target)
-    return None if labels is None else count_targets(labels, ignored)
+    count = count_plain_targets(target, ignored)
+    if count is not None:
+        return count
+    labels = readable(target)
+    return None if labels is None else _number((labels != ignored).sum())
 
 
 def _added(parts: list[Weighed | None]) -> Weighed | None:

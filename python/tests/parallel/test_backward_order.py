@@ -4,6 +4,7 @@ packets read back."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,43 @@ def test_a_loss_inside_the_forward_and_one_after_it_are_one_step(
             model(X)["loss"].backward()
             optimizer.step()
     assert [step.reduced for step in packets.steps] == [True] * STEPS
+
+
+class Parts(LossModel):
+    """Two backward passes inside the forward; DDP is prepared for some of them, as Lightning does
+    with manual optimization."""
+
+    ddp: Any = None
+    prepared: tuple[bool, bool] = (True, True)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, object]:
+        loss: Any = super().forward(x)["loss"]
+        for prepare in self.prepared:
+            if prepare:
+                self.ddp().require_forward_param_sync = True
+                self.ddp().reducer._rebuild_buckets()
+                self.ddp().reducer.prepare_for_backward([])
+            (loss / 2).backward(retain_graph=True)
+        self.ddp().require_backward_grad_sync = False
+        return {"loss": loss.detach()}
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_one_preparation_serves_one_pass(packets: Packets, tmp_path: Path, second: bool) -> None:
+    inner = Parts()
+    inner.prepared = (True, second)
+    model = DistributedDataParallel(inner)
+    inner.ddp = weakref.ref(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    record = presum.Record(quiet=True)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=record):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model.require_backward_grad_sync = True
+            model(X)
+            optimizer.step()
+    found = [(step.reduced, step.values.get("backward_order", 0)) for step in packets.steps]
+    assert found == [(True, 0), (True, 0) if second else (False, BackwardOrder.INSIDE)] * STEPS
 
 
 @pytest.mark.parametrize("reduces", [False, True])

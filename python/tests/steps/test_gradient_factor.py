@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
+from helpers.loss_model import LossModel
 from helpers.packets import Packets
 
 pytestmark = pytest.mark.usefixtures("one_worker")
@@ -126,3 +128,30 @@ def test_what_is_no_factor_is_not_a_number(
 
     (first, *_) = factors(model, packets, tmp_path, noise)
     assert first is not None and math.isnan(first)
+
+
+class Hidden(torch.autograd.Function):
+    """A loss function of the program."""
+
+    @staticmethod
+    def forward(_ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0]
+
+
+def test_what_a_pass_with_a_hidden_loss_adds_is_no_factor(packets: Packets, tmp_path: Path) -> None:
+    model = DistributedDataParallel(LossModel())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    record = presum.Record(quiet=True)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=record):
+        for _ in range(STEPS):
+            with model.no_sync():
+                model(torch.ones(2, 4))["loss"].backward()
+            Hidden.apply(model(torch.ones(2, 4))["loss"]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+    assert packets.steps
+    assert not any("grad_factor" in step.values for step in packets.steps)

@@ -248,9 +248,8 @@ def test_labels_that_cannot_be_read_are_not_counted(monkeypatch: pytest.MonkeyPa
     logits, targets = made()
     weights = TokenWeights([loss := cross_entropy(logits * 1, targets)])
     loss.backward()  # type: ignore[no-untyped-call]
-    monkeypatch.setattr(
-        token_weights, "count_targets", lambda *_: targets.as_subclass(Unreadable) + 1
-    )
+    monkeypatch.setattr(token_weights, "count_plain_targets", lambda *_: None)
+    monkeypatch.setattr(token_weights, "readable", lambda x: x.as_subclass(Unreadable))
     weights.remove()
     assert weights.result() is None
 
@@ -267,6 +266,28 @@ def test_a_penalty_on_weights_is_no_term() -> None:
     features = torch.ones(2, 3)
     probe = run((features @ weight.unsqueeze(1)).square().mean())
     assert (probe.has_penalty, probe.has_terms) == (False, True)
+
+
+def test_labels_whose_memory_is_gone_are_not_counted() -> None:
+    logits, targets = made()
+    weights = TokenWeights([loss := cross_entropy(logits * 1, targets)])
+    loss.backward()  # type: ignore[no-untyped-call]
+    targets.untyped_storage().resize_(0)
+    assert weights.result() == (None, 1)
+
+
+def test_hooks_do_not_stay_on_a_graph_that_can_run_again() -> None:
+    weight = torch.ones(4, requires_grad=True)
+    total = (weight + 0).cumsum(0).sum()
+    hooks = []
+    for _ in range(3):
+        weights = TokenWeights([total], kept=False)
+        total.backward()  # type: ignore[no-untyped-call]
+        weights.remove()
+        hooks.append(weakref.ref(weights._terms[0]))
+        del weights
+    gc.collect()
+    assert [hook() for hook in hooks] == [None] * 3
 
 
 def test_labels_that_change_during_the_pass_are_not_counted() -> None:

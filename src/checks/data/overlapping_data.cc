@@ -373,9 +373,8 @@ constinit const CheckInfo kOverlappingData{
     .consequence = "Repeated samples count twice and take the place of others.",
     .cannot_see =
         "Steps in which a pass ends; samplers that draw with replacement or repeat by design; "
-        "where "
-        "indices are unknown, samples that the program changes at random on the way to the model "
-        "(noise of a diffusion model, augmentation on a device).",
+        "where indices are unknown, samples that the program changes at random on the way to the "
+        "model (noise of a diffusion model, augmentation on a device).",
     .mistake = "sampler = DistributedSampler(data, seed=int(time.time()))",
     .fix =
         "Give every rank's sampler the same seed and epoch, or split the data into disjoint "

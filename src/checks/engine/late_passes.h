@@ -16,17 +16,17 @@ class LatePasses {
   // REQUIRES: ascending steps.
   void see(const StepRecord& record) {
     for (const WorkerRecord& w : record.workers) {
-      Last& last = last_[w.replica];
-      const bool late = last.kept && !w.number.is_reduced() && w.use == StepUse::kUsed;
-      last = {w.number.is_reduced() && w.use == StepUse::kKept, w.micro_batches,
-              late ? last.micro_batches : 0};
+      State& state = states_[w.replica];
+      const bool late = state.kept && !w.number.is_reduced() && w.use == StepUse::kUsed;
+      state = {w.number.is_reduced() && w.use == StepUse::kKept, w.micro_batches,
+               late ? state.micro_batches : 0};
     }
   }
   // The micro-batches of the reduced gradient that this record's passes have added to; 0 if they
   // have added to none.
   std::uint64_t reduced_before(const WorkerRecord& worker) const {
-    const Last* last = last_.find(worker.replica);
-    return last == nullptr ? 0 : last->added_to;
+    const State* state = states_.find(worker.replica);
+    return state == nullptr ? 0 : state->added_to;
   }
   // The same, and neither a sample nor a target of these passes was seen: as of a penalty on the
   // weights.
@@ -39,12 +39,12 @@ class LatePasses {
   }
 
  private:
-  struct Last {
+  struct State {
     bool kept = false;  // it is reduced, and later passes may add to it
     std::uint64_t micro_batches = 0;
     std::uint64_t added_to = 0;
   };
-  PerWorker<Last> last_;
+  PerWorker<State> states_;
 };
 
 }  // namespace presum::checks

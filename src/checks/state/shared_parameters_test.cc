@@ -63,6 +63,17 @@ TEST(SharedParameters, TwoOptimizersOnEveryRankAreInformationWithTheirNames) {
           .remedy = "one optimizer"});
 }
 
+TEST(SharedParameters, RanksThatFollowChangeNothingOfTheFinding) {
+  Watched w = in_two_optimizers(3, 40);
+  w.hello([](std::uint32_t) {
+    return WorkerFacts{
+        "host", {{"in_two_optimizers", "head.weight"}, {"two_optimizers", "AdamW and SGD"}}, {}};
+  });
+  w.play(41, 80);
+  expect(w, "shared-parameters",
+         {.ranks = {3}, .count = 1, .severity = Severity::kCritical, .remedy = "same optimizers"});
+}
+
 TEST(SharedParameters, TwoOptimizersOnSomeRanksAreAFinding) {
   expect_quiet(in_two_optimizers(3, 20));
   expect(in_two_optimizers(3, 40), "shared-parameters",
