@@ -81,6 +81,7 @@ enum class FingerprintKind : std::uint32_t {
   kBatchAgain = 92,      // the step seems to reuse the batch before: as many rows, no new batch
   kGradFactor = 93,      // factor on the reduced gradient, up to clipping (double); NaN: unknown
   kBackwardOrder = 94,   // 1 to 4: an order of passes with which DDP does not reduce
+  kRowsChanged = 95,     // rows that the loader yielded differently (noise, augmentation, a cut)
 };
 
 enum class Expectation : std::uint8_t {

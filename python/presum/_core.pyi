@@ -222,6 +222,8 @@ class FingerprintKind(enum.IntEnum):
 
     BACKWARD_ORDER = 94
 
+    ROWS_CHANGED = 95
+
 class Late:
     """A number that is still on its device: its place."""
 

@@ -25,7 +25,7 @@ constexpr std::array kNoSettings = {
     kClipLimit,     kComparedDifferent, kStepsOfOthers,  kStepsInVain,    kBelowFp16,
     kLossScale,     kClippedShare,      kInputMean,      kInputSpread,    kAsStepped,
     kDataShare,     kLeftOver,          kRowsCut,        kRowsPassedOver, kBatchAgain,
-    kGradFactor,    kBackwardOrder};
+    kGradFactor,    kBackwardOrder,     kRowsChanged};
 // These include the name of a folder; the samples themselves decide.
 constexpr std::array kDescriptions = {kDataAttributes};
 constexpr std::array kHashes = {

@@ -82,6 +82,7 @@ constexpr FingerprintInfo kKinds[] = {
     {kBatchAgain, "batch_again", kNoise, false},
     {kGradFactor, "grad_factor", kNoise, true},
     {kBackwardOrder, "backward_order", kNoise, false},
+    {kRowsChanged, "rows_changed", kNoise, false},
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ TEST(FingerprintKinds, AscendAndHaveNamesOfTheirOwn) {
     EXPECT_FALSE(k.name.empty());
   }
   EXPECT_LT(last, 1024U);
-  EXPECT_EQ(names.size(), 68U);
+  EXPECT_EQ(names.size(), 69U);
 }
 
 TEST(FingerprintKinds, FindsAKindByItsNumber) {

@@ -370,7 +370,16 @@ def _hashes(data: Any, places: frozenset[int]) -> TensorHashes:
     """The hashes of a batch whose samples are at these places, or at one of the first ones."""
     inside = data if isinstance(data, (list, tuple)) else [data]
     tensors = tensors_among(("", value) for value in inside).readable
-    return TensorHashes(_row_hashes(tensors, places), _label_hashes(tensors, places))
+    samples = [*tensors, *_without_last_token(tensors)]
+    return TensorHashes(_row_hashes(samples, places), _label_hashes(tensors, places))
+
+
+def _without_last_token(tensors: NamedTensors) -> NamedTensors:
+    """The input that a language model is given of a batch that includes its targets."""
+    x = tensors[0][1] if len(tensors) == 1 else None
+    if x is None or x.dim() != 2 or x.shape[1] < 2 or x.is_floating_point() or x.is_complex():
+        return []
+    return [("", x[:, :-1])]
 
 
 def _label_hashes(tensors: NamedTensors, places: frozenset[int]) -> dict[int, int]:

@@ -37,6 +37,11 @@ class SampleOrigin(NamedTuple):
     rows: Sequence[KnownRow] = ()
     again: bool = False  # the program derived them from the batch that was trained on before
 
+    @property
+    def changed(self) -> bool:
+        """Whether the model was given other rows than the loader yielded."""
+        return self.batch is not None and bool(self.batch.rows) and not self.rows
+
 
 class ForwardState(NamedTuple):
     """The state at a forward pass that decides which batches it can have been given."""
@@ -229,6 +234,12 @@ class UntrainedRows:
         self._chosen_from -= done
         self._trained += trained
         return [(KIND[name], count) for name, count in left.items() if count]
+
+
+def rows_changed(hashes: Sequence[Sequence[int]], sources: Sequence[SampleOrigin | None]) -> int:
+    """The rows of a step whose batch is known although the loader yielded other rows."""
+    pairs = zip(hashes, sources, strict=True)
+    return sum(len(rows) for rows, source in pairs if source is not None and source.changed)
 
 
 def first_columns(

@@ -33,6 +33,7 @@ from presum.fingerprints.samples import (
     UntrainedRows,
     describe,
     first_columns,
+    rows_changed,
 )
 from presum.fingerprints.settings import (
     MODES_EVERY,
@@ -418,7 +419,10 @@ class StepFingerprints:
         self.report_states(prints.states, step)
         rows = prints.rows
         sources = self._families.call("sampler", self._sources_of, rows) or [None] * len(rows)
-        drawn = first_columns([list(micro.hashes) for micro in rows], sources)
+        hashes = [list(micro.hashes) for micro in rows]
+        drawn = first_columns(hashes, sources)
+        if changed := rows_changed(hashes, sources):
+            step.fingerprint(KIND["rows_changed"], changed)
         unread = sum(micro.unread for micro in rows)
         if unread and "data" in self._families:
             step.fingerprint(KIND["unread_inputs"], unread)

@@ -27,6 +27,11 @@ def training(training: Training) -> Training:
     return training
 
 
+class Tokens(Model):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, object]:
+        return super().forward(x.float(), labels)
+
+
 def dataset(rows: int = 24) -> TensorDataset:
     return TensorDataset(torch.arange(4.0 * rows).reshape(rows, 4))
 
@@ -194,6 +199,24 @@ def test_a_batch_that_changes_on_the_way_is_the_only_one_handed_out(training: Tr
             training.model(x + 0.5)["loss"].backward()
     assert indices(training) == [[*range(first, first + 4)] for first in range(0, 24, 4)]
     assert training.values("data_batch") == list(range(6))
+
+
+def test_rows_that_the_program_changes_are_counted(training: Training) -> None:
+    with training.watched():
+        for number, (x,) in enumerate(loader_of(dataset())):
+            training.model(x + 0.5 if number < 4 else x)["loss"].backward()
+    assert training.values("rows_changed") == [4, 4, 4, 4, None, None]
+
+
+def test_tokens_before_the_last_are_the_rows_of_a_language_model(training: Training) -> None:
+    """The targets of a next token are in the same tensor; the model is given all but the last."""
+    tokens: Any = torch.arange(120).reshape(24, 5)
+    training = training.of(Tokens())
+    with training.watched():
+        for x in loader_of(tokens):
+            training.model(x[:, :-1])["loss"].backward()
+    assert indices(training) == [[*range(first, first + 4)] for first in range(0, 24, 4)]
+    assert training.values("rows_changed") == [None] * 6
 
 
 @pytest.mark.parametrize("kind", ["rows_passed_over", "rows_cut"])

@@ -60,6 +60,9 @@ constexpr const char* kNoLoader =
     "No batch of a data loader was seen to reach the model, so passes over the data are unknown.";
 constexpr const char* kSharedRows =
     "The hashed rows are the same on all ranks although their batches differ.";
+constexpr const char* kChangedRows =
+    "The program changes rows between the loader and the model (noise, augmentation, a cut), and "
+    "they do not come twice, so a sample that is drawn again would not be recognized.";
 constexpr const char* kNoSamples = "No samples were seen.";
 constexpr const char* kFewDraws = "A sample or two may be drawn again to fill up batches.";
 constexpr const char* kMayRepeat =
@@ -245,11 +248,17 @@ const char* why_not(Draws::Followed followed) {
       return kNoLoader;
     case Draws::Followed::kSharedRows:
       return kSharedRows;
+    case Draws::Followed::kChanged:
+      return kChangedRows;
     case Draws::Followed::kYes:
     case Draws::Followed::kNotNow:
       break;
   }
   return nullptr;
+}
+
+bool changes_rows(const Draws& draws) {
+  return std::ranges::find(draws.followed(), Draws::Followed::kChanged) != draws.followed().end();
 }
 
 class Overlap final : public Rule {
@@ -270,7 +279,7 @@ class Overlap final : public Rule {
     }
     follow(context);
     const auto drawn = [](const auto& entry) { return entry.second.pass().drawn > 0; };
-    if (std::ranges::none_of(passes_, drawn)) return;
+    if (std::ranges::none_of(passes_, drawn) || changes_rows(context.draws)) return;
     log.checked(&kOverlappingData);
     const std::size_t places = context.workers() / ranks_per_place(context.record);
     const auto count = static_cast<double>(places);
@@ -373,8 +382,8 @@ constinit const CheckInfo kOverlappingData{
     .consequence = "Repeated samples count twice and take the place of others.",
     .cannot_see =
         "Steps in which a pass ends; samplers that draw with replacement or repeat by design; "
-        "where indices are unknown, samples that the program changes at random on the way to the "
-        "model (noise of a diffusion model, augmentation on a device).",
+        "without a sampler that splits the data, samples that the program changes at random on "
+        "the way to the model (noise of a diffusion model, augmentation on a device).",
     .mistake = "sampler = DistributedSampler(data, seed=int(time.time()))",
     .fix =
         "Give every rank's sampler the same seed and epoch, or split the data into disjoint "

@@ -288,6 +288,40 @@ TEST(Overlap, RowsThatAllWorkersShareAreNoSamples) {
   EXPECT_EQ(w.check("overlapping-data").state, State::kNotPossible);
 }
 
+// Noise on every row: a sample that is drawn again has another hash.
+TEST(Overlap, RowsThatTheProgramChangesAtRandomAreNotJudged) {
+  std::uint64_t made = 0;
+  Watched w = played({.workers = 4, .rows = 8, .data = 4096}, 63, [&](StepRecord& r) {
+    forget_indices(r);
+    for (WorkerRecord& x : r.workers) {
+      hash_rows(x, [&](std::size_t) { return ++made * 0x9e3779b97f4a7c15ULL; });
+      set(x, Kind::kRowsChanged, 8);
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  EXPECT_EQ(w.check("overlapping-data").state, State::kNotPossible);
+}
+
+// A normalization: a sample that is drawn again has the hash that it had.
+TEST(Overlap, RowsThatTheProgramChangesAlikeAreJudgedOnceSomeCameAgain) {
+  const auto changed = [](StepRecord& r) {
+    forget_indices(r);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kRowsChanged, 4);
+  };
+  Watched w = played(kPasses, 100, changed);
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  EXPECT_EQ(w.check("overlapping-data").state, State::kPassed);
+
+  Watched faulty(kPasses);
+  const auto broken = own_seeds(faulty.run, true);
+  faulty.play(0, 31, [&](StepRecord& r) {
+    broken(r);
+    changed(r);
+    for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
+  });
+  expect(faulty, "overlapping-data", {.severity = Severity::kWarning});
+}
+
 // The whole batches differ, but half of their rows are the neighbor's.
 TEST(Overlap, RowsOfSomeWorkersInBatchesThatDifferAreFound) {
   Watched w = played({.workers = 4, .rows = 8, .data = 4096}, 63, [](StepRecord& r) {

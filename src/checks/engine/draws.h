@@ -63,6 +63,7 @@ class Draws {
     kNoSamples,   // none were seen
     kNoLoader,    // its pass over the data is unknown
     kSharedRows,  // all ranks share them in different batches, so they are not samples
+    kChanged,     // only by rows that the program changed, and hardly any of them has come twice
     kNotNow,      // another rank of its position is followed instead, or a pass ends
   };
 
@@ -109,6 +110,7 @@ class Draws {
   std::vector<Following> passes_;      // at most two
   std::uint64_t ids_ = 0;              // ids given so far
   std::vector<std::uint64_t> ending_;  // numbers of passes that end within this step
+  std::uint64_t recurred_ = 0;         // draws of samples that were known, in this pass or before
   std::set<std::uint32_t> followers_;  // replicas that share another's sampler position, as of
                                        // the last complete record
   PerWorker<Place> places_;            // at the previous record

@@ -122,6 +122,24 @@ TEST(Draws, OfManySamplesSomeAreFollowedByTheirHash) {
   EXPECT_EQ(pass.drawn, 400000U);
 }
 
+TEST(Draws, ChangedRowsAreFollowedByTheirHashOnceThreeCameAgain) {
+  Feed feed({.workers = 1, .rows = 4, .data = 64});
+  for (std::uint64_t s = 0; s < 3; ++s) {
+    feed.step(s, [&](WorkerRecord& w) {
+      HealthyRun::read(w, {10 * s, 10 * s + 1, s == 0 ? 2 : 3 * s - 3, s == 0 ? 3 : 3 * s - 2});
+      w.indices.clear();
+      set(w, Kind::kRowsChanged, 4);
+    });
+    EXPECT_EQ(feed.draws.followed().front(), s < 2 ? Followed::kChanged : Followed::kYes) << s;
+  }
+}
+
+TEST(Draws, ChangedRowsWithIndicesAreFollowedByIndex) {
+  Feed feed({.workers = 2, .rows = 4, .data = 64});
+  feed.step(0, [](WorkerRecord& w) { set(w, Kind::kRowsChanged, 4); });
+  EXPECT_EQ(feed.draws.followed().front(), Followed::kYes);
+}
+
 TEST(Draws, WhatIsNotKnownIsNotFollowed) {
   Feed feed({.workers = 2});
   feed.step(0, [](WorkerRecord& w) { unset(w, Kind::kDataPass); });
