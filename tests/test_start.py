@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -43,3 +45,39 @@ def test_the_program_is_consistent_and_the_planted_mistake_is_named(program: Pat
     told = broken.stdout + broken.stderr
     assert re.search(r"presum: critical: .*read the same data.* \[duplicate-data\]", told), told
     assert presum_command("check", program.parent / "runs/start--broken").returncode == 1
+    check_for_ci(program.parent / "runs")
+
+
+def check_for_ci(runs: Path) -> None:
+    """The folder of both runs as JUnit's XML, JSON and annotations, and with a baseline."""
+    checked = presum_command("check", runs, "--format", "junit")
+    assert checked.returncode == 1
+    suites = ElementTree.fromstring(checked.stdout).findall("testsuite")
+    assert [suite.get("name") for suite in suites] == ["start", "start--broken"]
+    failures = [
+        [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None]
+        for suite in suites
+    ]
+    assert failures == [[], ["duplicate-data"]]
+    for suite in suites:
+        assert suite.get("failures") == str(len(list(suite.iter("failure"))))
+        assert suite.get("skipped") == str(len(list(suite.iter("skipped"))))
+        assert suite.get("tests") == str(len(list(suite.iter("testcase"))))
+
+    judged = json.loads(presum_command("check", runs, "--format", "json").stdout)
+    assert [run["exit_code"] for run in judged["runs"]] == [0, 1]
+    assert judged["runs"][1]["judgment"]["findings"][0]["check"] == "duplicate-data"
+
+    annotated = presum_command("check", runs, "--format", "github").stdout
+    errors = [line for line in annotated.splitlines() if line.startswith("::error ")]
+    assert [line.split("::")[1] for line in errors] == ["error title=presum%3A duplicate-data"]
+
+    entry, *_ = re.findall(r"```json\n(.*?)```", START, re.DOTALL)
+    baseline = json.loads(entry)
+    for ignored in baseline["ignore"]:
+        ignored["check"] = "duplicate-data"
+        ignored["expires"] = "2999-12-31"
+    (runs / "baseline.json").write_text(json.dumps(baseline), encoding="utf-8")
+    known = presum_command("check", runs, "--baseline", runs / "baseline.json")
+    assert known.returncode == 0
+    assert "start--broken: consistent but for 1 ignored finding; " in known.stdout

@@ -2,14 +2,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
+#include <set>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "base/try.h"
-#include "checks/engine/wording.h"
+#include "cli/baseline.h"
+#include "cli/check_formats.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
-#include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "judge/judgment.h"
@@ -18,14 +22,23 @@
 namespace presum::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr const char* kCheckHelp =
-    "Findings as an exit code, for scripts: one line a finding and one line a run.\n\n"
+    "Findings as an exit code, for scripts and CI: one line a finding and one line a run, JSON,\n"
+    "annotations of GitHub Actions, or JUnit's XML. Of a folder of runs, every run in it.\n\n"
     "A run that was not closed (still written, or killed) is judged on what it holds, and its\n"
     "line says so.\n\n"
+    "A baseline is a JSON file of findings that you know of. Each entry has a reason and a last\n"
+    "day; \"ranks\" limits it to findings on those ranks:\n"
+    "  {\"ignore\": [{\"check\": \"token-weight\", \"reason\": \"mean of means by design\",\n"
+    "               \"expires\": \"2027-03-31\"}]}\n\n"
     "Exit code: 0 no finding at the level or above, 1 findings in any of the runs, 2 no such\n"
     "finding, but a run could not be judged (no such run, damaged, no step, one rank, too\n"
-    "little evidence), 3 internal error.\n\n"
-    "Example: presum check runs/* --fail-on critical";
+    "little evidence), or the baseline is wrong or expired, 3 internal error.\n\n"
+    "Examples:\n"
+    "  presum check runs --fail-on critical\n"
+    "  presum check runs/nightly --format junit --baseline presum-baseline.json > presum.xml";
 
 const std::map<std::string, Severity> kLevels = {
     {"info", Severity::kInfo}, {"warning", Severity::kWarning}, {"critical", Severity::kCritical}};
@@ -41,71 +54,125 @@ struct CheckOptions {
   std::vector<std::string> runs;
   std::string fail_on = "warning";
   std::string require = "facts";
+  std::string format = "text";
+  std::string baseline;
 };
 
-struct CheckedRun {
-  std::string name;
-  judge::Judgment judgment;
+struct Place {
+  std::string path;
+  std::string name;  // below the folder that was given; empty if the run itself was
 };
 
-Result<CheckedRun> read(const std::string& run) {
-  PRESUM_ASSIGN(const auto log, RunLog::open(run));
-  PRESUM_ASSIGN(const auto steps, log.steps());
-  PRESUM_ASSIGN(auto judgment, judge::judge(log, steps));
-  return CheckedRun{printable(log.name()), std::move(judgment)};
+bool holds_run(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "presum.db", error);
 }
 
-std::string what_lacks(const judge::Judgment& j) {
-  const auto open = unfinished_text(j);
-  const auto short_of = judge::statistics_text(j.coverage);
-  std::string out = short_of.empty() ? "" : "; " + short_of;
-  if (!open.empty()) out += "; " + open;
-  // The verdict's reason already says it.
-  if (j.verdict == Verdict::kInsufficientEvidence) return out;
-  for (const SegmentInfo& s : j.segments) {
-    if (!s.incomplete.empty()) out += "; " + printable(incomplete_text(s));
+// The run itself, or those in the folder, by name.
+std::vector<Place> runs_in(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error) || holds_run(path)) return {{path, ""}};
+  std::set<fs::path> folders;
+  fs::recursive_directory_iterator entry(path, fs::directory_options::skip_permission_denied,
+                                         error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    std::error_code unreadable;
+    if (!entry->is_directory(unreadable) || !holds_run(entry->path())) continue;
+    folders.insert(entry->path());
+    entry.disable_recursion_pending();
   }
+  std::vector<Place> out;
+  out.reserve(folders.size());
+  for (const fs::path& folder : folders) {
+    out.push_back({folder.string(), folder.lexically_relative(path).string()});
+  }
+  if (out.empty()) out.push_back({path, ""});
   return out;
 }
 
-void print(const CheckedRun& run, std::size_t failing, Severity level, std::ostream& out) {
-  const judge::Judgment& j = run.judgment;
-  for (const Finding& f : j.findings) {
-    out << fmt::format("{}: {}: {}: {} ({})\n", run.name, to_string(f.severity), printable(f.check),
-                       printable(checks::wording(f).sentence), location_text(f));
-  }
-  out << fmt::format("{}: {}; {}; {}, {} at or above {}{}\n", run.name, verdict_text(j),
-                     coverage_text(j.coverage), count(j.findings.size(), "finding"), failing,
-                     to_string(level), what_lacks(j));
+Result<CheckedRun> read(const Place& place) {
+  PRESUM_ASSIGN(const auto log, RunLog::open(place.path));
+  PRESUM_ASSIGN(const auto steps, log.steps());
+  PRESUM_ASSIGN(auto judgment, judge::judge(log, steps));
+  const std::string name = place.name.empty() ? log.name() : place.name;
+  return CheckedRun{
+      .path = place.path, .name = printable(name), .error = {}, .judgment = std::move(judgment)};
 }
 
-int judge(const CheckedRun& run, const CheckOptions& options, std::ostream& out) {
-  const Severity level = kLevels.at(options.fail_on);
-  const auto failing = static_cast<std::size_t>(std::ranges::count_if(
-      run.judgment.findings, [&](const Finding& f) { return f.severity >= level; }));
-  print(run, failing, level, out);
-  if (failing > 0) return kFindings;
+int code_of(const CheckedRun& run, const CheckOptions& options) {
+  if (run.failing > 0) return kFindings;
   if (options.require == "statistics" && !run.judgment.coverage.statistics_judged()) {
     return kNoVerdict;
   }
-  return run.judgment.verdict == Verdict::kConsistent ||
-                 run.judgment.verdict == Verdict::kInconsistent
-             ? kOk
-             : kNoVerdict;
+  return run.judgment.verdict == Verdict::kInsufficientEvidence ? kNoVerdict : kOk;
+}
+
+CheckedRun checked(const Place& place, const CheckOptions& options,
+                   std::span<const Accepted> baseline) {
+  auto result = read(place);
+  if (!result) {
+    return {.path = place.path,
+            .name = printable(place.name.empty() ? place.path : place.name),
+            .error = result.error().message,
+            .code = kNoVerdict};
+  }
+  CheckedRun run = *std::move(result);
+  for (Finding& finding : judge::set_aside(
+           run.judgment, [&](const Finding& f) { return accepted(baseline, f) != nullptr; })) {
+    const Accepted* entry = accepted(baseline, finding);
+    run.ignored.push_back({std::move(finding), entry});
+  }
+  const Severity level = kLevels.at(options.fail_on);
+  run.failing = static_cast<std::size_t>(std::ranges::count_if(
+      run.judgment.findings, [&](const Finding& f) { return f.severity >= level; }));
+  run.code = code_of(run, options);
+  return run;
 }
 
 // Findings take precedence over a run that could not be judged, and that over a run without
 // findings.
+int code_of(std::span<const CheckedRun> runs) {
+  const auto any = [&](int code) {
+    return std::ranges::find(runs, code, &CheckedRun::code) != runs.end();
+  };
+  return any(kFindings) ? kFindings : any(kNoVerdict) ? kNoVerdict : kOk;
+}
+
+bool applied(const Accepted& entry, std::span<const CheckedRun> runs) {
+  return std::ranges::any_of(runs, [&](const CheckedRun& run) {
+    return std::ranges::find(run.ignored, &entry, &Ignored::entry) != run.ignored.end();
+  });
+}
+
+std::string formatted(const CheckedRuns& runs, const std::string& format) {
+  if (format == "json") return json_report(runs);
+  if (format == "github") return github_report(runs);
+  return format == "junit" ? junit_report(runs) : text_report(runs);
+}
+
 int check(const CheckOptions& options, const Streams& io) {
-  bool findings = false;
-  bool unjudged = false;
-  for (const std::string& path : options.runs) {
-    const auto run = read(path);
-    const int code = run ? judge(*run, options, io.out) : complain(io, "check", run.error());
-    findings = findings || code == kFindings;
-    unjudged = unjudged || code == kNoVerdict;
+  std::vector<Accepted> baseline;
+  if (!options.baseline.empty()) {
+    auto read = read_baseline(options.baseline);
+    if (!read) return complain(io, "check", read.error());
+    baseline = *std::move(read);
   }
-  return findings ? kFindings : unjudged ? kNoVerdict : kOk;
+  CheckedRuns out{.runs = {}, .level = kLevels.at(options.fail_on)};
+  for (const std::string& path : options.runs) {
+    for (const Place& place : runs_in(path)) {
+      out.runs.push_back(checked(place, options, baseline));
+      const std::string& error = out.runs.back().error;
+      if (!error.empty()) complain(io, "check", {ErrorCode::kInvalidArgument, error});
+    }
+  }
+  for (const Accepted& entry : baseline) {
+    if (applied(entry, out.runs)) continue;
+    io.err << fmt::format("presum check: {}: {} was not found: remove its entry\n",
+                          printable(options.baseline), entry.check);
+  }
+  out.code = code_of(out.runs);
+  io.out << formatted(out, options.format);
+  return out.code;
 }
 
 }  // namespace
@@ -113,7 +180,8 @@ int check(const CheckOptions& options, const Streams& io) {
 void add_check(CLI::App& program, Command& chosen) {
   const auto [command, options] = add_verb<CheckOptions>(
       program, chosen, "check", "findings of runs, as an exit code", kCheckHelp, check);
-  command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
+  command->add_option("RUN", options->runs, "run folders, presum.db files, or folders of runs")
+      ->required();
   command->add_option("--fail-on", options->fail_on, "info, warning (default) or critical")
       ->check(kLevel);
   command
@@ -121,6 +189,9 @@ void add_check(CLI::App& program, Command& chosen) {
           "--require", options->require,
           "facts (default), or statistics: exit with 2 where the run is too short for them")
       ->check(CLI::IsMember({"facts", "statistics"}));
+  add_format(command, options->format, "text, json, github or junit",
+             {"text", "json", "github", "junit"});
+  command->add_option("--baseline", options->baseline, "a JSON file of findings to ignore");
 }
 
 }  // namespace presum::cli

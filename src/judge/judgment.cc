@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/try.h"
@@ -69,6 +70,14 @@ void note_lost_recorder(const RunLog& log, std::span<const StepRecord> steps, Se
   }
 }
 
+void decide(Judgment& judgment) {
+  const bool complete =
+      std::ranges::all_of(judgment.segments, &std::string::empty, &SegmentInfo::incomplete);
+  judgment.verdict = verdict(judgment.findings, judgment.coverage, complete);
+  const bool open = judgment.verdict == Verdict::kInsufficientEvidence;
+  judgment.reason = open ? why_insufficient(judgment) : "";
+}
+
 }  // namespace
 
 std::vector<Finding> one_per_cause(std::vector<Finding> findings) {
@@ -113,10 +122,18 @@ Result<Judgment> judge(const RunLog& log, std::span<const StepRecord> steps,
   }
   if (!out.segments.empty()) note_lost_recorder(log, steps, out.segments.back());
   out.coverage = cover(models_of(steps), out.continuations, count(out.checks));
-  const bool complete =
-      std::ranges::all_of(out.segments, &std::string::empty, &SegmentInfo::incomplete);
-  out.verdict = verdict(out.findings, out.coverage, complete);
-  if (out.verdict == Verdict::kInsufficientEvidence) out.reason = why_insufficient(out);
+  decide(out);
+  return out;
+}
+
+std::vector<Finding> set_aside(Judgment& judgment,
+                               const std::function<bool(const Finding&)>& accepted) {
+  auto& findings = judgment.findings;
+  const auto first = std::stable_partition(
+      findings.begin(), findings.end(), [&](const Finding& finding) { return !accepted(finding); });
+  std::vector<Finding> out(std::make_move_iterator(first), std::make_move_iterator(findings.end()));
+  findings.erase(first, findings.end());
+  decide(judgment);
   return out;
 }
 

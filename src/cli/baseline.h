@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Findings that a team knows of and has accepted until a date: a JSON file beside the program,
+//   {"ignore": [{"check": "token-weight", "reason": "mean of means by design",
+//                "expires": "2027-03-31"},
+//               {"check": "slow-rank", "ranks": [3], "reason": "...", "expires": "..."}]}
+// An entry applies to findings of its check; with `ranks`, only if all ranks of a finding are among
+// them. It expires at the end of its day, in UTC.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "presum/finding.h"
+#include "presum/status.h"
+
+namespace presum::cli {
+
+struct Accepted {
+  std::string check;
+  std::optional<std::vector<std::uint32_t>> ranks;
+  std::string reason;
+  std::string expires;  // "2027-03-31"
+};
+
+// Errors, each with the file and the entry: kNotFound, if there is no such file; kInvalidArgument,
+// if it is not of this form, a check or key is unknown, a reason or date is missing, or an entry
+// has expired.
+Result<std::vector<Accepted>> read_baseline(const std::string& file);
+
+// The first entry that applies; null if none does.
+const Accepted* accepted(std::span<const Accepted> baseline, const Finding& finding);
+
+}  // namespace presum::cli
