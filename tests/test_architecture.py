@@ -281,7 +281,7 @@ def test_no_python_module_is_called_as_a_public_function_is() -> None:
 
 
 def private_names() -> set[str]:
-    """What presum's Python code keeps to itself, but for what torch calls so too."""
+    """What presum's Python code keeps to itself, but for names of torch and of notebooks."""
     found: set[str] = set()
     for path in MODULES.values():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -291,8 +291,8 @@ def private_names() -> set[str]:
                 found.add(node.attr)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 found.add(node.id)
-    torch_s_own = dir(torch.nn.Module())
-    return {name for name in found if re.match(r"_[a-z]", name) and name not in torch_s_own}
+    others = {*dir(torch.nn.Module()), "_repr_html_"}
+    return {name for name in found if re.match(r"_[a-z]", name) and name not in others}
 
 
 def names_used(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/try.h"
 #include "bindings.h"
+#include "judge/documents.h"
 
 namespace presum::python {
 namespace {
@@ -58,6 +60,14 @@ nb::object cosines(const RunLog& log, std::uint32_t segment, std::uint32_t model
   })));
 }
 
+std::string judgment(const RunLog& log) {
+  return unwrap(without_gil([&]() -> Result<std::string> {
+    PRESUM_ASSIGN(const auto steps, log.steps());
+    PRESUM_ASSIGN(const auto judged, judge::judge(log, steps));
+    return judge::judgment_json(judged).dump(-1, ' ', false, judge::Json::error_handler_t::replace);
+  }));
+}
+
 nb::list to_list(const std::vector<TableInfo>& tables) {
   nb::list out;
   for (const TableInfo& t : tables) {
@@ -91,6 +101,7 @@ void bind_runlog(nb::module_& m) {
             return to_list(unwrap(without_gil([&] { return log.findings(); })));
           },
           nb::sig("def findings(self) -> list[dict[str, typing.Any]]"))
+      .def("judgment", &judgment, "What `presum findings --format json` prints.")
       .def("cosines", &cosines, nb::arg("segment"), nb::arg("model_index"), nb::arg("dp_group"),
            nb::arg("step"),
            nb::sig("def cosines(self, segment: int, model_index: int, dp_group: int, step: int) -> "

@@ -19,7 +19,12 @@ class StallError(BaseException):
         StallError.delivered = True
 
 
-_EXTRAS = {"torch": "torch", "transformers": "transformers", "lightning": "lightning"}
+_EXTRAS = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "lightning": "lightning",
+    "matplotlib": "plot",
+}
 
 
 def missing(what: str, error: ModuleNotFoundError) -> ImportError:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,13 +17,16 @@ import numpy.typing as npt
 from presum import _core
 from presum.errors import UserError
 from presum.findings import Finding
+from presum.loading.frames import column_meanings, to_frame
+from presum.loading.page import page_of, verdict_line
+from presum.loading.plots import Plots
+from presum.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FILE_NAME = "presum.db"
 MATRIX_WORKERS = 256  # with more ranks, only every 50th step keeps its matrix
-Columns = list[tuple[str, npt.NDArray[Any], list[str] | None]]
 T = TypeVar("T")
 
 
@@ -52,6 +55,9 @@ class Run:
     Without pandas (``presum[frames]``), each frame is a dict from column names to NumPy arrays,
     with strings as objects. Every attribute raises UserError if the file can no longer be read. Not
     thread-safe: use it from one thread at a time.
+
+    A notebook shows the verdict, the findings, the last values and the losses; :attr:`plot` draws
+    figures.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,17 +65,35 @@ class Run:
         with _as_user_error(self.path):
             _core.RunLog(path)
 
+    def __repr__(self) -> str:
+        try:
+            state = verdict_line(self.judgment)
+        except UserError as error:
+            state = str(error)
+        return printable(f"<presum.Run {self.path.parent}: {state}>")
+
+    def _repr_html_(self) -> str:
+        name = printable(self.path.resolve().parent.name)
+        return page_of(name, self.judgment, self.steps, self.plot.png())
+
+    @cached_property
+    def judgment(self) -> dict[str, Any]:
+        """What ``presum findings --format json`` prints: ``verdict`` ("consistent", "inconsistent"
+        or "insufficient-evidence"), ``coverage``, ``segments``, ``findings``, ``checks`` and more
+        (docs/findings.md)."""
+        judgment: dict[str, Any] = json.loads(self._read(_core.RunLog.judgment))
+        return judgment
+
+    @property
+    def plot(self) -> Plots:
+        """Figures of the run, with matplotlib (``presum[plot]``)."""
+        return Plots(self.workers, self.findings, self.cosines)
+
     @cached_property
     def columns(self) -> pd.DataFrame:
         """One row per column of the other frames: frame, column, type, unit, meaning, and what a
         missing value means."""
-        shown = {table: columns for table, _, columns in _core.shown_tables()}
-        rows = [(frame, *_as_framed(c)) for frame in _FRAMES for c in shown[frame]]
-        rows += [("groups", *c) for c in shown["groups"] if c[0] in _GROUP_KEYS]
-        names = ("frame", "column", "type", "unit", "meaning", "unknown")
-        columns = zip(*[*rows, *_GROUP_COLUMNS], strict=True)
-        texts = {n: np.array(c, dtype=object) for n, c in zip(names, columns, strict=True)}
-        return _framed(texts)
+        return column_meanings()
 
     @cached_property
     def segments(self) -> pd.DataFrame:
@@ -93,7 +117,7 @@ class Run:
     def groups(self) -> pd.DataFrame:
         """One row per step, group (layer) and rank: the gradient's L2 norm and largest absolute
         value in that group."""
-        return _to_frame(self._read(_core.RunLog.group_norms), categories=True)
+        return to_frame(self._read(_core.RunLog.group_norms), categories=True)
 
     @cached_property
     def facts(self) -> pd.DataFrame:
@@ -176,28 +200,11 @@ class Run:
         return matrix
 
     def _frame(self, table: str, *, categories: bool = False) -> pd.DataFrame:
-        return _to_frame(self._read(lambda log: log.frame(table)), categories)
+        return to_frame(self._read(lambda log: log.frame(table)), categories=categories)
 
     def _read(self, read: Callable[[_core.RunLog], T]) -> T:
         with _as_user_error(self.path):
             return read(_core.RunLog(self.path))
-
-
-_FRAMES = ("segments", "steps", "workers", "facts", "checks", "audits", "stalls", "stalled_ranks")
-_GROUP_KEYS = ("step", "segment", "model_index", "dp_group", "group")
-_GROUP_COLUMNS = (
-    ("groups", "rank", "integer", "", "global rank", ""),
-    ("groups", "grad_norm", "real", "gradient", "L2 norm of its own gradient in the group", "NaN"),
-    ("groups", "grad_max", "real", "gradient", "largest absolute value of a finite element", "NaN"),
-)
-_FRAME_NAMES = {"check_id": "check"}
-
-
-def _as_framed(column: tuple[str, str, str, str, str]) -> tuple[str, str, str, str, str]:
-    """A column of a table as its frame shows it: 64-bit hashes become integers."""
-    name, kind, unit, meaning, unknown = column
-    kind = "integer" if name in ("fingerprint", "reduced_fingerprint") else kind
-    return _FRAME_NAMES.get(name, name), kind, unit, meaning, unknown
 
 
 @contextmanager
@@ -208,34 +215,3 @@ def _as_user_error(path: Path) -> Iterator[None]:
         raise UserError(str(error)) from None
     except (MemoryError, ValueError) as error:  # sizes that no valid run has
         raise UserError(f"{path} is damaged ({type(error).__name__})") from None
-
-
-def _to_frame(columns: Columns, categories: bool) -> pd.DataFrame:
-    """Numbers are not copied."""
-    categories = categories and _pandas() is not None
-    names = (_FRAME_NAMES.get(name, name) for name, _, _ in columns)
-    values = (_values(array, texts, categories) for _, array, texts in columns)
-    return _framed(dict(zip(names, values, strict=True)))
-
-
-def _framed(columns: dict[str, Any]) -> pd.DataFrame:
-    pandas = _pandas()
-    return columns if pandas is None else pandas.DataFrame(columns, copy=False)
-
-
-def _pandas() -> Any:
-    """pandas, or None if it is not installed."""
-    try:
-        return importlib.import_module("pandas")
-    except ModuleNotFoundError:
-        return None
-
-
-def _values(array: npt.NDArray[Any], texts: list[str] | None, categories: bool) -> Any:
-    """``array``, or, if ``texts`` is given, the texts at these positions; position -1 is a missing
-    value."""
-    if texts is None:
-        return array
-    if categories:
-        return _pandas().Categorical.from_codes(array, texts)
-    return np.array([*texts, np.nan], dtype=object)[array]
