@@ -634,6 +634,36 @@ TEST(SharedRng, WithinTheForwardPassItIsAWarning) {
   for (const Change change : harmless) EXPECT_EQ(found(change).severity, Severity::kInfo);
 }
 
+// All ranks at first, then two of four: what is said last holds of these two.
+TEST(SharedRng, RanksThatPartAreNotNamedByWhatHeldBefore) {
+  Watched w({.workers = 4});
+  w.play(0, 20, [](WorkerRecord& x, StepRecord& r) {
+    set(x, Kind::kDropout, 0.1);
+    const bool apart = r.step >= 5 && x.rank < 2;
+    set(x, Kind::kRngTorch, 1000 * (apart ? x.rank + 1 : 9) + r.step);
+  });
+  ASSERT_EQ(w.ids(), Ids{"shared-rng"});
+  const Finding found = w.first();
+  EXPECT_EQ(found.ranks, (Ranks{2, 3}));
+  EXPECT_EQ(found.last_step, 20U);
+  EXPECT_TRUE(found.title.starts_with("Ranks 2-3 had equal random numbers")) << found.title;
+  ASSERT_EQ(found.evidence.size(), 2U);
+  EXPECT_EQ(text_of(found, "ranks_alike"), "2-3");
+  EXPECT_NE(found.evidence[1].values.find(R"("ranks_alike":"0-3")"), std::string::npos);
+}
+
+TEST(SharedRng, PairsWithEqualSeedsAreGroups) {
+  Watched w({.workers = 4});
+  w.play(0, 9, [](WorkerRecord& x, StepRecord& r) {
+    set(x, Kind::kDropout, 0.1);
+    set(x, Kind::kRngTorch, 1000 * (x.rank / 2 + 1) + r.step);
+  });
+  ASSERT_EQ(w.ids(), Ids{"shared-rng"});
+  EXPECT_EQ(w.first().title,
+            "All 4 ranks had equal random numbers for dropout, in 2 groups (torch generator)");
+  EXPECT_EQ(text_of(w.first(), "ranks_alike"), "0-1; 2-3");
+}
+
 TEST(SharedRng, NamesTheRanksThatTookAnothersState) {
   Watched w = played(20, [](WorkerRecord& x, StepRecord& r) {
     set(x, Kind::kDropout, 0.1);

@@ -53,7 +53,6 @@ struct CheckInfo {
   bool explains_single_ranks = true;  // if all ranks show it, it also explains single ranks
   bool joins_itself = true;           // two of its signals may have one cause
   bool dates_finding = true;  // a finding that absorbs it starts no later; never for statistics
-  bool ranks_add_up = false;  // signals with one key name the ranks of all; always for statistics
   bool dates_itself = false;  // its sentence contains the time
   // Possible causes of a finding, most likely first, from all of its signals, the check's own
   // first; empty if the signals suggest none. Null: never suggests any.

@@ -94,7 +94,7 @@ void keep_earlier(std::optional<std::uint64_t>& step, std::optional<std::uint64_
 
 // The head's sentence also holds for these ranks.
 bool ranks_add_up(const Signal& head, const Signal& other) {
-  return (is_statistic(head.check) || head.check->ranks_add_up) && other.key == head.key &&
+  return is_statistic(head.check) && other.key == head.key &&
          other.check == head.check && other.everyone == head.everyone;
 }
 

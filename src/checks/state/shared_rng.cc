@@ -12,7 +12,10 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "base/hash.h"
 #include "checks/engine/rules.h"
 
 namespace presum::checks {
@@ -41,13 +44,18 @@ struct SameNumbers {
   std::size_t generator = 0;  // index in kGenerators
   DrawnBy drawn_by = DrawnBy::kUnknown;
   std::string ranks_alike;
+  std::size_t groups = 1;
+  std::uint64_t partition = 0;  // a hash of the groups
 
   std::string name() const { return kGenerators[generator].name; }
   std::string drawer() const {
     constexpr const char* kNames[] = {"unknown", "dropout", "noise within the forward pass"};
     return kNames[static_cast<std::size_t>(drawn_by)];
   }
-  std::uint64_t key() const { return 2 * generator + (drawn_by == DrawnBy::kNoise ? 1 : 0); }
+  // Other groups are another sighting: what held of all ranks must not take over the steps of some.
+  std::uint64_t key() const {
+    return mix64(partition) + 2 * generator + (drawn_by == DrawnBy::kNoise ? 1 : 0);
+  }
   static constexpr std::tuple kFields{field("generator", &SameNumbers::name),
                                       field("drawn_by", &SameNumbers::drawer),
                                       field("ranks_alike", &SameNumbers::ranks_alike)};
@@ -57,8 +65,9 @@ std::string sentence(const SameNumbers& seen, const Who& who) {
   constexpr const char* kHow[] = {"drew the same random numbers",
                                   "had equal random numbers for dropout",
                                   "drew the same random numbers within the forward pass"};
-  return fmt::format("{} {} ({} generator)", who.words(),
-                     kHow[static_cast<std::size_t>(seen.drawn_by)], seen.name());
+  const std::string groups = seen.groups > 1 ? fmt::format(", in {} groups", seen.groups) : "";
+  return fmt::format("{} {}{} ({} generator)", who.words(),
+                     kHow[static_cast<std::size_t>(seen.drawn_by)], groups, seen.name());
 }
 
 // If a rank has a generator on its device, dropout draws from that one.
@@ -90,6 +99,18 @@ bool all_draw_in_forward(const StepContext& context, const Ranks& ranks, std::si
          });
 }
 
+SameNumbers same_numbers(const Split& held, std::size_t generator, SameNumbers::DrawnBy drawn_by) {
+  SameNumbers out{generator, drawn_by, shared_text(held), 0, 0};
+  for (const Split::Group& group : held.groups) {
+    if (group.ranks.size() < 2) continue;
+    ++out.groups;
+    for (const std::uint32_t rank : group.ranks) {
+      out.partition = mix64(out.partition + (std::uint64_t{rank} << 32) + out.groups);
+    }
+  }
+  return out;
+}
+
 // Equal seeds on all ranks are common. They matter if a generator is in use: it moves from step to
 // step, or dropout is active.
 class Rng final : public Rule {
@@ -111,7 +132,10 @@ class Rng final : public Rule {
         return drives_dropout(worker_of(context.record, rank), kGenerators[g]);
       });
       using enum SameNumbers::DrawnBy;
-      const SameNumbers seen{g, noise ? kNoise : dropout ? kDropout : kUnknown, shared_text(held)};
+      const SameNumbers seen = same_numbers(held, g,
+                                            noise     ? kNoise
+                                            : dropout ? kDropout
+                                                      : kUnknown);
       Signal signal =
           sighting(&kSharedRng, context, {shared, shared.size() == context.workers()}, 0.7, seen);
       if (noise) {
@@ -175,7 +199,6 @@ constinit const CheckInfo kSharedRng{
     .precedence = 310,
     .fingerprints = kSharedRngKinds,
     .compares_ranks = true,
-    .ranks_add_up = true,
     .make = make<Rng>,
 };
 
