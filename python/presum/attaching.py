@@ -255,9 +255,8 @@ def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dic
     }
     if "environment" in families:
         facts |= environment_facts(target.device)
-    if "optimizer" in families:
-        for optimizer in training.optimizers[:1]:
-            facts |= optimizer_facts(optimizer, target.parameters.values())
+    if "optimizer" in families and training.optimizers:
+        facts |= optimizer_facts(training.optimizers, target.parameters.values())
     return facts
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ MODES_EVERY = 5
 GROUPS_AT_ONCE = 64
 ITEMS_MAX = 16  # of a list in the settings
 PLAIN = (float, bool, int, str, type(None))
+GROUPS_NAMED = 8  # in the first packet
 RATES = ("p", "drop_prob", "dropout", "attention_dropout", "dropout_p", "attn_pdrop")
 
 
@@ -166,15 +168,28 @@ def _settings(group: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value if type(value) in PLAIN else _plain(value)
 
 
-def optimizer_facts(optimizer: Optimizer, watched: Collection[torch.Tensor] = ()) -> dict[str, str]:
-    """The first parameter group's hyperparameters as text, for the first packet, and the number of
-    recorded parameters in all groups."""
+def optimizer_facts(
+    optimizers: Sequence[Optimizer], watched: Collection[torch.Tensor] = ()
+) -> dict[str, str]:
+    """Hyperparameters of the first parameter groups as text, for the first packet, and the number
+    of recorded parameters in all groups."""
     known = set(map(id, watched))
-    count = sum(id(p) in known for group in optimizer.param_groups for p in group["params"])
-    settings = [("parameters held", count)] + [
-        (name, value) for group in optimizer.param_groups[:1] for name, value in _settings(group)
-    ]
-    return {f"optimizer.{name}": str(value) for name, value in settings if value is not None}
+    groups = _together(optimizers)
+    facts = {"parameters held": sum(id(p) in known for group in groups for p in group["params"])}
+    for where, group in islice(_named_groups(optimizers), GROUPS_NAMED):
+        facts |= {f"{name}{where}": v for name, v in _settings(group) if v is not None}
+    return {f"optimizer.{name}": str(value) for name, value in facts.items()}
+
+
+def _named_groups(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each parameter group after the words that tell it from the first one."""
+    names = [type(optimizer).__name__ for optimizer in optimizers]
+    for number, optimizer in enumerate(optimizers):
+        name = names[number] if names.count(names[number]) == 1 else f"{names[number]} {number + 1}"
+        for place, group in enumerate(optimizer.param_groups):
+            words = [name] if len(optimizers) > 1 else []
+            words += [f"param_groups[{place}]"] if place > 0 else []
+            yield f" of {'.'.join(words)}" if words else "", group
 
 
 def _plain(value: Any) -> Any:

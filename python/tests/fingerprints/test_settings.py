@@ -96,9 +96,31 @@ def test_a_group_that_is_added_is_seen_at_once() -> None:
 def test_names_of_parameters_are_no_hyper_parameter() -> None:
     model = nn.Sequential(*[nn.Linear(1, 1) for _ in range(1000)])
     optimizer = torch.optim.AdamW(model.named_parameters())
-    assert "optimizer.param_names" not in optimizer_facts(optimizer)
-    assert max(map(len, optimizer_facts(optimizer).values())) < 100
+    assert "optimizer.param_names" not in optimizer_facts([optimizer])
+    assert max(map(len, optimizer_facts([optimizer]).values())) < 100
     assert settings_of(optimizer) == settings_of(torch.optim.AdamW(model.parameters()))
+
+
+def test_settings_are_told_of_each_group_and_optimizer() -> None:
+    def of(*optimizers: torch.optim.Optimizer) -> dict[str, str]:
+        facts = optimizer_facts(optimizers)
+        return {name: value for name, value in facts.items() if name.startswith("optimizer.lr")}
+
+    def parameter() -> list[nn.Parameter]:
+        return [nn.Parameter(torch.zeros(1))]
+
+    two_groups = [{"params": parameter()}, {"params": parameter(), "lr": 0.2}]
+    sgd = torch.optim.SGD(two_groups, lr=0.1)
+    adam, other = torch.optim.Adam(parameter(), lr=3.0), torch.optim.Adam(parameter(), lr=4.0)
+    assert of(sgd) == {"optimizer.lr": "0.1", "optimizer.lr of param_groups[1]": "0.2"}
+    assert of(sgd, adam) == {
+        "optimizer.lr of SGD": "0.1",
+        "optimizer.lr of SGD.param_groups[1]": "0.2",
+        "optimizer.lr of Adam": "3.0",
+    }
+    assert of(adam, other) == {"optimizer.lr of Adam 1": "3.0", "optimizer.lr of Adam 2": "4.0"}
+    assert of() == {}
+    assert len(of(one_group_each(100))) == 8
 
 
 def test_modes_tell_which_modules_train_and_which_dropout_is_active() -> None:
@@ -171,7 +193,7 @@ def test_parameters_of_the_model_count_and_a_ranks_own_do_not() -> None:
 
     own_table = nn.Parameter(torch.ones(9))
     assert values(watched) == values([*watched, own_table]) != values(watched[:1])
-    facts = optimizer_facts(torch.optim.SGD([watched[0], own_table]), watched)
+    facts = optimizer_facts([torch.optim.SGD([watched[0], own_table])], watched)
     assert facts["optimizer.parameters held"] == "1"
 
 

@@ -127,8 +127,8 @@ std::string sentence(const OtherCopies& seen, const Who& who) {
     return fmt::format("{} held other {} than the others", who.words(), text.thing);
   if (seen.copies_alike.empty())
     return fmt::format("{} held different {}", who.words(), text.thing);
-  return fmt::format("{} held {} different copies of their {}", who.words(), seen.distinct_copies,
-                     text.thing);
+  return fmt::format("{} held {} different copies of their {} (alike: ranks {})", who.words(),
+                     seen.distinct_copies, text.thing, seen.copies_alike);
 }
 
 struct OtherSteps {

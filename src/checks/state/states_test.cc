@@ -84,7 +84,9 @@ TEST(States, ModelsThatAllDifferAreEveryonesFault) {
 
 TEST(States, CopiesThatSomeShareAreCounted) {
   Watched w = played(0, [](WorkerRecord& x) { x.states[0].value += x.rank / 4; });
-  EXPECT_EQ(w.first().title, "All 8 ranks held 2 different copies of their parameters");
+  EXPECT_EQ(w.first().title,
+            "All 8 ranks held 2 different copies of their parameters (alike: ranks "
+            "0-3; 4-7)");
   EXPECT_EQ(text_of(w.first(), "copies_alike"), "0-3; 4-7");
 }
 
