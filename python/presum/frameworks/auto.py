@@ -40,7 +40,7 @@ from presum.steps.gradient_source import in_backward
 from presum.steps.recording import watched_parameters
 from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.hooks import pickled_as_nothing
-from presum.torch_events.optimizers import optimizers_for, parameters_of
+from presum.torch_events.optimizers import parameters_of
 from presum.torch_events.taps import TappedFunction
 from presum.transport.rendezvous import is_recorded
 
@@ -76,9 +76,15 @@ class Constructions:
         """The DDP models that are still alive."""
         return _alive(self._models)
 
-    def optimizers_of(self, parameters: Iterable[nn.Parameter]) -> list[Optimizer]:
-        """The optimizers that train these parameters, in the order of their construction."""
-        return optimizers_for(parameters, _alive(self._optimizers))
+    def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> Optimizer | None:
+        """The optimizer that holds most of these parameters; of several, the newest."""
+        wanted = {id(parameter) for parameter in parameters}
+
+        def shared(optimizer: Optimizer) -> int:
+            return sum(id(p) in wanted for p in parameters_of(optimizer))
+
+        best = max(reversed(_alive(self._optimizers)), key=shared, default=None)
+        return best if best is not None and shared(best) > 0 else None
 
     def _model(self, _result: None, model: DistributedDataParallel, *_: Any, **__: Any) -> None:
         with _errors_logged():
@@ -132,7 +138,7 @@ class FirstForward:
         if model is None or not torch.is_grad_enabled() or in_backward():
             return
         # Without the wrapper, a module may also run before its training begins.
-        if module is model or CONSTRUCTIONS.optimizers_of(model.parameters()):
+        if module is model or CONSTRUCTIONS.optimizer_of(model.parameters()) is not None:
             self.remove()
             self._attach(model, module, args, kwargs)
 
@@ -289,8 +295,8 @@ class AutoAttach:
         from presum.attaching import attach
 
         self._look_at_frameworks()
-        optimizers = CONSTRUCTIONS.optimizers_of(model.parameters())
-        recorder = attach(model, optimizer=optimizers, **arguments_of(self._options))._recorder
+        optimizer = CONSTRUCTIONS.optimizer_of(model.parameters())
+        recorder = attach(model, optimizer=optimizer, **arguments_of(self._options))._recorder
         assert recorder is not None
         return recorder
 
@@ -316,7 +322,7 @@ class AutoAttach:
         trained: list[nn.Module] = []
         with _errors_logged():
             for model in [*self._waiting, *self._late]:
-                if optimizer in CONSTRUCTIONS.optimizers_of(model.parameters()):
+                if CONSTRUCTIONS.optimizer_of(model.parameters()) is optimizer:
                     trained.append(model)
         for model in trained:
             self._late.discard(model)

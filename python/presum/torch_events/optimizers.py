@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
@@ -21,21 +21,6 @@ StepHook = Callable[..., None]
 def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
     """All parameters that the optimizer holds."""
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
-
-
-def optimizers_for(
-    parameters: Iterable[nn.Parameter], optimizers: Sequence[Optimizer]
-) -> list[Optimizer]:
-    """Those that hold these parameters, in their order. One is left out if others hold all of its
-    share; of optimizers with equal shares, the last one stays."""
-    wanted = {id(parameter) for parameter in parameters}
-    shares = [wanted.intersection(map(id, parameters_of(optimizer))) for optimizer in optimizers]
-    chosen: list[int] = []
-    for place in sorted(range(len(shares)), key=lambda at: (-len(shares[at]), -at)):
-        if shares[place] & wanted:
-            chosen.append(place)
-            wanted -= shares[place]
-    return [optimizers[place] for place in sorted(chosen)]
 
 
 class OptimizerSteps(Listeners[tuple[StepHook, StepHook]]):
