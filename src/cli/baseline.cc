@@ -93,7 +93,8 @@ Result<Accepted> entry_of(const Json& entry) {
                .reason = text_in(entry, "reason"),
                .expires = text_in(entry, "expires")};
   PRESUM_TRY(check_name(out.check));
-  if (out.reason.empty()) return refuse(R"(needs "reason", a sentence)");
+  if (out.reason.find_first_not_of(" \t\r\n") == std::string::npos)
+    return refuse(R"(needs "reason", a sentence)");
   PRESUM_TRY(check_date(out.expires));
   PRESUM_ASSIGN(out.ranks, ranks_in(entry));
   return out;
@@ -101,15 +102,14 @@ Result<Accepted> entry_of(const Json& entry) {
 
 Result<Json> document_of(const std::string& file) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) {
-    return fail(ErrorCode::kNotFound, fmt::format("there is no baseline file {}", file));
-  }
   std::ifstream in(file);
-  if (!in) return fail(ErrorCode::kIo, fmt::format("cannot read {}", file));
+  if (!in || std::filesystem::is_directory(file, error)) {
+    return fail(ErrorCode::kIo, fmt::format("cannot read the baseline {}", file));
+  }
   Json document = Json::parse(in, nullptr, false);
   const bool formed = document.is_object() && document.size() == 1 && document.contains("ignore") &&
                       document["ignore"].is_array();
-  if (formed) return document["ignore"];
+  if (formed) return std::move(document["ignore"]);
   return refuse(fmt::format(R"({} is not a baseline: it must be JSON, {{"ignore": [...]}})", file));
 }
 
@@ -128,13 +128,21 @@ Result<std::vector<Accepted>> read_baseline(const std::string& file) {
   return out;
 }
 
-const Accepted* accepted(std::span<const Accepted> baseline, const Finding& finding) {
-  const auto found = std::ranges::find_if(baseline, [&](const Accepted& entry) {
-    if (entry.check != finding.check) return false;
-    return !entry.ranks || std::ranges::all_of(finding.ranks, [&](std::uint32_t rank) {
+bool applies(const Accepted& entry, const Finding& finding) {
+  if (entry.check != finding.check) return false;
+  if (!entry.ranks) return true;
+  const auto covered = [&](const std::vector<std::uint32_t>& ranks) {
+    return std::ranges::all_of(ranks, [&](std::uint32_t rank) {
       return std::ranges::find(*entry.ranks, rank) != entry.ranks->end();
     });
-  });
+  };
+  return !finding.ranks.empty() && covered(finding.ranks) &&
+         std::ranges::all_of(finding.evidence, covered, &Finding::Evidence::ranks);
+}
+
+const Accepted* accepted(std::span<const Accepted> baseline, const Finding& finding) {
+  const auto found = std::ranges::find_if(
+      baseline, [&](const Accepted& entry) { return applies(entry, finding); });
   return found == baseline.end() ? nullptr : &*found;
 }
 

@@ -3,8 +3,9 @@
 //   {"ignore": [{"check": "token-weight", "reason": "mean of means by design",
 //                "expires": "2027-03-31"},
 //               {"check": "slow-rank", "ranks": [3], "reason": "...", "expires": "..."}]}
-// An entry applies to findings of its check; with `ranks`, only if all ranks of a finding are among
-// them. It expires at the end of its day, in UTC.
+// An entry applies to findings of its check, with the effects that they explain; with `ranks`, only
+// if all ranks of a finding and of its evidence are among them. It expires at the end of its day,
+// in UTC.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +26,12 @@ struct Accepted {
   std::string expires;  // "2027-03-31"
 };
 
-// Errors, each with the file and the entry: kNotFound, if there is no such file; kInvalidArgument,
+// Errors, each with the file and the entry: kIo, if the file cannot be read; kInvalidArgument,
 // if it is not of this form, a check or key is unknown, a reason or date is missing, or an entry
 // has expired.
 Result<std::vector<Accepted>> read_baseline(const std::string& file);
 
+bool applies(const Accepted& entry, const Finding& finding);
 // The first entry that applies; null if none does.
 const Accepted* accepted(std::span<const Accepted> baseline, const Finding& finding);
 

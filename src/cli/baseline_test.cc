@@ -52,6 +52,11 @@ TEST(Baseline, AppliesToItsCheckOnItsRanks) {
   EXPECT_TRUE(applies({0, 3}));
   EXPECT_TRUE(applies({3}));
   EXPECT_FALSE(applies({0, 3, 4}));
+  EXPECT_FALSE(applies({}));
+  found.evidence = {{"too-consistent", {0, 4}, "", "{}"}};
+  EXPECT_FALSE(applies({0, 3})) << "an effect on another rank";
+  found.evidence = {{"too-consistent", {3}, "", "{}"}};
+  EXPECT_TRUE(applies({0, 3}));
   found.check = "loss-mismatch";
   EXPECT_FALSE(applies({0, 3}));
   EXPECT_EQ(accepted({}, found), nullptr);
@@ -67,6 +72,8 @@ TEST(Baseline, RefusesAnEntryThatIsNotWhole) {
   expect_why(R"("check": "duplicate-dat", "reason": "r", "expires": "2999-12-31")",
              R"(names no check of presum: "duplicate-dat" (duplicate-data?))");
   expect_why(R"("check": "duplicate-data", "expires": "2999-12-31")", R"(needs "reason")");
+  expect_why(R"("check": "duplicate-data", "reason": " ", "expires": "2999-12-31")",
+             R"(needs "reason")");
   expect_why(R"("check": "duplicate-data", "reason": "r")", R"(needs "expires")");
   expect_why(kEntry + R"(, "rank": [1])", "has an unknown key rank (ranks?)");
   expect_why(kEntry + R"(, "ranks": [])", "needs a list of rank numbers");
@@ -87,6 +94,9 @@ TEST(Baseline, RefusesDatesThatArePastOrNone) {
 }
 
 TEST(Baseline, RefusesAFileThatIsNone) {
+  EXPECT_FALSE(read(R"({"ignore": [)" + std::string(200'000, '[')));
+  EXPECT_FALSE(
+      read(R"({"ignore": [)" + std::string(200'000, '[') + std::string(200'000, ']') + "]}"));
   for (const char* text : {"", "[]", "{", R"({"ignored": []})", R"({"ignore": {}})",
                            R"({"ignore": [], "also": 1})", "\xff\xfe"}) {
     const auto result = read(text);
@@ -97,7 +107,7 @@ TEST(Baseline, RefusesAFileThatIsNone) {
   for (const Path& path : {folder / "absent.json", folder / "."}) {
     const auto result = read_baseline(path.string());
     ASSERT_FALSE(result);
-    EXPECT_EQ(result.error().code, ErrorCode::kNotFound);
+    EXPECT_EQ(result.error().code, ErrorCode::kIo);
   }
 }
 

@@ -60,35 +60,54 @@ struct CheckOptions {
 
 struct Place {
   std::string path;
-  std::string name;  // below the folder that was given; empty if the run itself was
+  std::string name;   // below the folder that was given; empty if the run itself was
+  std::string error;  // why a folder could not be searched
 };
 
-bool holds_run(const fs::path& folder) {
-  std::error_code error;
-  return fs::exists(folder / "presum.db", error);
-}
+// The runs in folders, by name. Follows links to folders, once each.
+class Search {
+ public:
+  std::vector<Place> runs_in(const std::string& path) {
+    std::error_code error;
+    if (!fs::is_directory(path, error) || holds_run(path)) return {{path, "", ""}};
+    found_.clear();
+    look_into(path);
+    if (found_.empty()) return {{path, "", ""}};  // what reading it says
+    for (Place& place : found_) {
+      place.name = fs::path(place.path).lexically_relative(path).string();
+    }
+    return std::move(found_);
+  }
 
-// The run itself, or those in the folder, by name.
-std::vector<Place> runs_in(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error) || holds_run(path)) return {{path, ""}};
-  std::set<fs::path> folders;
-  fs::recursive_directory_iterator entry(path, fs::directory_options::skip_permission_denied,
-                                         error);
-  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    std::error_code unreadable;
-    if (!entry->is_directory(unreadable) || !holds_run(entry->path())) continue;
-    folders.insert(entry->path());
-    entry.disable_recursion_pending();
+ private:
+  // A link that leads nowhere, or a folder that cannot be searched, may be one.
+  static bool holds_run(const fs::path& folder) {
+    std::error_code error;
+    return fs::symlink_status(folder / "presum.db", error).type() != fs::file_type::not_found;
   }
-  std::vector<Place> out;
-  out.reserve(folders.size());
-  for (const fs::path& folder : folders) {
-    out.push_back({folder.string(), folder.lexically_relative(path).string()});
+
+  void look_into(const fs::path& folder) {
+    std::error_code error;
+    if (!seen_.insert(fs::canonical(folder, error).string()).second) return;
+    std::vector<fs::path> inside;
+    for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+         entry.increment(error)) {
+      inside.push_back(entry->path());
+    }
+    if (error)
+      return found_.push_back(
+          {folder.string(), "", "cannot search " + folder.string() + ": " + error.message()});
+    std::ranges::sort(inside);
+    for (const fs::path& path : inside) {
+      if (!fs::is_directory(path, error)) continue;
+      if (holds_run(path)) found_.push_back({path.string(), "", ""});
+      look_into(path);
+    }
   }
-  if (out.empty()) out.push_back({path, ""});
-  return out;
-}
+
+  std::vector<Place> found_;
+  std::set<std::string> seen_;
+};
 
 Result<CheckedRun> read(const Place& place) {
   PRESUM_ASSIGN(const auto log, RunLog::open(place.path));
@@ -109,7 +128,8 @@ int code_of(const CheckedRun& run, const CheckOptions& options) {
 
 CheckedRun checked(const Place& place, const CheckOptions& options,
                    std::span<const Accepted> baseline) {
-  auto result = read(place);
+  auto result =
+      place.error.empty() ? read(place) : Result<CheckedRun>(fail(ErrorCode::kIo, place.error));
   if (!result) {
     return {.path = place.path,
             .name = printable(place.name.empty() ? place.path : place.name),
@@ -138,10 +158,22 @@ int code_of(std::span<const CheckedRun> runs) {
   return any(kFindings) ? kFindings : any(kNoVerdict) ? kNoVerdict : kOk;
 }
 
-bool applied(const Accepted& entry, std::span<const CheckedRun> runs) {
-  return std::ranges::any_of(runs, [&](const CheckedRun& run) {
-    return std::ranges::find(run.ignored, &entry, &Ignored::entry) != run.ignored.end();
+// Whether an entry of the baseline ignored nothing, although every run was judged.
+bool is_idle(const Accepted& entry, std::span<const CheckedRun> runs) {
+  return std::ranges::all_of(runs, [&](const CheckedRun& run) {
+    return run.code != kNoVerdict && std::ranges::none_of(run.ignored, [&](const Ignored& one) {
+             return applies(entry, one.finding);
+           });
   });
+}
+
+// Runs in different folders may have one name; then it is their path.
+void tell_apart(std::vector<CheckedRun>& runs) {
+  std::map<std::string, int> named;
+  for (const CheckedRun& run : runs) ++named[run.name];
+  for (CheckedRun& run : runs) {
+    if (named[run.name] > 1) run.name = printable(run.path);
+  }
 }
 
 std::string formatted(const CheckedRuns& runs, const std::string& format) {
@@ -150,25 +182,38 @@ std::string formatted(const CheckedRuns& runs, const std::string& format) {
   return format == "junit" ? junit_report(runs) : text_report(runs);
 }
 
-int check(const CheckOptions& options, const Streams& io) {
-  std::vector<Accepted> baseline;
-  if (!options.baseline.empty()) {
-    auto read = read_baseline(options.baseline);
-    if (!read) return complain(io, "check", read.error());
-    baseline = *std::move(read);
-  }
-  CheckedRuns out{.runs = {}, .level = kLevels.at(options.fail_on)};
+std::vector<CheckedRun> all_checked(const CheckOptions& options,
+                                    std::span<const Accepted> baseline) {
+  Search search;
+  std::vector<CheckedRun> out;
   for (const std::string& path : options.runs) {
-    for (const Place& place : runs_in(path)) {
-      out.runs.push_back(checked(place, options, baseline));
-      const std::string& error = out.runs.back().error;
-      if (!error.empty()) complain(io, "check", {ErrorCode::kInvalidArgument, error});
+    for (const Place& place : search.runs_in(path)) {
+      out.push_back(checked(place, options, baseline));
     }
   }
-  for (const Accepted& entry : baseline) {
-    if (applied(entry, out.runs)) continue;
-    io.err << fmt::format("presum check: {}: {} was not found: remove its entry\n",
-                          printable(options.baseline), entry.check);
+  tell_apart(out);
+  return out;
+}
+
+int check(const CheckOptions& options, const Streams& io) {
+  CheckedRuns out{.runs = {}, .level = kLevels.at(options.fail_on)};
+  const Result<std::vector<Accepted>> baseline =
+      options.baseline.empty() ? std::vector<Accepted>() : read_baseline(options.baseline);
+  if (baseline) {
+    out.runs = all_checked(options, *baseline);
+  } else {
+    out.runs.push_back({.path = options.baseline,
+                        .name = printable(options.baseline),
+                        .error = baseline.error().message,
+                        .code = kNoVerdict});
+  }
+  for (const CheckedRun& run : out.runs) {
+    if (!run.error.empty()) complain(io, "check", {ErrorCode::kInvalidArgument, run.error});
+  }
+  for (std::size_t i = 0; baseline && i < baseline->size(); ++i) {
+    if (!is_idle((*baseline)[i], out.runs)) continue;
+    io.err << fmt::format("presum check: {}: entry {} ({}) ignored no finding\n",
+                          printable(options.baseline), i + 1, (*baseline)[i].check);
   }
   out.code = code_of(out.runs);
   io.out << formatted(out, options.format);

@@ -2,6 +2,7 @@
 #include "cli/check_formats.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <initializer_list>
@@ -53,6 +54,12 @@ std::string until(const Accepted& entry) {
   return fmt::format("ignored until {}: {}", entry.expires, printable(entry.reason));
 }
 
+// The checks that a finding explains: they have no finding of their own.
+std::string effects_of(const Finding& finding) {
+  if (finding.also.empty()) return "";
+  return printable(fmt::format("; also {}", fmt::join(finding.also, ", ")));
+}
+
 // Why a run without a failing finding did not pass.
 std::string why_not_judged(const CheckedRun& run) {
   if (!run.error.empty()) return printable(run.error);
@@ -61,11 +68,13 @@ std::string why_not_judged(const CheckedRun& run) {
 }
 
 judge::Json run_json(const CheckedRun& run) {
-  judge::Json out = {{"run", run.path}, {"exit_code", run.code}};
-  out["error"] = run.error.empty() ? judge::Json(nullptr) : judge::Json(run.error);
+  judge::Json out = {{"run", run.path},
+                     {"exit_code", run.code},
+                     {"error", run.error.empty() ? judge::Json(nullptr) : judge::Json(run.error)},
+                     {"failing", run.failing},
+                     {"ignored", judge::Json::array()},
+                     {"judgment", nullptr}};
   if (!run.error.empty()) return out;
-  out["failing"] = run.failing;
-  out["ignored"] = judge::Json::array();
   for (const auto& [finding, entry] : run.ignored) {
     judge::Json one = judge::findings_json({&finding, 1})[0];
     one["reason"] = entry->reason;
@@ -86,11 +95,19 @@ std::string replaced(std::string_view text,
   return out;
 }
 
+// "##[" begins a command anywhere in a line, in its older form.
+std::string no_command(std::string text) {
+  for (auto at = text.find("##["); at != std::string::npos; at = text.find("##[", at)) {
+    text.replace(at, 3, "# #[");
+  }
+  return text;
+}
+
 // A property of a workflow command ends at a comma or a colon.
 std::string annotation(const char* kind, std::string_view title, std::string_view text) {
-  return fmt::format("::{} title={}::{}\n", kind,
-                     replaced(title, {{'%', "%25"}, {':', "%3A"}, {',', "%2C"}}),
-                     replaced(text, {{'%', "%25"}}));
+  return no_command(fmt::format("::{} title={}::{}\n", kind,
+                                replaced(title, {{'%', "%25"}, {':', "%3A"}, {',', "%2C"}}),
+                                replaced(text, {{'%', "%25"}})));
 }
 
 const char* annotation_kind(Severity severity, Severity level) {
@@ -119,7 +136,7 @@ Case case_of(const std::string& check, std::span<const RunLog::Check* const> rec
     const bool fails = f.severity >= level;
     if (fails && out.kind.empty()) out.message = printable(f.title);
     if (fails) out.kind = "failure";
-    out.details += fmt::format("{}: {}\n", to_string(f.severity), sentence_of(f));
+    out.details += fmt::format("{}: {}{}\n", to_string(f.severity), sentence_of(f), effects_of(f));
   }
   for (const auto& [finding, entry] : run.ignored) {
     if (finding.check != check) continue;
@@ -127,10 +144,15 @@ Case case_of(const std::string& check, std::span<const RunLog::Check* const> rec
       out.kind = "skipped";
       out.message = until(*entry);
     }
-    out.details += fmt::format("{}: {}: {}\n", to_string(finding.severity), sentence_of(finding),
-                               until(*entry));
+    out.details += fmt::format("{}: {}{}: {}\n", to_string(finding.severity), sentence_of(finding),
+                               effects_of(finding), until(*entry));
   }
   const auto state = [](const RunLog::Check* one) { return one->record.state; };
+  if (out.details.empty() && std::ranges::find(records, State::kFound, state) != records.end()) {
+    out.kind = "skipped";
+    out.message = "violated: it is an effect of another check's finding";
+    return out;
+  }
   const bool looked = std::ranges::any_of(records, [&](const RunLog::Check* one) {
     return state(one) == State::kPassed || state(one) == State::kFound;
   });
@@ -141,11 +163,13 @@ Case case_of(const std::string& check, std::span<const RunLog::Check* const> rec
   return out;
 }
 
-Case verdict_case(const CheckedRun& run) {
+Case verdict_case(const CheckedRun& run, Severity level) {
   Case out{.name = "verdict", .kind = "", .message = {}, .details = {}};
   if (run.code == kNoVerdict) {
     out.kind = "error";
     out.message = why_not_judged(run);
+  } else {
+    out.details = run_line(run, level);
   }
   return out;
 }
@@ -155,7 +179,7 @@ std::vector<Case> cases_of(const CheckedRun& run, Severity level) {
   for (const RunLog::Check& c : run.judgment.checks) checks[c.record.check].push_back(&c);
   for (const Finding& f : run.judgment.findings) checks[f.check];
   for (const Ignored& one : run.ignored) checks[one.finding.check];
-  std::vector<Case> out = {verdict_case(run)};
+  std::vector<Case> out = {verdict_case(run, level)};
   for (const auto& [check, records] : checks) {
     out.push_back(case_of(check, records, run, level));
   }
@@ -163,7 +187,8 @@ std::vector<Case> cases_of(const CheckedRun& run, Severity level) {
 }
 
 std::string case_xml(const Case& one, const std::string& run) {
-  const auto head = fmt::format(R"(    <testcase classname="{}" name="{}")", xml(run), one.name);
+  const auto head =
+      fmt::format(R"(    <testcase classname="{}" name="{}")", xml(run), xml(one.name));
   if (one.kind.empty() && one.details.empty()) return head + "/>\n";
   if (one.kind.empty()) {
     return fmt::format("{}>\n      <system-out>{}</system-out>\n    </testcase>\n", head,
@@ -192,8 +217,8 @@ std::string text_report(const CheckedRuns& checked) {
                          sentence_of(f));
     }
     for (const auto& [finding, entry] : run.ignored) {
-      out += fmt::format("{}: {}: {}: {}\n", run.name, until(*entry), printable(finding.check),
-                         sentence_of(finding));
+      out += fmt::format("{}: {}: {}: {}{}\n", run.name, until(*entry), printable(finding.check),
+                         sentence_of(finding), effects_of(finding));
     }
     out += run_line(run, checked.level);
   }
@@ -220,7 +245,11 @@ std::string github_report(const CheckedRuns& checked) {
       out += annotation("error", "presum: not judged",
                         fmt::format("{}: {}", run.name, why_not_judged(run)));
     }
-    if (run.error.empty()) out += run_line(run, checked.level);
+    const std::string open = unfinished_text(run.judgment);
+    if (!open.empty()) {
+      out += annotation("warning", "presum: not closed", fmt::format("{}: {}", run.name, open));
+    }
+    if (run.error.empty()) out += no_command("presum: " + run_line(run, checked.level));
   }
   return out;
 }

@@ -56,7 +56,10 @@ TEST(CheckFormats, JsonHoldsTheJudgmentOfEveryRun) {
   EXPECT_EQ(all["runs"][1]["judgment"]["verdict"], "consistent");
   EXPECT_TRUE(all["runs"][1]["error"].is_null());
   EXPECT_EQ(all["runs"][2]["exit_code"], 2);
-  EXPECT_NE(all["runs"][2]["error"], "");
+  const std::string why = all["runs"][2]["error"];
+  EXPECT_NE(why.find("absent"), std::string::npos) << why;
+  EXPECT_TRUE(all["runs"][2]["judgment"].is_null());
+  EXPECT_TRUE(all["runs"][2]["ignored"].empty());
 }
 
 TEST(CheckFormats, GithubAnnotatesFindingsAndRunsThatWereNotJudged) {
@@ -70,7 +73,7 @@ TEST(CheckFormats, GithubAnnotatesFindingsAndRunsThatWereNotJudged) {
             0U)
       << ran.out;
   EXPECT_EQ(lines(ran.out)[1].find("::notice title=presum%3A loss-event::run: "), 0U) << ran.out;
-  EXPECT_EQ(lines(ran.out)[2].find("run: inconsistent"), 0U);
+  EXPECT_EQ(lines(ran.out)[2].find("presum: run: inconsistent"), 0U);
 
   const CommandResult empty = run_on("check", {}, {}, {"--format", "github"});
   EXPECT_EQ(empty.code, 2);
@@ -102,7 +105,8 @@ TEST(CheckFormats, JunitHasACaseForEveryCheckAndTheVerdict) {
   has("<testcase classname=\"deep/good\" name=\"missing-rank\"/>");
   has("<skipped message=\"not-triggered: no epoch has ended\"></skipped>");
   has("<skipped message=\"not-possible: no sampler was found\"></skipped>");
-  has("<testcase classname=\"deep/good\" name=\"verdict\"/>");
+  has("<testcase classname=\"deep/good\" name=\"verdict\">\n      <system-out>deep/good: "
+      "consistent");
 
   const CommandResult empty = run_on("check", {}, {}, {"--format", "junit"});
   EXPECT_EQ(empty.code, 2);
@@ -141,7 +145,7 @@ TEST(CheckFormats, ABaselineEntryThatAppliesToNothingIsNamed) {
                                  (f.path / "baseline.json").string()});
   EXPECT_EQ(ran.code, 0);
   ASSERT_EQ(lines(ran.err).size(), 1U);
-  EXPECT_NE(ran.err.find("duplicate-data was not found: remove its entry"), std::string::npos);
+  EXPECT_NE(ran.err.find("entry 1 (duplicate-data) ignored no finding"), std::string::npos);
 }
 
 TEST(CheckFormats, WithoutItsFindingsARunMayLackEvidence) {
@@ -162,9 +166,68 @@ TEST(CheckFormats, AWrongBaselineJudgesNothing) {
   write_file(
       f.path / "baseline.json",
       R"({"ignore": [{"check": "duplicate-data", "reason": "r", "expires": "2001-01-01"}]})");
-  expect_refusal(
-      {"check", (f.path / "runs").string(), "--baseline", (f.path / "baseline.json").string()},
-      "expired on 2001-01-01");
+  const std::string file = (f.path / "baseline.json").string();
+  expect_refusal({"check", (f.path / "runs").string(), "--baseline", file},
+                 "expired on 2001-01-01");
+  const CommandResult junit = f.check({"--baseline", file, "--format", "junit"});
+  EXPECT_EQ(junit.code, 2);
+  EXPECT_NE(junit.out.find("expired on 2001-01-01"), std::string::npos) << junit.out;
+  const CommandResult github = f.check({"--baseline", file, "--format", "github"});
+  EXPECT_EQ(github.out.find("::error title="), 0U) << github.out;
+}
+
+TEST(CheckFormats, NoRunInAFolderIsPassedOver) {
+  const TempFolder folder;
+  const Path runs = folder / "runs";
+  make_run(runs / "good", steps_of(30, 1));
+  make_run(runs / "good" / "inner", steps_of(30, 1));
+  make_run(folder / "elsewhere" / "bad", steps_of(30, 1), two_findings());
+  const auto checked = [&] { return run({"check", runs.string()}); };
+  std::filesystem::create_directory_symlink(runs, runs / "loop");
+  EXPECT_EQ(checked().code, 0);
+  EXPECT_EQ(lines(checked().out).size(), 2U) << checked().out;
+  std::filesystem::create_directory_symlink(folder / "elsewhere", runs / "linked");
+  EXPECT_EQ(checked().code, 1);
+  std::filesystem::remove(runs / "linked");
+  std::filesystem::create_directories(runs / "gone");
+  std::filesystem::create_symlink("nowhere", runs / "gone" / "presum.db");
+  EXPECT_EQ(checked().code, 2);
+}
+
+TEST(CheckFormats, RunsOfOneNameAreToldApart) {
+  const TempFolder folder;
+  const std::string a = (folder / "a" / "run").string();
+  const std::string b = (folder / "b" / "run").string();
+  make_run(a, steps_of(30, 1));
+  make_run(b, steps_of(30, 1));
+  const std::vector<std::string> said = lines(run({"check", a, b}).out);
+  ASSERT_EQ(said.size(), 2U);
+  EXPECT_EQ(said[0].find(a + ": "), 0U) << said[0];
+  EXPECT_EQ(said[1].find(b + ": "), 0U) << said[1];
+}
+
+// Names and checks of a run are untrusted.
+TEST(CheckFormats, NamesNeitherCommandNorBreakTheXml) {
+  const TempFolder folder;
+  const std::string path = (folder / "::error x::##[error]<&\"\xEF\xBF\xBF").string();
+  make_run(path, steps_of(30, 1), {.findings = {finding("a\"<b", Severity::kWarning)}});
+  for (const std::string& line : lines(run({"check", path, "--format", "github"}).out)) {
+    EXPECT_TRUE(line.starts_with("::error title=presum") || line.starts_with("presum: ")) << line;
+    EXPECT_EQ(line.find("##["), std::string::npos) << line;
+  }
+  const std::string junit = run({"check", path, "--format", "junit"}).out;
+  EXPECT_NE(junit.find("name=\"a&quot;&lt;b\""), std::string::npos) << junit;
+  EXPECT_NE(junit.find("[error]&lt;&amp;&quot;?\""), std::string::npos) << junit;
+}
+
+TEST(CheckFormats, AViolatedCheckThatAnotherExplainsDoesNotPass) {
+  RunExtras extras = two_findings();
+  extras.checks.push_back({"pair-too-similar", CheckRecord::State::kFound, ""});
+  const CommandResult ran = run_on("check", steps_of(30, 1), extras, {"--format", "junit"});
+  EXPECT_NE(ran.out.find("name=\"pair-too-similar\">\n      <skipped message=\"violated: "),
+            std::string::npos)
+      << ran.out;
+  EXPECT_NE(ran.out.find("; also pair-too-similar, too-consistent"), std::string::npos);
 }
 
 }  // namespace

@@ -51,12 +51,13 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// Control characters, and characters that change the text direction, break lines or are invisible.
+// Control characters, and characters that change the text direction, break lines, are invisible, or
+// are none.
 bool steers(char32_t c) {
   constexpr std::pair<char32_t, char32_t> kRanges[] = {
-      {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},      {0x61C, 0x61C},
-      {0x180E, 0x180E}, {0x200B, 0x200F}, {0x2028, 0x202E},  {0x2060, 0x206F},
-      {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F}};
+      {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},     {0x61C, 0x61C},
+      {0x180E, 0x180E}, {0x200B, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F},
+      {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}, {0xFFFE, 0xFFFF}, {0xE0000, 0xE007F}};
   return std::ranges::any_of(kRanges, [&](const auto& r) { return c >= r.first && c <= r.second; });
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <fstream>
 #include <set>
 #include <string>
@@ -76,6 +77,20 @@ std::string difference(const Shape& found) {
   return "";
 }
 
+// A file that is not being written consists of whole pages. SQLite reads over a page that is cut.
+bool is_cut(const std::filesystem::path& file, std::uintmax_t size) {
+  constexpr std::size_t kPageSizeAt = 16;
+  const std::string bytes = bytes_at(file, 0, kPageSizeAt + 2);
+  if (!bytes.starts_with("SQLite format 3")) return false;
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(bytes[at]); };
+  const std::uintmax_t page = byte(kPageSizeAt + 1) == 1 ? 65536U : 256U * byte(kPageSizeAt);
+  std::error_code error;
+  for (const char* suffix : {"-journal", "-wal"}) {
+    if (std::filesystem::exists(file.string() + suffix, error)) return false;
+  }
+  return page > 0 && size % page != 0;
+}
+
 }  // namespace
 
 Status check_file(const std::filesystem::path& file) {
@@ -86,9 +101,17 @@ Status check_file(const std::filesystem::path& file) {
                 fmt::format("{} is not a presum run log: it is not a regular file", file.string()));
   }
   PRESUM_TRY(check_side_files(file));
-  if (std::filesystem::file_size(file, error) == 0 && !error) {
+  const std::uintmax_t size = std::filesystem::file_size(file, error);
+  if (error) return {};
+  if (size == 0) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is not a presum run log: it is empty; {}", file.string(), kRemedy));
+  }
+  if (is_cut(file, size)) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{} is damaged: its end is missing; copy it again from where it was "
+                            "written",
+                            file.string()));
   }
   return {};
 }

@@ -258,6 +258,16 @@ TEST_F(DamagedRun, TruncatedIsAClearError) {
   }
 }
 
+// SQLite answers from what is left of the last page.
+TEST_F(DamagedRun, CutWithinItsLastPageIsNotOpened) {
+  for (const std::size_t lost : {1U, 100U, 4095U}) {
+    write_file(file(), whole_.substr(0, whole_.size() - lost));
+    const auto log = RunLog::open(folder_ / "run");
+    ASSERT_FALSE(log) << lost;
+    expect_says_what_to_do(log.error());
+  }
+}
+
 TEST_F(DamagedRun, FlippedBytesNameTheFileAndWhatToDo) {
   expect_errors([](std::string& bytes, std::mt19937_64& random) {
     constexpr std::size_t kPage = 4096;

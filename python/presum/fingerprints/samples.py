@@ -40,7 +40,8 @@ class SampleOrigin(NamedTuple):
     @property
     def changed(self) -> bool:
         """Whether the model was given other rows than the loader yielded."""
-        return self.batch is not None and bool(self.batch.rows) and not self.rows
+        known = self.batch is not None and bool(self.batch.rows)
+        return known and not self.rows and not self.again
 
 
 class ForwardState(NamedTuple):

@@ -73,7 +73,7 @@ def cosines_of(matrix: Floats, ranks: Sequence[int], title: str, axes: Axes | No
     """
     axes = axes or _new_axes(SQUARE)
     image = axes.imshow(np.ma.masked_invalid(matrix), vmin=-1, vmax=1, cmap="RdBu")
-    image.cmap.set_bad("0.8")
+    axes.set_facecolor("0.8")
     axes.figure.colorbar(image, ax=axes, label="cosine similarity")
     shown = range(0, len(ranks), max(1, len(ranks) // 16))
     names = [str(ranks[at]) for at in shown]
@@ -113,15 +113,17 @@ def times_of(ranks: Sequence[int], times: Mapping[str, Floats], axes: Axes | Non
 
 
 def png_of_losses(lines: Sequence[Line], named: Mapping[int, str]) -> bytes:
-    """The figure of the losses as PNG, for a page. Empty without matplotlib."""
+    """The figure of the losses as PNG, for a page. Empty if matplotlib is not installed, or cannot
+    draw it."""
     try:
         from matplotlib.figure import Figure
-    except ModuleNotFoundError:
+
+        figure = Figure(figsize=WIDE, layout="constrained")
+        losses_of(lines, named, figure.add_subplot())
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=100)
+    except Exception:
         return b""
-    figure = Figure(figsize=WIDE, layout="constrained")
-    losses_of(lines, named, figure.add_subplot())
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=100)
     return image.getvalue()
 
 

@@ -91,11 +91,19 @@ class Plots:
         return png_of_losses(lines, self._named()) if lines else b""
 
     def _losses(self, model_index: int) -> list[Line]:
-        steps, losses = self._column("step"), self._column("loss")
-        return [
-            Line(rank, steps[own].astype(np.float64), losses[own])
-            for rank, own in self._rows_by_rank(model_index)
-        ]
+        steps, losses = self._column("step").astype(np.float64), self._column("loss")
+        segments = self._column("segment")
+        lines = []
+        for rank, own in self._rows_by_rank(model_index):
+            starts = np.flatnonzero(np.diff(segments[own])) + 1  # a gap before each
+            lines.append(
+                Line(
+                    rank,
+                    np.insert(steps[own], starts, steps[own][starts]),
+                    np.insert(losses[own], starts, np.nan),
+                )
+            )
+        return lines
 
     def _rows_by_rank(self, model_index: int) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
         """Each rank and its rows, in their order."""

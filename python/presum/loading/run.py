@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,7 +75,10 @@ class Run:
 
     def _repr_html_(self) -> str:
         name = printable(self.path.resolve().parent.name)
-        return page_of(name, self.judgment, self.steps, self.plot.png())
+        try:
+            return page_of(name, self.judgment, self.steps, self.plot.png())
+        except UserError:
+            return f"<p>{escape(repr(self))}</p>"
 
     @cached_property
     def judgment(self) -> dict[str, Any]:

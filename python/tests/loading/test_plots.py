@@ -123,6 +123,7 @@ def test_a_run_that_is_gone_still_has_a_repr(tmp_path: Path) -> None:
     run = record(tmp_path)
     (tmp_path / "presum.db").unlink()
     assert "presum.db" in repr(run)
+    assert "presum.db" in run._repr_html_()
 
 
 def test_a_run_that_is_open_or_empty_says_so(tmp_path: Path) -> None:
@@ -143,6 +144,20 @@ def test_losses_are_those_of_each_rank(tmp_path: Path) -> None:
     for rank, line in enumerate((first, named, last)):
         assert np.allclose(line.get_ydata(), rank + np.arange(12) / 10)
     assert legend_of(plots_of(workers_of([3, 4], 2)).losses()) == ["rank 3", "rank 4"]
+
+
+def test_a_segment_begins_a_line_of_its_own() -> None:
+    workers = workers_of([0], 4, step=np.array([0, 1, 1, 2]), segment=np.array([1, 1, 2, 2]))
+    (line,) = plots_of(workers).losses().lines
+    assert np.array_equal(line.get_xdata(), [0, 1, 1, 1, 2])
+    assert np.array_equal(line.get_ydata(), [0, 1, np.nan, 2, 3], equal_nan=True)
+
+
+def test_losses_that_cannot_be_drawn_leave_the_page(tmp_path: Path) -> None:
+    run = record(tmp_path)
+    run.workers["loss"] = np.where(np.arange(len(run.workers)) % 2, 1.7e308, -1.7e308)
+    page = run._repr_html_()
+    assert "inconsistent" in page and "<img" not in page
 
 
 def test_of_many_ranks_those_that_findings_name_have_colors() -> None:

@@ -63,7 +63,7 @@ class Draws {
     kNoSamples,   // none were seen
     kNoLoader,    // its pass over the data is unknown
     kSharedRows,  // all ranks share them in different batches, so they are not samples
-    kChanged,     // only by rows that the program changed, and hardly any of them has come twice
+    kChanged,     // only by rows that the program changed, and hardly any sample came again
     kNotNow,      // another rank of its position is followed instead, or a pass ends
   };
 
@@ -103,6 +103,7 @@ class Draws {
   Following* find(std::uint64_t number);
   Following* pass_of(const StepRecord& record, const WorkerRecord& worker);
   Followed draw(const StepRecord& record, const WorkerRecord& worker, bool shared, bool leads);
+  bool drawn_earlier(const Following& pass, std::uint64_t sample, std::uint64_t step) const;
   void draw(Following& pass, std::uint64_t sample, const First& mine, bool leads);
   const First* drawn_before(const Following& pass, std::uint64_t sample) const;
   static void thin_to(std::uint32_t bits, Following& pass);
@@ -110,7 +111,8 @@ class Draws {
   std::vector<Following> passes_;      // at most two
   std::uint64_t ids_ = 0;              // ids given so far
   std::vector<std::uint64_t> ending_;  // numbers of passes that end within this step
-  std::uint64_t recurred_ = 0;         // draws of samples that were known, in this pass or before
+  bool changed_ = false;               // rows that the loader yielded differently were seen
+  std::set<std::uint64_t> recurred_;   // samples that came again, up to a few
   std::set<std::uint32_t> followers_;  // replicas that share another's sampler position, as of
                                        // the last complete record
   PerWorker<Place> places_;            // at the previous record
