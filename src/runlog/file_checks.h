@@ -10,8 +10,8 @@
 namespace presum::runlog {
 
 // Checks that the file, and the files that SQLite looks for next to it, are regular files: reading
-// a pipe or a device could block forever. Also checks that the file ends with a whole page, unless a
-// journal beside it may complete it. Error: kCorrupt. REQUIRES: the file exists.
+// a pipe or a device could block forever. Also checks that the file ends with a whole page, unless
+// a journal beside it may complete it. Error: kCorrupt. REQUIRES: the file exists.
 Status check_file(const std::filesystem::path& file);
 // The same for the files next to it only; they may be absent.
 Status check_side_files(const std::filesystem::path& file);

@@ -94,8 +94,8 @@ void keep_earlier(std::optional<std::uint64_t>& step, std::optional<std::uint64_
 
 // The head's sentence also holds for these ranks.
 bool ranks_add_up(const Signal& head, const Signal& other) {
-  return is_statistic(head.check) && other.key == head.key &&
-         other.check == head.check && other.everyone == head.everyone;
+  return is_statistic(head.check) && other.key == head.key && other.check == head.check &&
+         other.everyone == head.everyone;
 }
 
 // The confidence of a statistic grows with its effect, with the steps since its alarm in which it
