@@ -14,6 +14,8 @@
 
 #include "base/try.h"
 #include "bindings.h"
+#include "cli/findings_text.h"
+#include "cli/rows.h"
 #include "judge/documents.h"
 
 namespace presum::python {
@@ -60,12 +62,16 @@ nb::object cosines(const RunLog& log, std::uint32_t segment, std::uint32_t model
   })));
 }
 
-std::string judgment(const RunLog& log) {
-  return unwrap(without_gil([&]() -> Result<std::string> {
+// Without the GIL until the end.
+nb::tuple judgment(const RunLog& log) {
+  const auto texts = unwrap(without_gil([&]() -> Result<std::pair<std::string, std::string>> {
     PRESUM_ASSIGN(const auto steps, log.steps());
-    PRESUM_ASSIGN(const auto judged, judge::judge(log, steps));
-    return judge::judgment_json(judged).dump(-1, ' ', false, judge::Json::error_handler_t::replace);
+    PRESUM_ASSIGN(const auto j, judge::judge(log, steps));
+    auto line = cli::verdict_text(j) + "; " + cli::coverage_text(j.coverage) + "; " +
+                cli::count(j.findings.size(), "finding") + cli::shortcomings_text(j);
+    return std::pair(std::move(line), cli::json_line(judge::judgment_json(j)));
   }));
+  return nb::make_tuple(texts.first, texts.second);
 }
 
 nb::list to_list(const std::vector<TableInfo>& tables) {
@@ -101,7 +107,9 @@ void bind_runlog(nb::module_& m) {
             return to_list(unwrap(without_gil([&] { return log.findings(); })));
           },
           nb::sig("def findings(self) -> list[dict[str, typing.Any]]"))
-      .def("judgment", &judgment, "What `presum findings --format json` prints.")
+      .def("judgment", &judgment, nb::sig("def judgment(self) -> tuple[str, str]"),
+           "The verdict with its coverage as one line, and what `presum findings --format json` "
+           "prints.")
       .def("cosines", &cosines, nb::arg("segment"), nb::arg("model_index"), nb::arg("dp_group"),
            nb::arg("step"),
            nb::sig("def cosines(self, segment: int, model_index: int, dp_group: int, step: int) -> "

@@ -576,8 +576,10 @@ class RunLog:
 
     def group_norms(self) -> list[tuple[str, numpy.typing.NDArray[Any], list[str] | None]]: ...
     def findings(self) -> list[dict[str, Any]]: ...
-    def judgment(self) -> str:
-        """What `presum findings --format json` prints."""
+    def judgment(self) -> tuple[str, str]:
+        """
+        The verdict with its coverage as one line, and what `presum findings --format json` prints.
+        """
 
     def cosines(
         self, segment: int, model_index: int, dp_group: int, step: int

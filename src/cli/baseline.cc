@@ -86,12 +86,12 @@ Result<std::optional<std::vector<std::uint32_t>>> ranks_in(const Json& entry) {
   return std::optional(found->get<std::vector<std::uint32_t>>());
 }
 
-Result<Accepted> entry_of(const Json& entry) {
+Result<BaselineEntry> entry_of(const Json& entry) {
   PRESUM_TRY(check_keys(entry));
-  Accepted out{.check = text_in(entry, "check"),
-               .ranks = {},
-               .reason = text_in(entry, "reason"),
-               .expires = text_in(entry, "expires")};
+  BaselineEntry out{.check = text_in(entry, "check"),
+                    .ranks = {},
+                    .reason = text_in(entry, "reason"),
+                    .expires = text_in(entry, "expires")};
   PRESUM_TRY(check_name(out.check));
   if (out.reason.find_first_not_of(" \t\r\n") == std::string::npos)
     return refuse(R"(needs "reason", a sentence)");
@@ -115,9 +115,9 @@ Result<Json> document_of(const std::string& file) {
 
 }  // namespace
 
-Result<std::vector<Accepted>> read_baseline(const std::string& file) {
+Result<std::vector<BaselineEntry>> read_baseline(const std::string& file) {
   PRESUM_ASSIGN(const Json entries, document_of(file));
-  std::vector<Accepted> out;
+  std::vector<BaselineEntry> out;
   for (const Json& entry : entries) {
     auto read = entry_of(entry);
     if (!read) {
@@ -128,7 +128,7 @@ Result<std::vector<Accepted>> read_baseline(const std::string& file) {
   return out;
 }
 
-bool applies(const Accepted& entry, const Finding& finding) {
+bool applies(const BaselineEntry& entry, const Finding& finding) {
   if (entry.check != finding.check) return false;
   if (!entry.ranks) return true;
   const auto covered = [&](const std::vector<std::uint32_t>& ranks) {
@@ -140,9 +140,9 @@ bool applies(const Accepted& entry, const Finding& finding) {
          std::ranges::all_of(finding.evidence, covered, &Finding::Evidence::ranks);
 }
 
-const Accepted* accepted(std::span<const Accepted> baseline, const Finding& finding) {
+const BaselineEntry* entry_for(std::span<const BaselineEntry> baseline, const Finding& finding) {
   const auto found = std::ranges::find_if(
-      baseline, [&](const Accepted& entry) { return applies(entry, finding); });
+      baseline, [&](const BaselineEntry& entry) { return applies(entry, finding); });
   return found == baseline.end() ? nullptr : &*found;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Findings that a team knows of and has accepted until a date: a JSON file beside the program,
+// Findings that a team knows of and ignores until a date: a JSON file beside the program,
 //   {"ignore": [{"check": "token-weight", "reason": "mean of means by design",
 //                "expires": "2027-03-31"},
 //               {"check": "slow-rank", "ranks": [3], "reason": "...", "expires": "..."}]}
@@ -19,7 +19,7 @@
 
 namespace presum::cli {
 
-struct Accepted {
+struct BaselineEntry {
   std::string check;
   std::optional<std::vector<std::uint32_t>> ranks;
   std::string reason;
@@ -29,10 +29,10 @@ struct Accepted {
 // Errors, each with the file and the entry: kIo, if the file cannot be read; kInvalidArgument,
 // if it is not of this form, a check or key is unknown, a reason or date is missing, or an entry
 // has expired.
-Result<std::vector<Accepted>> read_baseline(const std::string& file);
+Result<std::vector<BaselineEntry>> read_baseline(const std::string& file);
 
-bool applies(const Accepted& entry, const Finding& finding);
+bool applies(const BaselineEntry& entry, const Finding& finding);
 // The first entry that applies; null if none does.
-const Accepted* accepted(std::span<const Accepted> baseline, const Finding& finding);
+const BaselineEntry* entry_for(std::span<const BaselineEntry> baseline, const Finding& finding);
 
 }  // namespace presum::cli

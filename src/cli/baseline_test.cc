@@ -17,7 +17,7 @@ struct File {
   Path path = folder / "baseline.json";
 };
 
-Result<std::vector<Accepted>> read(const std::string& text) {
+Result<std::vector<BaselineEntry>> read(const std::string& text) {
   return read_baseline(File(text).path.string());
 }
 
@@ -47,7 +47,7 @@ TEST(Baseline, AppliesToItsCheckOnItsRanks) {
   Finding found = finding("duplicate-data", Severity::kCritical);
   const auto applies = [&](std::vector<std::uint32_t> ranks) {
     found.ranks = std::move(ranks);
-    return accepted(*entries, found) != nullptr;
+    return entry_for(*entries, found) != nullptr;
   };
   EXPECT_TRUE(applies({0, 3}));
   EXPECT_TRUE(applies({3}));
@@ -59,7 +59,7 @@ TEST(Baseline, AppliesToItsCheckOnItsRanks) {
   EXPECT_TRUE(applies({0, 3}));
   found.check = "loss-mismatch";
   EXPECT_FALSE(applies({0, 3}));
-  EXPECT_EQ(accepted({}, found), nullptr);
+  EXPECT_EQ(entry_for({}, found), nullptr);
 }
 
 TEST(Baseline, RefusesAnEntryThatIsNotWhole) {

@@ -64,18 +64,21 @@ struct Place {
   std::string error;  // why a folder could not be searched
 };
 
-// The runs in folders, by name. Follows links to folders, once each.
+// The runs that are named and those in folders, each once and by name. Follows links to folders.
 class Search {
  public:
   std::vector<Place> runs_in(const std::string& path) {
-    std::error_code error;
-    if (!fs::is_directory(path, error) || holds_run(path)) return {{path, "", ""}};
     found_.clear();
-    look_into(path);
-    if (found_.empty()) return {{path, "", ""}};  // what reading it says
-    for (Place& place : found_) {
-      place.name = fs::path(place.path).lexically_relative(path).string();
+    searched_.clear();
+    has_run_ = false;
+    std::error_code error;
+    if (fs::is_directory(path, error) && !holds_run(path)) {
+      look_into(path);
+      for (Place& place : found_) {
+        place.name = fs::path(place.path).lexically_relative(path).string();
+      }
     }
+    if (!has_run_) add(path);  // a run, or reading it says why it is none
     return std::move(found_);
   }
 
@@ -86,27 +89,41 @@ class Search {
     return fs::symlink_status(folder / "presum.db", error).type() != fs::file_type::not_found;
   }
 
-  void look_into(const fs::path& folder) {
+  static std::string true_path(const fs::path& path) {
     std::error_code error;
-    if (!seen_.insert(fs::canonical(folder, error).string()).second) return;
+    const fs::path real = fs::canonical(path, error);
+    return error ? path.string() : real.string();
+  }
+
+  void add(const fs::path& run, const std::string& error = "") {
+    has_run_ = true;
+    const fs::path folder = run.filename() == "presum.db" ? run.parent_path() : run;
+    if (added_.insert(true_path(folder.empty() ? "." : folder)).second) {
+      found_.push_back({run.string(), "", error});
+    }
+  }
+
+  void look_into(const fs::path& folder) {
+    if (!searched_.insert(true_path(folder)).second) return;
+    std::error_code error;
     std::vector<fs::path> inside;
     for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
          entry.increment(error)) {
       inside.push_back(entry->path());
     }
-    if (error)
-      return found_.push_back(
-          {folder.string(), "", "cannot search " + folder.string() + ": " + error.message()});
+    if (error) return add(folder, "cannot search " + folder.string() + ": " + error.message());
     std::ranges::sort(inside);
     for (const fs::path& path : inside) {
       if (!fs::is_directory(path, error)) continue;
-      if (holds_run(path)) found_.push_back({path.string(), "", ""});
+      if (holds_run(path)) add(path);
       look_into(path);
     }
   }
 
   std::vector<Place> found_;
-  std::set<std::string> seen_;
+  bool has_run_ = false;            // in this path
+  std::set<std::string> searched_;  // folders of this path
+  std::set<std::string> added_;     // runs of all paths
 };
 
 Result<CheckedRun> read(const Place& place) {
@@ -114,8 +131,7 @@ Result<CheckedRun> read(const Place& place) {
   PRESUM_ASSIGN(const auto steps, log.steps());
   PRESUM_ASSIGN(auto judgment, judge::judge(log, steps));
   const std::string name = place.name.empty() ? log.name() : place.name;
-  return CheckedRun{
-      .path = place.path, .name = printable(name), .error = {}, .judgment = std::move(judgment)};
+  return CheckedRun{.path = place.path, .name = printable(name), .judgment = std::move(judgment)};
 }
 
 int code_of(const CheckedRun& run, const CheckOptions& options) {
@@ -127,7 +143,7 @@ int code_of(const CheckedRun& run, const CheckOptions& options) {
 }
 
 CheckedRun checked(const Place& place, const CheckOptions& options,
-                   std::span<const Accepted> baseline) {
+                   std::span<const BaselineEntry> baseline) {
   auto result =
       place.error.empty() ? read(place) : Result<CheckedRun>(fail(ErrorCode::kIo, place.error));
   if (!result) {
@@ -138,8 +154,8 @@ CheckedRun checked(const Place& place, const CheckOptions& options,
   }
   CheckedRun run = *std::move(result);
   for (Finding& finding : judge::set_aside(
-           run.judgment, [&](const Finding& f) { return accepted(baseline, f) != nullptr; })) {
-    const Accepted* entry = accepted(baseline, finding);
+           run.judgment, [&](const Finding& f) { return entry_for(baseline, f) != nullptr; })) {
+    const BaselineEntry* entry = entry_for(baseline, finding);
     run.ignored.push_back({std::move(finding), entry});
   }
   const Severity level = kLevels.at(options.fail_on);
@@ -159,7 +175,7 @@ int code_of(std::span<const CheckedRun> runs) {
 }
 
 // Whether an entry of the baseline ignored nothing, although every run was judged.
-bool is_idle(const Accepted& entry, std::span<const CheckedRun> runs) {
+bool is_idle(const BaselineEntry& entry, std::span<const CheckedRun> runs) {
   return std::ranges::all_of(runs, [&](const CheckedRun& run) {
     return run.code != kNoVerdict && std::ranges::none_of(run.ignored, [&](const Ignored& one) {
              return applies(entry, one.finding);
@@ -183,7 +199,7 @@ std::string formatted(const CheckedRuns& runs, const std::string& format) {
 }
 
 std::vector<CheckedRun> all_checked(const CheckOptions& options,
-                                    std::span<const Accepted> baseline) {
+                                    std::span<const BaselineEntry> baseline) {
   Search search;
   std::vector<CheckedRun> out;
   for (const std::string& path : options.runs) {
@@ -197,8 +213,8 @@ std::vector<CheckedRun> all_checked(const CheckOptions& options,
 
 int check(const CheckOptions& options, const Streams& io) {
   CheckedRuns out{.runs = {}, .level = kLevels.at(options.fail_on)};
-  const Result<std::vector<Accepted>> baseline =
-      options.baseline.empty() ? std::vector<Accepted>() : read_baseline(options.baseline);
+  const Result<std::vector<BaselineEntry>> baseline =
+      options.baseline.empty() ? std::vector<BaselineEntry>() : read_baseline(options.baseline);
   if (baseline) {
     out.runs = all_checked(options, *baseline);
   } else {

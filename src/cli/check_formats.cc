@@ -28,29 +28,16 @@ std::string sentence_of(const Finding& finding) {
                      location_text(finding));
 }
 
-std::string what_lacks(const judge::Judgment& j) {
-  const auto open = unfinished_text(j);
-  const auto short_of = judge::statistics_text(j.coverage);
-  std::string out = short_of.empty() ? "" : "; " + short_of;
-  if (!open.empty()) out += "; " + open;
-  // The verdict's reason already says it.
-  if (j.verdict == Verdict::kInsufficientEvidence) return out;
-  for (const SegmentInfo& s : j.segments) {
-    if (!s.incomplete.empty()) out += "; " + printable(incomplete_text(s));
-  }
-  return out;
-}
-
 std::string run_line(const CheckedRun& run, Severity level) {
   const judge::Judgment& j = run.judgment;
   const std::string ignored =
       run.ignored.empty() ? "" : " but for " + count(run.ignored.size(), "ignored finding");
   return fmt::format("{}: {}{}; {}; {}, {} at or above {}{}\n", run.name, verdict_text(j), ignored,
                      coverage_text(j.coverage), count(j.findings.size(), "finding"), run.failing,
-                     to_string(level), what_lacks(j));
+                     to_string(level), shortcomings_text(j));
 }
 
-std::string until(const Accepted& entry) {
+std::string until(const BaselineEntry& entry) {
   return fmt::format("ignored until {}: {}", entry.expires, printable(entry.reason));
 }
 
@@ -122,15 +109,15 @@ std::string xml(std::string_view text) {
 
 struct Case {
   std::string name;
-  std::string_view kind;  // "failure", "error", "skipped"; empty: it passed
-  std::string message;
-  std::string details;
+  std::string_view kind = "";  // "failure", "error", "skipped"; empty: it passed
+  std::string message{};
+  std::string details{};
 };
 
 // Of a check over all models and segments.
 Case case_of(const std::string& check, std::span<const RunLog::Check* const> records,
              const CheckedRun& run, Severity level) {
-  Case out{.name = printable(check), .kind = "", .message = {}, .details = {}};
+  Case out{.name = printable(check)};
   for (const Finding& f : run.judgment.findings) {
     if (f.check != check) continue;
     const bool fails = f.severity >= level;
@@ -164,7 +151,7 @@ Case case_of(const std::string& check, std::span<const RunLog::Check* const> rec
 }
 
 Case verdict_case(const CheckedRun& run, Severity level) {
-  Case out{.name = "verdict", .kind = "", .message = {}, .details = {}};
+  Case out{.name = "verdict"};
   if (run.code == kNoVerdict) {
     out.kind = "error";
     out.message = why_not_judged(run);

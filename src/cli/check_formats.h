@@ -13,7 +13,7 @@ namespace presum::cli {
 
 struct Ignored {
   Finding finding;
-  const Accepted* entry;  // of the baseline, which outlives this
+  const BaselineEntry* entry;  // of the baseline, which outlives this
 };
 
 struct CheckedRun {

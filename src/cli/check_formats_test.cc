@@ -194,6 +194,20 @@ TEST(CheckFormats, NoRunInAFolderIsPassedOver) {
   EXPECT_EQ(checked().code, 2);
 }
 
+TEST(CheckFormats, EveryRunIsJudgedOnce) {
+  const Folder f;
+  const std::string all = (f.path / "runs").string();
+  const auto said = [](std::vector<std::string> args) {
+    args.insert(args.begin(), "check");
+    return lines(run(args).out);
+  };
+  const std::size_t once = said({all}).size();
+  EXPECT_EQ(said({all, all}).size(), once);
+  EXPECT_EQ(said({all, all + "/deep", all + "/bad", all + "/bad/presum.db"}).size(), once);
+  EXPECT_EQ(said({all + "/bad/presum.db", all + "/"}).size(), once);
+  EXPECT_EQ(run({"check", all + "/deep", all + "/deep"}).code, 0);
+}
+
 TEST(CheckFormats, RunsOfOneNameAreToldApart) {
   const TempFolder folder;
   const std::string a = (folder / "a" / "run").string();

@@ -209,7 +209,7 @@ std::string audits_text(std::span<const judge::AuditSummary> audits) {
 
 std::string verdict_text(const judge::Judgment& judgment) {
   if (judgment.verdict != Verdict::kInsufficientEvidence) return to_string(judgment.verdict);
-  return "insufficient evidence: " + judgment.reason;
+  return "insufficient evidence: " + printable(judgment.reason);
 }
 
 std::string coverage_text(const judge::Coverage& coverage) {
@@ -230,6 +230,19 @@ std::string unfinished_text(const judge::Judgment& judgment) {
                          : fmt::format("segment{} {} ", open.size() == 1 ? "" : "s", ranges(open));
   return fmt::format("{}not closed (still running, or died): judged on the {} written", which,
                      count(judgment.coverage.steps_logged, "step"));
+}
+
+std::string shortcomings_text(const judge::Judgment& j) {
+  const auto open = unfinished_text(j);
+  const auto short_of = judge::statistics_text(j.coverage);
+  std::string out = short_of.empty() ? "" : "; " + short_of;
+  if (!open.empty()) out += "; " + open;
+  // The verdict's reason already says it.
+  if (j.verdict == Verdict::kInsufficientEvidence) return out;
+  for (const SegmentInfo& s : j.segments) {
+    if (!s.incomplete.empty()) out += "; " + printable(incomplete_text(s));
+  }
+  return out;
 }
 
 std::string collection_text(std::span<const SegmentInfo> segments) {

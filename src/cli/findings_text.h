@@ -43,6 +43,10 @@ std::string coverage_text(const judge::Coverage& coverage);
 // "", or that segments were not closed properly, and how many steps the judgment covers.
 std::string unfinished_text(const judge::Judgment& judgment);
 
+// What a judgment could not rest on, each part after "; ": too few steps for statistics, segments
+// that were not closed or whose record is incomplete. Empty if nothing is missing.
+std::string shortcomings_text(const judge::Judgment& judgment);
+
 // One line per segment whose record is incomplete, and one for packets that could not be used.
 std::string collection_text(std::span<const SegmentInfo> segments);
 // One line per segment that a preflight ended, with its exit code.

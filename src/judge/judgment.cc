@@ -127,10 +127,10 @@ Result<Judgment> judge(const RunLog& log, std::span<const StepRecord> steps,
 }
 
 std::vector<Finding> set_aside(Judgment& judgment,
-                               const std::function<bool(const Finding&)>& accepted) {
+                               const std::function<bool(const Finding&)>& ignored) {
   auto& findings = judgment.findings;
   const auto first = std::stable_partition(
-      findings.begin(), findings.end(), [&](const Finding& finding) { return !accepted(finding); });
+      findings.begin(), findings.end(), [&](const Finding& finding) { return !ignored(finding); });
   std::vector<Finding> out(std::make_move_iterator(first), std::make_move_iterator(findings.end()));
   findings.erase(first, findings.end());
   decide(judgment);

@@ -34,10 +34,10 @@ struct Judgment {
 Result<Judgment> judge(const RunLog& log, std::span<const StepRecord> steps,
                        std::optional<std::uint32_t> segment = {});
 
-// Takes out the findings for which `accepted` holds and returns them, in their order. The verdict
+// Takes out the findings for which `ignored` holds and returns them, in their order. The verdict
 // and its reason are then those of the others.
 std::vector<Finding> set_aside(Judgment& judgment,
-                               const std::function<bool(const Finding&)>& accepted);
+                               const std::function<bool(const Finding&)>& ignored);
 
 // Merges findings with one cause in several models (or shards) of a segment: those with the same
 // check, severity and ranks, at about the same time. The other models are in `elsewhere`. Keeps the

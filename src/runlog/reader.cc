@@ -116,7 +116,11 @@ Result<RunLog> RunLog::open(const std::filesystem::path& run) {
   }
   const bool folder = std::filesystem::is_directory(run, error);
   const auto file = folder ? run / runlog::kFileName : run;
-  if (!std::filesystem::exists(file, error)) {
+  const bool there = std::filesystem::exists(file, error);
+  if (error) {
+    return fail(ErrorCode::kIo, fmt::format("cannot read {}: {}", file.string(), error.message()));
+  }
+  if (!there) {
     return fail(ErrorCode::kNotFound,
                 fmt::format("{} is not a run: it holds no {} (a recording that has just begun, or "
                             "was killed as it began, has none)",

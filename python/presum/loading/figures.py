@@ -23,7 +23,7 @@ PHASES = {
     "time_backward": "backward",
     "time_optimizer": "optimizer",
     "time_rest": "rest",
-    "time_reduction": "waiting in reductions",
+    "time_reduction": "waiting",
 }
 WIDE = (8, 3.5)  # inches
 SQUARE = (5, 4)

@@ -11,34 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from presum.findings import counted
-
 FINDINGS = 10
 MODELS = 4
 KEYS = ("segment", "model_index", "dp_group")
 VALUES = ("loss_mean", "loss_std", "grad_norm_cv", "cosine_mean", "effective_workers")
 
 
-def verdict_line(judgment: Mapping[str, Any]) -> str:
-    """ "consistent; 128 steps, 4 of 4 ranks; 0 findings", and what the record lacks."""
-    coverage = judgment["coverage"]
-    parts = [
-        judgment["verdict"].replace("-", " "),
-        f"{counted(coverage['steps_logged'], 'step')}, "
-        f"{coverage['workers_seen']} of {coverage['workers_expected']} ranks",
-        counted(len(judgment["findings"]), "finding"),
-    ]
-    segments = judgment["segments"]
-    parts += [segment["incomplete"] for segment in segments if segment["incomplete"]]
-    if segments and not (segments[-1]["closed"] or segments[-1]["incomplete"]):
-        parts.append("not closed (still running, or died)")
-    return "; ".join(parts)
-
-
-def page_of(name: str, judgment: Mapping[str, Any], steps: Any, figure: bytes) -> str:
+def page_of(
+    name: str, verdict: str, findings: Sequence[Mapping[str, Any]], steps: Any, figure: bytes
+) -> str:
     """The page. ``steps`` is the frame, ``figure`` is a PNG or empty."""
-    head = f"<p><b>{escape(name)}</b>: {escape(verdict_line(judgment))}</p>"
-    parts = (head, _list(judgment["findings"]), _table(steps), _figure(figure))
+    head = f"<p><b>{escape(name)}</b>: {escape(verdict)}</p>"
+    parts = (head, _list(findings), _table(steps), _figure(figure))
     return "\n".join(part for part in parts if part)
 
 

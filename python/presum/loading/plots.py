@@ -29,7 +29,10 @@ class Plots:
     given. Raises ImportError if matplotlib is not installed (``presum[plot]``)."""
 
     def __init__(
-        self, workers: Any, findings: Iterable[Finding], cosines: Callable[..., Floats]
+        self,
+        workers: Any,
+        findings: Iterable[Finding],
+        cosines: Callable[[int, int, int, int], tuple[Floats, list[int]]],
     ) -> None:
         self._workers = workers
         self._findings = findings
@@ -61,18 +64,8 @@ class Plots:
         Raises:
             KeyError: as :meth:`presum.Run.cosines`.
         """
-        matrix = self._cosines(step, segment, model_index, dp_group)
-        if segment < 0:
-            segment = int(self._column("segment").max())
-        sought = {
-            "step": step,
-            "segment": segment,
-            "model_index": model_index,
-            "dp_group": dp_group,
-        }
-        here = np.logical_and.reduce([self._column(n) == value for n, value in sought.items()])
-        ranks = self._column("rank")[here][np.argsort(self._column("replica")[here])]
-        return cosines_of(matrix, ranks.tolist(), f"step {step}", axes)
+        matrix, ranks = self._cosines(step, segment, model_index, dp_group)
+        return cosines_of(matrix, ranks, f"step {step}", axes)
 
     def times(self, axes: Axes | None = None, *, model_index: int = 0) -> Axes:
         """The mean time of a step of each rank, in milliseconds, by phase. Steps whose times are

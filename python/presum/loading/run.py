@@ -19,7 +19,7 @@ from presum import _core
 from presum.errors import UserError
 from presum.findings import Finding
 from presum.loading.frames import column_meanings, to_frame
-from presum.loading.page import page_of, verdict_line
+from presum.loading.page import page_of
 from presum.loading.plots import Plots
 from presum.text import printable
 
@@ -68,7 +68,7 @@ class Run:
 
     def __repr__(self) -> str:
         try:
-            state = verdict_line(self.judgment)
+            state, _ = self._judged
         except UserError as error:
             state = str(error)
         return printable(f"<presum.Run {self.path.parent}: {state}>")
@@ -76,7 +76,9 @@ class Run:
     def _repr_html_(self) -> str:
         name = printable(self.path.resolve().parent.name)
         try:
-            return page_of(name, self.judgment, self.steps, self.plot.png())
+            verdict, _ = self._judged
+            findings = self.judgment["findings"]
+            return page_of(name, verdict, findings, self.steps, self.plot.png())
         except UserError:
             return f"<p>{escape(repr(self))}</p>"
 
@@ -85,13 +87,13 @@ class Run:
         """What ``presum findings --format json`` prints: ``verdict`` ("consistent", "inconsistent"
         or "insufficient-evidence"), ``coverage``, ``segments``, ``findings``, ``checks`` and more
         (docs/findings.md)."""
-        judgment: dict[str, Any] = json.loads(self._read(_core.RunLog.judgment))
+        judgment: dict[str, Any] = json.loads(self._judged[1])
         return judgment
 
     @property
     def plot(self) -> Plots:
         """Figures of the run, with matplotlib (``presum[plot]``)."""
-        return Plots(self.workers, self.findings, self.cosines)
+        return Plots(self.workers, self.findings, self._cosines_of_ranks)
 
     @cached_property
     def columns(self) -> pd.DataFrame:
@@ -175,6 +177,12 @@ class Run:
             KeyError: the step is not recorded, or its matrix was not kept. With more than 256
                 ranks, only every 50th step keeps its matrix.
         """
+        return self._cosines_of_ranks(step, segment, model_index, dp_group)[0]
+
+    def _cosines_of_ranks(
+        self, step: int, segment: int, model_index: int, dp_group: int
+    ) -> tuple[npt.NDArray[np.float64], list[int]]:
+        """The matrix, and the global ranks of its rows."""
         segments = np.asarray(self.steps["segment"])
         if segment < 0 and len(segments):
             segment = int(segments.max())
@@ -184,15 +192,15 @@ class Run:
             "dp_group": dp_group,
             "step": step,
         }
-        rows = [np.asarray(self.steps[name]) == value for name, value in sought.items()]
-        found = np.asarray(self.steps["workers"])[np.logical_and.reduce(rows)]
+        found = _rows_with(self.steps, sought)
         if not len(found):
             raise KeyError(f"{self.path}: no step {step} of model {model_index}")
-        workers = int(found[0])
+        workers = int(np.asarray(self.steps["workers"])[found[0]])
         pairs = self._read(lambda log: log.cosines(segment, model_index, dp_group, step))
         if not len(pairs) and workers > MATRIX_WORKERS:
             raise KeyError(f"{self.path}: step {step} has no cosine matrix (every 50th step has)")
-        return self._matrix(workers, pairs)
+        rows = _rows_with(self.workers, sought)  # in the order of their replicas
+        return self._matrix(workers, pairs), np.asarray(self.workers["rank"])[rows].tolist()
 
     def _matrix(self, workers: int, pairs: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         if workers < 0 or len(pairs) not in (0, workers * (workers - 1) // 2):
@@ -203,12 +211,21 @@ class Run:
         matrix.T[upper] = matrix[upper]
         return matrix
 
+    @cached_property
+    def _judged(self) -> tuple[str, str]:
+        return self._read(_core.RunLog.judgment)
+
     def _frame(self, table: str, *, categories: bool = False) -> pd.DataFrame:
         return to_frame(self._read(lambda log: log.frame(table)), categories=categories)
 
     def _read(self, read: Callable[[_core.RunLog], T]) -> T:
         with _as_user_error(self.path):
             return read(_core.RunLog(self.path))
+
+
+def _rows_with(frame: Any, values: dict[str, int]) -> npt.NDArray[np.intp]:
+    rows = [np.asarray(frame[name]) == value for name, value in values.items()]
+    return np.flatnonzero(np.logical_and.reduce(rows))
 
 
 @contextmanager

@@ -14,10 +14,10 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import presum
-from observers import make_observer
-from presum import _core
+from helpers.recorded_runs import record
 from presum.findings import Finding
 from presum.loading.figures import DRAWN, PHASES
 from presum.loading.plots import Plots
@@ -33,32 +33,8 @@ def closed_figures() -> Iterator[None]:
     pyplot.close("all")
 
 
-def record(run: Path, *, ranks: int = 3, steps: int = 12, close: bool = True) -> presum.Run:
-    """Rank r's loss is r + step / 10; rank 1 has a gradient that is not finite at step 3."""
-    aggregator = _core.Aggregator(str(run), ranks)
-    observers = [
-        make_observer(
-            [("weight", 2, "")], rank=rank, ranks=ranks, sketch_size=64, host="n", facts=[]
-        )
-        for rank in range(ranks)
-    ]
-
-    def ingest(packet: bytes) -> None:
-        aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
-
-    for one in observers:
-        ingest(one.hello())
-    for step in range(steps):
-        for rank, one in enumerate(observers):
-            one.begin_step(step)
-            squares = float("nan") if (rank, step) == (1, 3) else 1.0 + rank
-            one.gradient_sums(0, 2, False, squares, 1.0, squares != squares, 100 * rank + step, 0)
-            one.loss(rank + step / 10, 1, 1)
-            ingest(one.end_step(step, 1, 0, 1.0))
-    if close:
-        for one in observers:
-            ingest(one.goodbye(steps))
-        aggregator.close()
+def recorded(run: Path, **how: Any) -> presum.Run:
+    record(run, ranks=3, **how)
     return presum.load(run)
 
 
@@ -79,7 +55,7 @@ def workers_of(ranks: list[int], steps: int, **columns: Any) -> dict[str, Any]:
 
 
 def plots_of(workers: dict[str, Any], findings: list[Finding] | None = None) -> Plots:
-    return Plots(workers, findings or [], lambda *_: np.eye(len(np.unique(workers["rank"]))))
+    return Plots(workers, findings or [], lambda *_: (np.eye(1), [0]))
 
 
 def finding(check: str, severity: str, ranks: list[int]) -> Finding:
@@ -91,11 +67,9 @@ def legend_of(axes: Axes) -> list[str]:
 
 
 def test_a_notebook_shows_verdict_findings_values_and_losses(tmp_path: Path) -> None:
-    run = record(tmp_path / "a&b")
-    assert (
-        repr(run)
-        == f"<presum.Run {tmp_path / 'a&b'}: inconsistent; 12 steps, 3 of 3 ranks; 1 finding>"
-    )
+    run = recorded(tmp_path / "a&b")
+    verdict = "inconsistent; 12 steps, 3 of 3 ranks; 1 finding; statistics need 18 steps"
+    assert repr(run).startswith(f"<presum.Run {tmp_path / 'a&b'}: {verdict}")
     page = run._repr_html_()
     root = ElementTree.fromstring(f"<html>{page}</html>")
     assert "".join(root.find("p").itertext()).startswith("a&b: inconsistent; 12 steps")
@@ -109,7 +83,7 @@ def test_a_notebook_shows_verdict_findings_values_and_losses(tmp_path: Path) -> 
 def test_a_run_without_matplotlib_has_a_page_and_says_what_a_plot_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = record(tmp_path)
+    run = recorded(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "<img" not in run._repr_html_()
@@ -120,25 +94,24 @@ def test_a_run_without_matplotlib_has_a_page_and_says_what_a_plot_needs(
 
 
 def test_a_run_that_is_gone_still_has_a_repr(tmp_path: Path) -> None:
-    run = record(tmp_path)
+    run = recorded(tmp_path)
     (tmp_path / "presum.db").unlink()
     assert "presum.db" in repr(run)
     assert "presum.db" in run._repr_html_()
 
 
 def test_a_run_that_is_open_or_empty_says_so(tmp_path: Path) -> None:
-    assert repr(record(tmp_path / "open", close=False)).endswith(
-        "not closed (still running, or died)>"
-    )
-    empty = record(tmp_path / "empty", steps=0)
-    assert "insufficient evidence; 0 steps" in repr(empty)
+    state = repr(recorded(tmp_path / "open", close=False))
+    assert "not closed (still running, or died): judged on the 12 steps written" in state
+    empty = recorded(tmp_path / "empty", steps=0)
+    assert "insufficient evidence: no step was recorded" in repr(empty)
     assert "<img" not in empty._repr_html_()
     assert not empty.plot.losses().lines
     assert not empty.plot.times().patches
 
 
 def test_losses_are_those_of_each_rank(tmp_path: Path) -> None:
-    axes = record(tmp_path).plot.losses()
+    axes = recorded(tmp_path).plot.losses()
     first, last, named = axes.lines
     assert legend_of(axes) == ["other ranks", "rank 1: nonfinite-gradient"]
     for rank, line in enumerate((first, named, last)):
@@ -153,9 +126,14 @@ def test_a_segment_begins_a_line_of_its_own() -> None:
     assert np.array_equal(line.get_ydata(), [0, 1, np.nan, 2, 3], equal_nan=True)
 
 
-def test_losses_that_cannot_be_drawn_leave_the_page(tmp_path: Path) -> None:
-    run = record(tmp_path)
-    run.workers["loss"] = np.where(np.arange(len(run.workers)) % 2, 1.7e308, -1.7e308)
+def test_losses_that_cannot_be_drawn_leave_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OverflowError
+
+    run = recorded(tmp_path)
+    monkeypatch.setattr(Figure, "savefig", fails)
     page = run._repr_html_()
     assert "inconsistent" in page and "<img" not in page
 
@@ -182,15 +160,12 @@ def test_of_many_steps_the_extremes_stay() -> None:
 
 
 def test_cosines_are_in_the_order_of_the_replicas(tmp_path: Path) -> None:
-    axes = record(tmp_path).plot.cosines(2)
+    axes = recorded(tmp_path).plot.cosines(2)
     assert axes.get_title() == "step 2"
     assert axes.images[0].get_clim() == (-1, 1)
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2"]
     with pytest.raises(KeyError, match="no step 99"):
-        record(tmp_path / "other").plot.cosines(99)
-    replicas = np.tile([2, 0, 1], 4)
-    axes = plots_of(workers_of([10, 11, 12], 4, replica=replicas)).cosines(3)
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["11", "12", "10"]
+        recorded(tmp_path / "other").plot.cosines(99)
 
 
 def test_times_are_means_of_the_steps_whose_times_are_known() -> None:
@@ -200,15 +175,13 @@ def test_times_are_means_of_the_steps_whose_times_are_known() -> None:
     heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in axes.containers}
     assert set(heights) == set(PHASES.values())
     assert np.allclose(heights["forward"], [3, 6])
-    assert np.allclose(heights["waiting in reductions"], [1, 1])
+    assert np.allclose(heights["waiting"], [1, 1])
     assert [text.get_text() for text in axes.get_xticklabels()] == ["3", "9"]
     unknown = plots_of(workers_of([3, 9], 3)).times()
     assert all(bar.get_height() == 0 for bars in unknown.containers for bar in bars)
 
 
 def test_axes_that_are_given_are_drawn_into() -> None:
-    from matplotlib.figure import Figure
-
     axes = Figure().add_subplot()
     assert plots_of(workers_of([0, 1], 2)).losses(axes) is axes
     assert plots_of(workers_of([0, 1], 2)).times(axes) is axes

@@ -15,49 +15,10 @@ from pathlib import Path
 import pytest
 
 import presum
-from observers import make_observer
+from helpers.recorded_runs import STEPS, observer, record
 from presum import _core
 from presum.errors import UserError
 from programs_started import presum_command, run_command
-
-STEPS = 12
-
-
-def observer(rank: int) -> _core.Observer:
-    return make_observer(
-        [("layers.0.weight", 2, ""), ("layers.1.weight", 2, "")],
-        rank=rank,
-        ranks=2,
-        sketch_size=64,
-        host=f"node{rank}",
-        facts=[("torch", "2.13.0")],
-    )
-
-
-def record(run: Path, steps: int = STEPS, *, close: bool = True) -> None:
-    """Two ranks; one has a gradient that is not finite, for a finding."""
-    aggregator = _core.Aggregator(str(run), 2)
-    ranks = [observer(0), observer(1)]
-
-    def ingest(packet: bytes) -> None:
-        aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
-
-    for one in ranks:
-        ingest(one.hello())
-    for step in range(steps):
-        for rank, one in enumerate(ranks):
-            one.begin_step(step)
-            for index in range(2):
-                squares = float("nan") if (rank, step) == (1, 3) else 1.0 + rank
-                one.gradient_sums(index, 2, False, squares, 1.0, squares != squares, step + 7, 0)
-            one.loss(1.0 + rank, 1, 1)
-            one.samples([10 * step + rank])
-            ingest(one.end_step(step, 1, 0, 1.0))
-    for one in ranks:
-        ingest(one.note("bye"))
-        ingest(one.goodbye(steps))
-    if close:
-        aggregator.close()
 
 
 def read_everything(run: Path) -> None:

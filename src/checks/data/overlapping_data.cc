@@ -61,8 +61,9 @@ constexpr const char* kNoLoader =
 constexpr const char* kSharedRows =
     "The hashed rows are the same on all ranks although their batches differ.";
 constexpr const char* kChangedRows =
-    "The program changes rows between the loader and the model (noise, augmentation, a cut). None "
-    "has come twice, so it is unknown whether a sample that is drawn again would be recognized.";
+    "The program changes rows between the loader and the model (noise, augmentation, a cut). Fewer "
+    "than three came twice, so it is unknown whether a sample that is drawn again would be "
+    "recognized.";
 constexpr const char* kNoSamples = "No samples were seen.";
 constexpr const char* kFewDraws = "A sample or two may be drawn again to fill up batches.";
 constexpr const char* kMayRepeat =

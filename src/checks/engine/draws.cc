@@ -14,7 +14,7 @@ using Identity = DrawnPass::Identity;
 
 constexpr std::size_t kSamples = std::size_t{1} << 18;
 constexpr std::uint32_t kMaxBits = 60;
-constexpr std::size_t kRecur = 3;     // samples that came again: the program changes rows alike
+constexpr std::size_t kRecur = 3;     // samples that came in another step: rows are changed alike
 constexpr double kNearlyWhole = 0.9;  // of the data; a pass may restart from here on
 
 // Whether datasets hold different positions: an index is then a different sample on each rank.
@@ -192,20 +192,15 @@ Draws::Followed Draws::draw(const StepRecord& record, const WorkerRecord& w, boo
   return changed_ && !by_index && recurred_.size() < kRecur ? Followed::kChanged : Followed::kYes;
 }
 
-// In an earlier step of this pass, or in the pass before.
-bool Draws::drawn_earlier(const Following& pass, std::uint64_t sample, std::uint64_t step) const {
-  const auto found = pass.first.find(sample);
-  if (found != pass.first.end()) return found->second.step < step;
-  return &passes_.front() != &pass && passes_.front().first.contains(sample);
-}
-
 void Draws::draw(Following& pass, std::uint64_t sample, const First& mine, bool leads) {
   if (!pass.pass.follows(sample)) return;
   if (leads) pass.pass.first_step = std::min(pass.pass.first_step, mine.step);
   const auto found = pass.first.find(sample);
   const bool in_pass = found != pass.first.end();
-  if (leads && recurred_.size() < kRecur && drawn_earlier(pass, sample, mine.step)) {
-    recurred_.insert(sample);
+  if (leads && recurred_.size() < kRecur) {
+    const Following& other = passes_.front();
+    const bool before = &other != &pass && other.first.contains(sample);
+    if (in_pass ? found->second.step < mine.step : before) recurred_.insert(sample);
   }
   if (const First* first = in_pass ? &found->second : drawn_before(pass, sample)) {
     const bool known = mine.index != kNoIndex && first->index != kNoIndex;

@@ -103,7 +103,6 @@ class Draws {
   Following* find(std::uint64_t number);
   Following* pass_of(const StepRecord& record, const WorkerRecord& worker);
   Followed draw(const StepRecord& record, const WorkerRecord& worker, bool shared, bool leads);
-  bool drawn_earlier(const Following& pass, std::uint64_t sample, std::uint64_t step) const;
   void draw(Following& pass, std::uint64_t sample, const First& mine, bool leads);
   const First* drawn_before(const Following& pass, std::uint64_t sample) const;
   static void thin_to(std::uint32_t bits, Following& pass);
@@ -112,7 +111,7 @@ class Draws {
   std::uint64_t ids_ = 0;              // ids given so far
   std::vector<std::uint64_t> ending_;  // numbers of passes that end within this step
   bool changed_ = false;               // rows that the loader yielded differently were seen
-  std::set<std::uint64_t> recurred_;   // samples that came again, up to a few
+  std::set<std::uint64_t> recurred_;   // samples that came in two steps, up to a few
   std::set<std::uint32_t> followers_;  // replicas that share another's sampler position, as of
                                        // the last complete record
   PerWorker<Place> places_;            // at the previous record

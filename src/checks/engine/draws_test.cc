@@ -134,6 +134,20 @@ TEST(Draws, ChangedRowsAreFollowedByTheirHashOnceThreeCameAgain) {
   }
 }
 
+// Padding in every batch, and a batch that is used twice in its step.
+TEST(Draws, ChangedRowsThatComeAgainWithoutBeingDrawnAgainTellNothing) {
+  Feed feed({.workers = 1, .rows = 8, .data = 256});
+  for (std::uint64_t s = 0; s < 9; ++s) {
+    feed.step(s, [&](WorkerRecord& w) {
+      const std::uint64_t at = 3 * s + 1;
+      HealthyRun::read(w, {0, 0, at, at + 1, at + 2, at, at + 1, at + 2});
+      w.indices.clear();
+      set(w, Kind::kRowsChanged, 8);
+    });
+    EXPECT_EQ(feed.draws.followed().front(), Followed::kChanged) << s;
+  }
+}
+
 TEST(Draws, ChangedRowsWithIndicesAreFollowedByIndex) {
   Feed feed({.workers = 2, .rows = 4, .data = 64});
   feed.step(0, [](WorkerRecord& w) { set(w, Kind::kRowsChanged, 4); });

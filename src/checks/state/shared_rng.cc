@@ -12,8 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "base/hash.h"
 #include "checks/engine/rules.h"
@@ -44,7 +42,7 @@ struct SameNumbers {
   std::size_t generator = 0;  // index in kGenerators
   DrawnBy drawn_by = DrawnBy::kUnknown;
   std::string ranks_alike;
-  std::size_t groups = 1;
+  std::size_t groups = 0;       // of ranks with one state
   std::uint64_t partition = 0;  // a hash of the groups
 
   std::string name() const { return kGenerators[generator].name; }
@@ -52,7 +50,8 @@ struct SameNumbers {
     constexpr const char* kNames[] = {"unknown", "dropout", "noise within the forward pass"};
     return kNames[static_cast<std::size_t>(drawn_by)];
   }
-  // Other groups are another sighting: what held of all ranks must not take over the steps of some.
+  // Each partition of the ranks has a signal of its own: a title about all ranks must not cover
+  // steps in which only some were alike.
   std::uint64_t key() const {
     return mix64(partition) + 2 * generator + (drawn_by == DrawnBy::kNoise ? 1 : 0);
   }
