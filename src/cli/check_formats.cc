@@ -109,7 +109,7 @@ std::string xml(std::string_view text) {
 
 struct Case {
   std::string name;
-  std::string_view kind = "";  // "failure", "error", "skipped"; empty: it passed
+  std::string_view kind{};  // "failure", "error", "skipped"; empty: it passed
   std::string message{};
   std::string details{};
 };
