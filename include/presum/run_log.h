@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -172,6 +173,13 @@ struct StepCount {
   std::uint64_t end = 0;  // last step + 1
 };
 
+// Steps in the order in which they were written: those after the first `after`, up to number
+// `up_to`.
+struct StepRows {
+  std::uint64_t after = 0;
+  std::uint64_t up_to = std::numeric_limits<std::int64_t>::max();
+};
+
 // A stall of a segment, with what its ranks reported.
 struct StallRecord : Stall {
   std::uint32_t segment = 0;
@@ -239,9 +247,13 @@ class RunLog {
   using RowVisitor =
       std::function<void(std::span<const std::string> columns, std::span<const Cell> cells)>;
   Status visit_table(std::string_view table, const RowVisitor& visit) const;
-  // Returns the same table as arrays; meant for large tables. Error: kInvalidArgument (unknown
-  // table).
-  Result<std::vector<Series>> frame(std::string_view table) const;
+  // Returns the same table as arrays; meant for large tables. `rows`: of the tables "steps",
+  // "workers", "groups" and "missing" only the rows of these steps; other tables are whole. Error:
+  // kInvalidArgument (unknown table).
+  Result<std::vector<Series>> frame(std::string_view table, StepRows rows = {}) const;
+  // The number of steps of all models and segments so far. They are numbered from 1 in the order in
+  // which they were written.
+  Result<std::uint64_t> steps_written() const;
   // One row per step, group and rank, with the columns step, segment, model_index, dp_group, group,
   // rank, grad_norm, grad_max.
   Result<std::vector<Series>> group_norms() const;

@@ -17,6 +17,7 @@
 #include "cli/findings_text.h"
 #include "cli/rows.h"
 #include "judge/documents.h"
+#include "report/report.h"
 
 namespace presum::python {
 namespace {
@@ -47,8 +48,9 @@ nb::list to_list(std::vector<Series> frame) {
   return out;
 }
 
-nb::list frame(const RunLog& log, const std::string& table) {
-  return to_list(unwrap(without_gil([&] { return log.frame(table); })));
+nb::list frame(const RunLog& log, const std::string& table, std::uint64_t after,
+               std::uint64_t up_to) {
+  return to_list(unwrap(without_gil([&] { return log.frame(table, {after, up_to}); })));
 }
 
 nb::list group_norms(const RunLog& log) {
@@ -94,10 +96,25 @@ void bind_runlog(nb::module_& m) {
              return unwrap(without_gil([&] { return RunLog::open(run); }));
            }),
            nb::arg("run"))
-      .def("frame", &frame, nb::arg("table"),
-           nb::sig("def frame(self, table: str) -> list[tuple[str, "
-                   "numpy.typing.NDArray[typing.Any], list[str] | None]]"),
-           "Columns of a table: name, values, and texts that the values are positions in.")
+      .def(
+          "frame", &frame, nb::arg("table"), nb::arg("after") = 0,
+          nb::arg("up_to") = StepRows{}.up_to,
+          nb::sig("def frame(self, table: str, after: int = 0, up_to: int = ...) -> "
+                  "list[tuple[str, numpy.typing.NDArray[typing.Any], list[str] | None]]"),
+          "Columns of a table: name, values, and texts that the values are positions in. Of tables "
+          "about steps, only those after step number `after`, up to `up_to` (steps_written).")
+      .def(
+          "steps_written",
+          [](const RunLog& log) {
+            return unwrap(without_gil([&] { return log.steps_written(); }));
+          },
+          "Number of steps of all models and segments, in the order in which they were written.")
+      .def(
+          "report",
+          [](const RunLog& log) {
+            return unwrap(without_gil([&] { return report::page({&log, 1}); }));
+          },
+          "What `presum report` writes.")
       .def("group_norms", &group_norms,
            nb::sig("def group_norms(self) -> list[tuple[str, numpy.typing.NDArray[typing.Any], "
                    "list[str] | None]]"))

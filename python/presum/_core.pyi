@@ -569,10 +569,20 @@ class RunLog:
     """An open run log (see presum/run_log.h). One thread at a time."""
 
     def __init__(self, run: str | os.PathLike[str]) -> None: ...
-    def frame(self, table: str) -> list[tuple[str, numpy.typing.NDArray[Any], list[str] | None]]:
+    def frame(
+        self, table: str, after: int = 0, up_to: int = ...
+    ) -> list[tuple[str, numpy.typing.NDArray[Any], list[str] | None]]:
         """
-        Columns of a table: name, values, and texts that the values are positions in.
+        Columns of a table: name, values, and texts that the values are positions in. Of tables about steps, only those after step number `after`, up to `up_to` (steps_written).
         """
+
+    def steps_written(self) -> int:
+        """
+        Number of steps of all models and segments, in the order in which they were written.
+        """
+
+    def report(self) -> str:
+        """What `presum report` writes."""
 
     def group_norms(self) -> list[tuple[str, numpy.typing.NDArray[Any], list[str] | None]]: ...
     def findings(self) -> list[dict[str, Any]]: ...

@@ -38,6 +38,7 @@ from presum.steps.setup import RecorderSetup
 from presum.steps.step_recorder import StepRecorder
 from presum.text import printable
 from presum.torch_events.optimizers import parameters_of
+from presum.trackers import tracker_names
 from presum.transport.channel import Channel
 from presum.transport.heartbeat import Heartbeat
 from presum.transport.processes import start_of
@@ -65,6 +66,7 @@ def attach(
     record: Record | None = None,
     on_finding: Callable[[Finding], None] | None = None,
     preflight: int | None = None,
+    log_to: Sequence[str] = (),
 ) -> Monitor:
     """Record a data-parallel model. Call it on every rank, once per model, on the training thread.
 
@@ -99,6 +101,8 @@ def attach(
             Needs ``optimizer``. If the program ends earlier, it keeps its own exit code, except
             under ``presum.run``, where a program that ends successfully exits with the verdict's
             code.
+        log_to: experiment trackers that also get the metrics and findings: any of "tensorboard",
+            "wandb", "mlflow" and "trackio" (docs/start.md). The first model of a run decides.
 
     Returns:
         The :class:`Monitor` of this model on this rank. With one rank, dispersions are 0 and
@@ -111,7 +115,13 @@ def attach(
     unhook_ended()
     _check_kind("process_group", process_group, dist.ProcessGroup)
     options = check_options(
-        run=run, mode=mode, reduction=reduction, audit=audit, record=record, preflight=preflight
+        run=run,
+        mode=mode,
+        reduction=reduction,
+        audit=audit,
+        record=record,
+        preflight=preflight,
+        log_to=log_to,
     )
     record = record or Record()
     target = target_of(model, process_group, options)
@@ -129,7 +139,7 @@ def attach(
     facts |= {f"allow.{check}": reason for check, reason in record.allow.items()}
     observer = _observer(training, numbers, facts, next_module_number(key, tuple(target.ranks)))
     end_recordings_of(target.module)
-    session = _session(key, record, on_finding)
+    session = _session(key, record, on_finding, log_to)
     recording = Recording(session, observer, tuple(target.ranks), preflight=preflight)
     monitor = Monitor(recording)
     try:
@@ -149,6 +159,7 @@ def check_options(
     audit: Audit | int | None = None,
     record: Record | None = None,
     preflight: int | None = None,
+    log_to: Sequence[str] = (),
 ) -> WatchOptions:
     """Validate the arguments of ``attach`` that do not depend on a model.
 
@@ -170,6 +181,7 @@ def check_options(
     _patterns("local_buffers", record.local_buffers)
     chosen(record.fingerprints)
     _check_allowed(record.allow)
+    _check_trackers(log_to)
     return options
 
 
@@ -201,14 +213,17 @@ def _reduction(given: Reduction | str | None, mode: str) -> Reduction | None:
 
 
 def _session(
-    key: Path | None, record: Record, on_finding: Callable[[Finding], None] | None
+    key: Path | None,
+    record: Record,
+    on_finding: Callable[[Finding], None] | None,
+    log_to: Sequence[str],
 ) -> Session:
     rank, host = dist.get_rank(), socket.gethostname()
 
     def opened() -> Channel:
         heartbeat = Heartbeat(rank, host, record.stall_seconds, quiet=record.quiet)
         run = key or _default_run()
-        return Channel(run, rank, dist.get_world_size(), heartbeat, record.on_stall)
+        return Channel(run, rank, dist.get_world_size(), heartbeat, record.on_stall, log_to)
 
     session = open_session(key, opened)
     session.channel.poll_devices = poll_host_copies
@@ -505,6 +520,12 @@ def _check_allowed(allow: object) -> None:
             raise _wrong(f"allow: {unknown}")
         if not reason.strip():
             raise _wrong(f"allow: give a reason for {check}")
+
+
+def _check_trackers(log_to: object) -> None:
+    known = tracker_names()
+    if isinstance(log_to, str) or not isinstance(log_to, Sequence) or set(log_to) - set(known):
+        raise _wrong(f"log_to must be a list of {', '.join(known)}, not {log_to!r}")
 
 
 def _check_data(data: object) -> None:

@@ -148,7 +148,15 @@ PROCESS = _Process()
 OF_RECORD = tuple(
     one.name for one in fields(Record) if one.name not in ("data", "scaler", "on_training_thread")
 )
-OF_ATTACH = ("run", "preflight", "reduction", "microbatch_mean", "audit", "audit_elements")
+OF_ATTACH = (
+    "run",
+    "preflight",
+    "log_to",
+    "reduction",
+    "microbatch_mean",
+    "audit",
+    "audit_elements",
+)
 NAMES = (*OF_ATTACH, *OF_RECORD)
 
 
@@ -173,7 +181,7 @@ def check_names(row: Mapping[str, object], where: str) -> None:
 
 def arguments_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``presum.attach`` for a row of options."""
-    found = {name: row[name] for name in ("run", "preflight") if name in row}
+    found = {name: row[name] for name in ("run", "preflight", "log_to") if name in row}
     if "reduction" in row:
         found["reduction"] = row["reduction"]
     if row.get("microbatch_mean"):

@@ -117,6 +117,12 @@ def _add_telling(add: Callable[..., object]) -> None:
         metavar="CHECK=REASON",
         help="findings of this check are intended: show them as information, with the reason",
     )
+    add(
+        "--log-to",
+        type=_listed,
+        metavar="LIST",
+        help="also log to these trackers, while it trains: tensorboard, wandb, mlflow, trackio",
+    )
     add("--quiet", action="store_true", help="print nothing")
 
 
@@ -153,8 +159,12 @@ def _allowed(text: str) -> tuple[str, str]:
     return check, reason
 
 
+def _listed(text: str) -> list[str]:
+    return text.split(",")
+
+
 def _families(text: str) -> list[str]:
-    return {"all": [*FAMILIES], "none": []}.get(text, text.split(","))
+    return {"all": [*FAMILIES], "none": []}.get(text, _listed(text))
 
 
 def _options(found: argparse.Namespace) -> dict[str, Any]:

@@ -217,7 +217,11 @@ Status RunLog::visit_table(std::string_view name, const RowVisitor& visit) const
   }
 }
 
-Result<std::vector<Series>> RunLog::frame(std::string_view name) const {
+Result<std::uint64_t> RunLog::steps_written() const {
+  return state_->db.query_integer("SELECT ifnull(max(id), 0) FROM step");
+}
+
+Result<std::vector<Series>> RunLog::frame(std::string_view name, StepRows wanted) const {
   PRESUM_ASSIGN(const runlog::View* view, runlog::named_view(name));
   std::vector<std::string> sources;
   std::vector<SeriesReader> readers;
@@ -225,8 +229,12 @@ Result<std::vector<Series>> RunLog::frame(std::string_view name) const {
     sources.push_back(c.source);
     readers.emplace_back(c);
   }
-  PRESUM_ASSIGN(auto rows, state_->db.prepare(fmt::format("SELECT {} FROM {}",
-                                                          fmt::join(sources, ", "), view->from)));
+  const bool of_steps = view->from.starts_with("step s");
+  PRESUM_ASSIGN(auto rows,
+                state_->db.prepare(fmt::format(
+                    "SELECT {} FROM {} {} ORDER BY {}", fmt::join(sources, ", "), view->from,
+                    of_steps ? "WHERE s.id > ? AND s.id <= ?" : "", view->order)));
+  if (of_steps) rows.with(wanted.after, wanted.up_to);
   while (true) {
     PRESUM_ASSIGN(const auto row, rows.next());
     if (!row) break;

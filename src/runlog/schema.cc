@@ -48,8 +48,8 @@ std::string expression(const ViewColumn& c) {
 std::string create(const View& view) {
   std::vector<std::string> columns;
   for (const ViewColumn& c : view.columns) columns.push_back(expression(c));
-  return fmt::format("CREATE VIEW {} AS SELECT {} FROM {};\n", view.name, fmt::join(columns, ", "),
-                     view.from);
+  return fmt::format("CREATE VIEW {} AS SELECT {} FROM {} ORDER BY {};\n", view.name,
+                     fmt::join(columns, ", "), view.from, view.order);
 }
 
 ViewColumn view_column(const ColumnShape& c, std::string_view table) {
@@ -95,8 +95,9 @@ View workers_view() {
   columns.insert(after, one_column(kWorkerTable, "k", "host", "host", "it never said hello"));
   return {"workers", "One row per step and rank.", std::move(columns),
           fmt::format("step s JOIN worker_step w ON w.step_id = s.id LEFT JOIN worker k ON {} AND "
-                      "k.replica = w.replica ORDER BY {}, w.replica",
-                      fmt::format(fmt::runtime(kSameModel), "k"), kViewOrder)};
+                      "k.replica = w.replica",
+                      fmt::format(fmt::runtime(kSameModel), "k")),
+          fmt::format("{}, w.replica", kViewOrder)};
 }
 
 View groups_view() {
@@ -108,39 +109,39 @@ View groups_view() {
                                   one_column(kGroupTable, "n", "elements", "elements", kUnknown)} +
           shown_columns(kGroupStepTable, "g"),
       fmt::format("step s JOIN group_step g ON g.step_id = s.id LEFT JOIN group_name n ON {} "
-                  "AND n.id = g.group_id ORDER BY {}, n.name",
-                  fmt::format(fmt::runtime(kSameModel), "n"), kViewOrder)};
+                  "AND n.id = g.group_id",
+                  fmt::format(fmt::runtime(kSameModel), "n")),
+      fmt::format("{}, n.name", kViewOrder)};
 }
 
 std::vector<View> make_views() {
   return {
       {"segments", "One row each time that the run was begun or continued.",
-       shown_columns(kSegmentTable, "t"), "segment t ORDER BY segment"},
+       shown_columns(kSegmentTable, "t"), "segment t", "segment"},
       {"steps", "One row per step (and model): the metrics over all ranks.",
-       shown_columns(kStepTable, "s"), fmt::format("step s ORDER BY {}", kViewOrder)},
+       shown_columns(kStepTable, "s"), "step s", kViewOrder},
       workers_view(),
       groups_view(),
       {"missing", "One row per step and rank that is missing from it.",
        step_key() + shown_columns(kMissingTable, "m"),
-       fmt::format("step s JOIN missing_worker m ON m.step_id = s.id ORDER BY {}, m.replica",
-                   kViewOrder)},
-      {"facts", "What each rank said about itself.", shown_columns(kFactTable, "t"),
-       "fact t ORDER BY segment, model_index, rank, key"},
+       "step s JOIN missing_worker m ON m.step_id = s.id",
+       fmt::format("{}, m.replica", kViewOrder)},
+      {"facts", "What each rank said about itself.", shown_columns(kFactTable, "t"), "fact t",
+       "segment, model_index, rank, key"},
       {"findings", "What is wrong, worst first in each segment, model and data-parallel group.",
-       shown_columns(kFindingTable, "t"),
-       "finding t ORDER BY t.segment, t.model_index, t.dp_group, t.severity DESC, t.first_step, "
+       shown_columns(kFindingTable, "t"), "finding t",
+       "t.segment, t.model_index, t.dp_group, t.severity DESC, t.first_step, "
        "t.id"},
-      {"checks", "Every check of every model.", shown_columns(kCheckTable, "t"),
-       "check_state t ORDER BY t.segment, t.model_index, t.dp_group, t.position"},
-      {"audits", "One row an audit of the reduction.", shown_columns(kAuditTable, "t"),
-       "audit t ORDER BY t.segment, t.model_index, t.dp_group, t.step, t.replica"},
-      {"stalls", "Stalls of the job.", shown_columns(kStallTable, "t"),
-       "stall t ORDER BY t.segment, t.number"},
+      {"checks", "Every check of every model.", shown_columns(kCheckTable, "t"), "check_state t",
+       "t.segment, t.model_index, t.dp_group, t.position"},
+      {"audits", "One row an audit of the reduction.", shown_columns(kAuditTable, "t"), "audit t",
+       "t.segment, t.model_index, t.dp_group, t.step, t.replica"},
+      {"stalls", "Stalls of the job.", shown_columns(kStallTable, "t"), "stall t",
+       "t.segment, t.number"},
       {"stalled_ranks", "One row a stall and rank: where it was.",
-       shown_columns(kStalledRankTable, "t"),
-       "stalled_rank t ORDER BY t.segment, t.number, t.rank"},
+       shown_columns(kStalledRankTable, "t"), "stalled_rank t", "t.segment, t.number, t.rank"},
       {"notes", "What went wrong with the collection itself.", shown_columns(kNoteTable, "t"),
-       "note t ORDER BY t.rowid"},
+       "note t", "t.rowid"},
   };
 }
 

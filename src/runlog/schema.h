@@ -24,7 +24,8 @@ struct View {
   std::string_view name;
   std::string_view meaning;
   std::vector<ViewColumn> columns;
-  std::string from;  // tables and sort order
+  std::string from;   // tables
+  std::string order;  // columns to sort by
 };
 
 // All views. Static lifetime. Safe from any thread.

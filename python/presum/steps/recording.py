@@ -117,7 +117,7 @@ class Recording:
     def stepped(self, steps: int) -> None:
         """Called after an optimizer step, on the training thread, with the number of steps so
         far."""
-        self.session.listeners.tell_training_thread()
+        self.session.stepped()
         if self._preflight is not None and steps >= self._preflight and not self.ended:
             raise SystemExit(self.session.end_preflight())
 

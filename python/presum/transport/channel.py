@@ -8,12 +8,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from presum.errors import StallError
 from presum.text import one_line
+from presum.trackers import Trackers
 from presum.transport.heartbeat import Heartbeat
 from presum.transport.outbox import Outbox
 
@@ -39,6 +40,7 @@ class Channel:
         world_size: int,
         heartbeat: Heartbeat,
         on_stall: OnStall,
+        log_to: Sequence[str] = (),
     ) -> None:
         self.run = run
         self.rank = rank
@@ -57,6 +59,10 @@ class Channel:
         self.on_stall: OnStall = on_stall
         self.poll_devices: Callable[[], None] = lambda: None  # see Session.end
         self._said: set[str] = set()
+        self.trackers = Trackers(log_to, self.remark)
+        # called after a library has been loaded that may register functions for the end of the
+        # process
+        self.library_loaded: Callable[[], None] = lambda: None
 
     def seconds_to_wait(self) -> float:
         """Seconds to wait for other ranks at the end."""

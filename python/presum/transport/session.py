@@ -128,6 +128,7 @@ class Session:
         # run.
         self._default_store: Store | None = _get_default_store() if channel.world_size > 1 else None
         self.channel.now_and_then = self._end_orphans
+        self.channel.library_loaded = self._end_before_libraries
         self._thread = threading.Thread(target=self._work, name="presum", daemon=True)
         self._thread.start()
         atexit.register(self.end)
@@ -143,6 +144,12 @@ class Session:
         self.recordings.append(recording)
         self.modules[ranks] += 1
         self._open_monitors += 1
+
+    def stepped(self) -> None:
+        """Called on the training thread after an optimizer step."""
+        if self.channel.trackers.find():
+            self._end_before_libraries()
+        self.listeners.tell_training_thread()
 
     def is_own(self) -> bool:
         """Whether this process created the session (and was not forked from it)."""
@@ -174,6 +181,7 @@ class Session:
             self._await_thread(FLUSH_SECONDS - GOODBYE_SECONDS)
         if not self._thread.is_alive():
             self.recorder.say_summary()
+        self.channel.trackers.finish()
         outbox = self.channel.outbox
         if len(outbox) and not outbox.shut:
             unsent = counted(len(outbox), "packet")
@@ -190,6 +198,7 @@ class Session:
         self.channel.preflight = True
         if self._end_recordings():
             self._await_thread(3 * PREFLIGHT_SECONDS)
+            self.channel.trackers.finish()
         code = NO_VERDICT if self.channel.exit_code is None else self.channel.exit_code
         _exit_codes.append(code)
         return code
@@ -225,7 +234,13 @@ class Session:
             del _sessions[run]
         return True
 
-    # ---- on the background thread
+    # ---- on background threads
+
+    def _end_before_libraries(self) -> None:
+        """Python calls functions for the end of the process in reverse order."""
+        if not self.channel.closing.is_set():
+            atexit.unregister(self.end)
+            atexit.register(self.end)
 
     def _work(self) -> None:
         try:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from observers import make_observer
@@ -22,10 +23,18 @@ def observer(rank: int, ranks: int = 2) -> _core.Observer:
     )
 
 
-def record(run: Path, steps: int = STEPS, *, ranks: int = 2, close: bool = True) -> None:
+def record(
+    run: Path,
+    steps: int = STEPS,
+    *,
+    ranks: int = 2,
+    close: bool = True,
+    opened: Callable[[], None] = lambda: None,
+) -> None:
     """The loss of rank r is r + step / 10. Rank 1 has a gradient that is not finite at step 3, for
-    a finding."""
+    a finding. ``opened`` is called once the run log is open."""
     aggregator = _core.Aggregator(str(run), ranks)
+    opened()
     observers = [observer(rank, ranks) for rank in range(ranks)]
 
     def ingest(packet: bytes) -> None:
