@@ -36,6 +36,23 @@ TEST(RunLogTables, BeginWithACallForTheColumnsAlone) {
             ErrorCode::kInvalidArgument);
 }
 
+TEST(RunLogTables, CanBeReadFromAStepOn) {
+  const TempFolder folder;
+  make_run(folder / "run", {plain_step(1, 0, 2), plain_step(1, 1, 3), plain_step(1, 2, 2)});
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_EQ(log->steps_written(), 3U);
+  const auto count = [&](std::string_view table, StepRows rows) {
+    const auto frame = log->frame(table, rows);
+    return std::get<std::vector<std::int64_t>>(frame->at(0).values).size();
+  };
+  EXPECT_EQ(count("steps", {}), 3U);
+  EXPECT_EQ(count("workers", {}), 7U);
+  EXPECT_EQ(count("steps", {.after = 1}), 2U);
+  EXPECT_EQ(count("workers", {.after = 1}), 5U);
+  EXPECT_EQ(count("workers", {.after = 1, .up_to = 2}), 3U);
+  EXPECT_EQ(count("steps", {.after = 3}), 0U);
+}
+
 TEST(RunLogTables, HoldEveryAudit) {
   const TempFolder folder;
   std::vector<StepRecord> steps;

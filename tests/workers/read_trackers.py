@@ -30,14 +30,15 @@ def records(path: Path) -> Iterator[Record]:
             whole = b""
 
 
+def values_of(items: Any) -> dict[str, Any]:
+    names = [(i.key or "/".join(i.nested_key)).lstrip("_") for i in items]
+    return dict(zip(names, (json.loads(i.value_json) for i in items), strict=True))
+
+
 def wandb_run(path: Path) -> dict[str, Any]:
     every = list(records(path))
     run = next(r.run for r in every if r.HasField("run"))
-    rows = [
-        {(i.key or "/".join(i.nested_key)).lstrip("_"): json.loads(i.value_json) for i in r.history.item}
-        for r in every
-        if r.HasField("history")
-    ]
+    rows = [values_of(r.history.item) for r in every if r.HasField("history")]
     alerts = [r.alert.title for r in every if r.HasField("alert")]
     artifacts = [
         r.request.log_artifact.artifact.name or r.artifact.name
