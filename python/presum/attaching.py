@@ -38,7 +38,7 @@ from presum.steps.setup import RecorderSetup
 from presum.steps.step_recorder import StepRecorder
 from presum.text import printable
 from presum.torch_events.optimizers import parameters_of
-from presum.trackers import tracker_names
+from presum.trackers.kinds import KINDS
 from presum.transport.channel import Channel
 from presum.transport.heartbeat import Heartbeat
 from presum.transport.processes import start_of
@@ -523,9 +523,8 @@ def _check_allowed(allow: object) -> None:
 
 
 def _check_trackers(log_to: object) -> None:
-    known = tracker_names()
-    if isinstance(log_to, str) or not isinstance(log_to, Sequence) or set(log_to) - set(known):
-        raise _wrong(f"log_to must be a list of {', '.join(known)}, not {log_to!r}")
+    if not isinstance(log_to, (list, tuple)) or any(name not in [*KINDS] for name in log_to):
+        raise _wrong(f"log_to must be a list of {', '.join(KINDS)}, not {log_to!r}")
 
 
 def _check_data(data: object) -> None:

@@ -1,7 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 """``attach(log_to=)``: logs the metrics and findings of a run to experiment trackers while it is
 recorded, through their own libraries."""
-
-from presum.trackers.following import Trackers, tracker_names
-
-__all__ = ["Trackers", "tracker_names"]

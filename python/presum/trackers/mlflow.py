@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from presum.findings import Finding
-from presum.trackers.tracker import Row
+from presum.trackers.tracker import Found, Row
 
 CALL_METRICS = 1000  # that the server takes in one call
 TAG_LENGTH = 5000
@@ -18,30 +18,28 @@ RUN_TAG = "mlflow.runName"
 
 
 class Mlflow:
-    """Uses the client with explicit ids: MLflow's other functions would start a stray run, because
-    the active run belongs to the training thread."""
+    """Uses the client with explicit ids: MLflow's other functions would start a stray run."""
 
-    def __init__(self) -> None:
-        self._uri: str | None = None
-        self._run_id = ""
-        self._is_own = False
-        self._client: Any = None
+    @staticmethod
+    def find() -> Found:
+        mlflow: Any = sys.modules.get("mlflow")
+        if mlflow is None:
+            return {}
+        run = mlflow.active_run()
+        found = {"uri": mlflow.get_tracking_uri()}
+        return found if run is None else found | {"run_id": run.info.run_id}
 
-    def find(self) -> None:
-        mlflow = sys.modules.get("mlflow")
-        run = mlflow.active_run() if mlflow is not None else None
-        if mlflow is not None and run is not None:
-            self._uri, self._run_id = mlflow.get_tracking_uri(), run.info.run_id
-
-    def open(self, run: Path) -> None:
+    def open(self, run: Path, found: Found) -> None:
         from mlflow import MlflowClient
         from mlflow.tracking.fluent import _get_experiment_id
 
-        self._client = MlflowClient(self._uri)
-        if not self._run_id:
+        self._client = MlflowClient(found.get("uri"))
+        self._is_own = "run_id" not in found
+        self._run_id = found.get("run_id", "")
+        if self._is_own:
             tags = {RUN_TAG: f"presum {run.name}"}
             created = self._client.create_run(_get_experiment_id(), tags=tags)
-            self._run_id, self._is_own = created.info.run_id, True
+            self._run_id = created.info.run_id
 
     def log(self, rows: Sequence[Row]) -> None:
         from mlflow.entities import Metric

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from presum.findings import Finding
+
+Found = Mapping[str, Any]  # where a program logs to; values that JSON has
 
 
 class Row(NamedTuple):
@@ -18,17 +20,17 @@ class Row(NamedTuple):
 
 
 class Tracker(Protocol):
-    """A tracker's library. Its package is imported in ``open``, because that takes seconds.
+    """A tracker's library, which is imported in ``open``. Any method may raise.
 
-    ``find`` runs on the training thread, and only reads; the other methods run on a thread of their
-    own, and any may raise.
+    ``find`` runs on the training thread of the program and only reads. The rest runs in a process
+    of presum's own.
     """
 
-    def find(self) -> None:
-        """Remember where the program logs to, if it does so by now. Called after the first step:
-        programs often open their tracker after they wrap their model."""
+    @staticmethod
+    def find() -> Found:
+        """Where the program logs to, if it does so by now."""
 
-    def open(self, run: Path) -> None:
+    def open(self, run: Path, found: Found) -> None:
         """Open a destination beside the program's."""
 
     def log(self, rows: Sequence[Row]) -> None:

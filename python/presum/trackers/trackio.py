@@ -3,45 +3,46 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from presum.findings import Finding
-from presum.trackers.tracker import Row
+from presum.trackers.tracker import Found, Row
 
 PROJECT = "presum"
+TOKEN = "TRACKIO_WRITE_TOKEN"
+LEVELS = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}
 
 
 class Trackio:
     """Without a run of the program, it writes to the project "presum" in ``TRACKIO_DIR``."""
 
-    def __init__(self) -> None:
-        self._found: dict[str, Any] = {}
-        self._run: Any = None
-
-    def find(self) -> None:
-        contexts = sys.modules.get("trackio.context_vars")
+    @staticmethod
+    def find() -> Found:
+        contexts: Any = sys.modules.get("trackio.context_vars")
         run = contexts.current_run.get() if contexts is not None else None
         if run is None:
-            return
-        self._found = {
-            "url": run.url,
+            return {}
+        return {
             "project": run.project,
             "group": run.group or run.name,
             "space_id": run._space_id,
-            "server_base_url": run._server_base_url,
-            "write_token": run._write_token,
+            "server_url": run._server_base_url,
+            "token": run._write_token,
         }
 
-    def open(self, run: Path) -> None:
+    def open(self, run: Path, found: Found) -> None:
         import trackio
 
-        _print_nothing(sys.modules["trackio.run"])
-        where = self._found or {"url": None, "project": PROJECT}
-        self._run = trackio.Run(client=None, name=f"presum {run.name}", **where)
+        where = {"project": PROJECT, **found}
+        token = where.pop("token", None)
+        if token is not None:
+            os.environ[TOKEN] = token
+        quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self._run = trackio.init(name=f"presum {run.name}", **where, **quiet)
 
     def log(self, rows: Sequence[Row]) -> None:
         for step, values in rows:
@@ -50,7 +51,7 @@ class Trackio:
     def tell(self, finding: Finding) -> None:
         import trackio
 
-        level = getattr(trackio.AlertLevel, _LEVELS[finding.severity])
+        level = getattr(trackio.AlertLevel, LEVELS[finding.severity])
         text = f"{finding.sentence}\n{finding.remedy}"
         self._run.alert(finding.title, text, level=level, step=finding.last_step)
 
@@ -60,17 +61,3 @@ class Trackio:
         self._run.alert("verdict", verdict, level=trackio.AlertLevel.INFO)
         self._run.log_artifact(str(report), name="presum-report", type="report")
         self._run.finish()
-
-
-_LEVELS = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}
-
-
-def _print_nothing(module: Any) -> None:
-    """Let ``print`` in this module print nothing on the calling thread."""
-    thread, shown = threading.get_ident(), getattr(module, "print", print)
-
-    def show(*words: object, **how: Any) -> None:
-        if threading.get_ident() != thread:
-            shown(*words, **how)
-
-    module.print = show

@@ -3,59 +3,51 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from presum.findings import Finding
-from presum.trackers.tracker import Row
+from presum.trackers.tracker import Found, Row
 
-INIT_SECONDS = 30.0
 STEP = "presum/step"
+ENVIRONMENT = {
+    "WANDB_CONSOLE": "off",
+    "WANDB_SILENT": "true",
+    "WANDB_DISABLE_GIT": "true",
+    "WANDB_DISABLE_CODE": "true",
+    "WANDB_X_DISABLE_STATS": "true",
+}
+OF_THE_PROGRAM = ("WANDB_RUN_ID", "WANDB_NAME", "WANDB_RESUME", "WANDB_SWEEP_ID", "WANDB_JOB_TYPE")
 
 
 class Wandb:
     """Never logs into the program's run: there, rows that the program logs with ``step=`` would be
     lost."""
 
-    def __init__(self) -> None:
-        self._found: dict[str, Any] = {}
-        self._name = ""
-        self._run: Any = None
-
-    def find(self) -> None:
+    @staticmethod
+    def find() -> Found:
         run = getattr(sys.modules.get("wandb"), "run", None)
         if run is None:
-            return
-        mode = "disabled" if run.disabled else "offline" if run.offline else "online"
-        group = run.group or run.name or run.id
-        where = {"project": run.project, "entity": run.entity, "dir": run.settings.root_dir}
-        self._found = {"group": group, "mode": mode, **where}
+            return {}
+        return {
+            "project": run.project,
+            "entity": run.entity,
+            "group": run.group or run.name or run.id,
+            "dir": str(run.settings.root_dir),
+            "mode": "disabled" if run.disabled else "offline" if run.offline else "online",
+        }
 
-    def open(self, run: Path) -> None:
+    def open(self, run: Path, found: Found) -> None:
+        for name in OF_THE_PROGRAM:
+            os.environ.pop(name, None)
+        os.environ |= ENVIRONMENT
         import wandb
 
         self._name = run.name
-        settings = wandb.Settings(
-            console="off",  # else it would replace the program's standard output
-            silent=True,
-            disable_git=True,
-            disable_code=True,
-            x_disable_stats=True,
-            init_timeout=INIT_SECONDS,
-        )
-        mode = self._found.get("mode") or wandb.setup().settings.mode
-        if mode == "online" and not wandb.login(prompt=False):  # else it asks on the terminal
-            raise RuntimeError("not logged in: run `wandb login`, or set WANDB_MODE=offline")
-        self._run = wandb.init(
-            reinit="create_new",
-            job_type="presum",
-            name=f"presum {run.name}",
-            settings=settings,
-            **self._found,
-        )
+        self._run = wandb.init(job_type="presum", name=f"presum {run.name}", **found)
         self._run.define_metric("*", step_metric=STEP)
 
     def log(self, rows: Sequence[Row]) -> None:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from presum.errors import StallError
 from presum.text import one_line
-from presum.trackers import Trackers
+from presum.trackers.process import Trackers
 from presum.transport.heartbeat import Heartbeat
 from presum.transport.outbox import Outbox
 
@@ -60,9 +60,6 @@ class Channel:
         self.poll_devices: Callable[[], None] = lambda: None  # see Session.end
         self._said: set[str] = set()
         self.trackers = Trackers(log_to, self.remark)
-        # called after a library has been loaded that may register functions for the end of the
-        # process
-        self.library_loaded: Callable[[], None] = lambda: None
 
     def seconds_to_wait(self) -> float:
         """Seconds to wait for other ranks at the end."""

@@ -60,7 +60,7 @@ class Recorder:
             raise
         try:
             self._tell_notices(aggregator, f" in {self._channel.run}")
-            self._channel.trackers.start(self._channel.run, self._channel.library_loaded)
+            self._channel.trackers.start(self._channel.run)
             self._channel.heartbeat.reaches([], 0, "", aggregator.run, aggregator.segment)
             if rendezvous is not None:
                 self._serve(rendezvous, aggregator, key)

@@ -128,7 +128,6 @@ class Session:
         # run.
         self._default_store: Store | None = _get_default_store() if channel.world_size > 1 else None
         self.channel.now_and_then = self._end_orphans
-        self.channel.library_loaded = self._end_before_libraries
         self._thread = threading.Thread(target=self._work, name="presum", daemon=True)
         self._thread.start()
         atexit.register(self.end)
@@ -147,8 +146,8 @@ class Session:
 
     def stepped(self) -> None:
         """Called on the training thread after an optimizer step."""
-        if self.channel.trackers.find():
-            self._end_before_libraries()
+        if self.channel.records is not False:
+            self.channel.trackers.find()
         self.listeners.tell_training_thread()
 
     def is_own(self) -> bool:
@@ -234,13 +233,7 @@ class Session:
             del _sessions[run]
         return True
 
-    # ---- on background threads
-
-    def _end_before_libraries(self) -> None:
-        """Python calls functions for the end of the process in reverse order."""
-        if not self.channel.closing.is_set():
-            atexit.unregister(self.end)
-            atexit.register(self.end)
+    # ---- on the background thread
 
     def _work(self) -> None:
         try:

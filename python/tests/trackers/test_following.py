@@ -12,8 +12,9 @@ import pytest
 from helpers.recorded_runs import STEPS, record
 from presum.findings import Finding
 from presum.trackers import following
-from presum.trackers.following import Trackers
-from presum.trackers.tracker import Row
+from presum.trackers.following import Place, end_of
+from presum.trackers.following import follow as follow_run
+from presum.trackers.tracker import Found, Row
 
 
 class Memory:
@@ -22,14 +23,15 @@ class Memory:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.findings: list[Finding] = []
-        self.found = 0
+        self.found: Found = {}
         self.verdict = self.page = ""
 
-    def find(self) -> None:
-        self.found += 1
+    @staticmethod
+    def find() -> Found:
+        return {}
 
-    def open(self, run: Path) -> None:
-        pass
+    def open(self, run: Path, found: Found) -> None:
+        self.found = found
 
     def log(self, rows: Sequence[Row]) -> None:
         self.rows += rows
@@ -52,13 +54,13 @@ class Failing(Memory):
     def log(self, rows: Sequence[Row]) -> None:
         if self.failures:
             self.failures -= 1
-            raise OSError("the server is\naway")
+            raise OSError(f"http://me:secret@host is\naway, request {self.failures}")
         self.recovered.set()
         super().log(rows)
 
 
 class Missing(Memory):
-    def open(self, run: Path) -> None:
+    def open(self, run: Path, found: Found) -> None:
         raise ModuleNotFoundError("No module named 'aim'", name="aim")
 
 
@@ -78,21 +80,23 @@ Follow = Callable[..., list[str]]
 def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
     """Records one segment, and a second one that trackers follow. Returns the remarks."""
 
-    def followed(*trackers: Memory, until: threading.Event | None = None) -> list[str]:
-        known = {str(number): lambda one=one: one for number, one in enumerate(trackers)}
-        monkeypatch.setattr(following, "_TRACKERS", known)
+    def followed(
+        *trackers: Memory, until: threading.Event | None = None, seconds: float = 100.0
+    ) -> list[str]:
         monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
         monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(following, "STEPS_AT_ONCE", 5)
         remarks: list[str] = []
+        places: list[Place] = []
         record(tmp_path)
-        together = Trackers(list(known), remarks.append)
-        together.find()
-        together.find()
-        record(tmp_path, opened=lambda: together.start(tmp_path, lambda: None))
-        if until is not None:
-            until.wait()
-        together.finish()
+        named = {str(number): (one, {"project": "p"}) for number, one in enumerate(trackers)}
+        record(tmp_path, opened=lambda: places.append(end_of(tmp_path)))
+
+        def await_end() -> None:
+            if until is not None:
+                until.wait()
+
+        follow_run(named, places[0], remarks.append, await_end, seconds)
         return remarks
 
     return followed
@@ -109,13 +113,14 @@ def test_all_steps_and_findings_of_the_segment_are_logged_once(follow: Follow) -
     assert "presum_grad_norm/rank_1" not in one.rows[3].values, "it is NaN"
     assert [f.check for f in one.findings].count("nonfinite-gradient") == 1
     assert {f.segment for f in one.findings} == {2}
-    assert one.found == 1 and "inconsistent" in one.verdict and "<html" in one.page
+    assert one.found == {"project": "p"} and "inconsistent" in one.verdict and "<html" in one.page
 
 
 def test_a_tracker_that_fails_is_tried_again_and_costs_one_line(follow: Follow) -> None:
     failing, other = Failing(), Memory()
-    remarks = set(follow(failing, other, until=failing.recovered))
-    assert remarks == {"0: the server is away; the run log has everything"}
+    remarks = follow(failing, other, until=failing.recovered)
+    expected = "0: http://***@host is away, request 1; the run log has everything"
+    assert remarks == [expected]
     assert [row.step for row in failing.rows] == [row.step for row in other.rows]
     assert failing.verdict == other.verdict
 
@@ -127,25 +132,12 @@ def test_a_package_that_is_missing_is_named(follow: Follow) -> None:
     assert len(other.rows) == STEPS
 
 
-def test_the_end_does_not_wait_for_ever(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "END_SECONDS", 2.0)
+def test_the_end_does_not_wait_for_ever(follow: Follow) -> None:
     stuck, other = Stuck(), Memory()
-    (remark,) = follow(other, stuck)
+    (remark,) = follow(other, stuck, seconds=2.0)
     stuck.free.set()
     assert remark == "1: not done 2 s after the end of the run; the run log has everything"
     assert len(other.rows) == STEPS
-
-
-def test_a_run_without_a_step_opens_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "_TRACKERS", {"missing": Missing})
-    remarks: list[str] = []
-    record(tmp_path)
-    trackers = Trackers(["missing"], remarks.append)
-    trackers.start(tmp_path, lambda: None)
-    trackers.finish()
-    assert remarks == []
 
 
 def test_more_series_than_people_read_become_their_extremes(
