@@ -24,7 +24,7 @@ export CXX
 BUILD_PACKAGES := nanobind==3.1.0 scikit-build-core \
   $(if $(shell command -v cmake),,cmake) $(if $(shell command -v ninja),,ninja)
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas matplotlib numpy tqdm
-TEST_PACKAGES := accelerate lightning trl datasets tensorboard pytest pytest-timeout pytest-xdist psutil \
+TEST_PACKAGES := accelerate lightning trl datasets prometheus_client tensorboard pytest pytest-timeout pytest-xdist psutil \
   check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1 codespell==2.4.3 proselint==0.16.0 \
   "sphinx<9.1" "furo<2026" "myst-parser<6" "nvidia-cuda-nvrtc-cu12==12.9.*"
 

@@ -684,7 +684,7 @@ def test_a_file_that_is_no_page_is_left_alone(runs: dict[str, Path], tmp_path: P
     notes.write_text("mine")
     done = report(runs["empty"], "-o", notes)
     assert done.returncode == 2
-    assert "it exists and is no page" in done.stderr
+    assert "it exists and holds something else" in done.stderr
     assert notes.read_text() == "mine"
 
 

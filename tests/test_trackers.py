@@ -131,6 +131,6 @@ def check_trackio(runs: list[dict[str, Any]], *, own: bool) -> None:
     of_program = [run for run in runs if run["name"] != "presum run"]
     (of_presum,) = [run for run in runs if run["name"] == "presum run"]
     assert [run["steps"] for run in of_program] == [[*range(STEPS)]] * own
-    assert of_presum["project"] == ("program" if own else "presum")
+    assert of_presum["project"] == ("program" if own else "presum-runs")
     assert of_presum["steps"] == [*range(STEPS)] and {*of_presum["names"]} >= SCALARS | OF_RANKS
     assert {*of_presum["alerts"]} >= {"Both ranks read the same data", "verdict"}

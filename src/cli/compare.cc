@@ -13,7 +13,7 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
-#include "cli/page_file.h"
+#include "cli/output_file.h"
 #include "cli/rows.h"
 #include "cli/text.h"
 #include "cli/verb.h"
@@ -259,7 +259,7 @@ std::string comparison_text(const Comparison& c) {
 
 Status write_page(const ComparedRuns& compared, const std::string& file) {
   const auto html = report::page(compared.runs, compare::document(compared.comparison));
-  return html ? write_page_file(file, *html) : html.error();
+  return html ? replace_file(file, *html) : html.error();
 }
 
 int code_of(compare::Outcome outcome) {

@@ -78,7 +78,7 @@ def mlflow_runs() -> Iterator[dict[str, Any]]:
 
 
 def trackio_runs() -> Iterator[dict[str, Any]]:
-    for project in ("program", "presum"):
+    for project in ("program", "presum-runs"):
         for record in SQLiteStorage.get_run_records(project):
             rows = SQLiteStorage.get_logs(project, record["name"])
             alerts = SQLiteStorage.get_alerts(project, record["name"])

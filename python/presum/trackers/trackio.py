@@ -12,13 +12,13 @@ from typing import Any
 from presum.findings import Finding
 from presum.trackers.tracker import Found, Row
 
-PROJECT = "presum"
+PROJECT = "presum-runs"
 TOKEN = "TRACKIO_WRITE_TOKEN"
 LEVELS = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}
 
 
 class Trackio:
-    """Without a run of the program, it writes to the project "presum" in ``TRACKIO_DIR``."""
+    """Without a run of the program, it writes to the project "presum-runs" in ``TRACKIO_DIR``."""
 
     @staticmethod
     def find() -> Found:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/page_file.h"
+#include "cli/output_file.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -18,16 +18,16 @@ Status failed(const std::filesystem::path& file, const std::string& why) {
   return fail(ErrorCode::kIo, fmt::format("cannot write {}: {}", file.string(), why));
 }
 
-// Refuses to replace anything but an empty file or one that begins like a page.
-Status check_target(const std::filesystem::path& file) {
+// Refuses to replace anything but an empty file or one that begins like the new one.
+Status check_target(const std::filesystem::path& file, char first) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   if (std::filesystem::is_directory(status)) return failed(file, "it is a folder");
   if (!std::filesystem::exists(status)) return {};
   if (!std::filesystem::is_regular_file(status)) return failed(file, "it is no file");
   std::ifstream there(file);
-  if (there && there.peek() != '<' && there.peek() != EOF) {
-    return failed(file, "it exists and is no page, so it is left alone");
+  if (there && there.peek() != first && there.peek() != EOF) {
+    return failed(file, "it exists and holds something else, so it is left alone");
   }
   return {};
 }
@@ -44,8 +44,8 @@ Status write_part(const std::filesystem::path& part, const std::filesystem::path
 
 }  // namespace
 
-Status write_page_file(const std::filesystem::path& file, const std::string& text) {
-  PRESUM_TRY(check_target(file));
+Status replace_file(const std::filesystem::path& file, const std::string& text) {
+  PRESUM_TRY(check_target(file, text.front()));
   auto part = file;
   part += fmt::format(".{}.part", getpid());
   auto done = write_part(part, file, text);
