@@ -84,7 +84,7 @@ int follow(const ExportArguments& arguments, const Streams& io) {
   const NotedSignals noted;
   PrometheusFile file(arguments.run, arguments.prometheus);
   bool waits = false;
-  while (signal_number == 0) {
+  for (bool first = true; signal_number == 0; first = false) {
     const auto closed = file.update();
     const bool is_absent = !closed && closed.error().code == ErrorCode::kNotFound;
     if (!closed && !is_absent) {
@@ -94,7 +94,10 @@ int follow(const ExportArguments& arguments, const Streams& io) {
     if (is_absent && !std::exchange(waits, true)) {
       io.err << "presum export: waiting for " << printable(arguments.run) << '\n' << std::flush;
     }
-    if (closed && *closed) break;
+    if (closed && *closed) {
+      if (first) io.err << "presum export: " << printable(arguments.run) << " has already ended\n";
+      break;
+    }
     wait_for_signal(kInterval);
   }
   file.remove();
