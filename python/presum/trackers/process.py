@@ -73,7 +73,8 @@ class Trackers:
         if thread is not None:
             thread.join(END_SECONDS)
             if thread.is_alive():
-                self._remark("trackers are not done yet; they continue without this program")
+                names = ", ".join(self._names)
+                self._remark(f"{names}: not done yet; it continues without this program")
 
     def _work(self, place: Place) -> None:
         try:
