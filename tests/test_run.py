@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import zipapp
 from pathlib import Path
 
 import pytest
 
 import presum
-from programs_started import PROGRAM, UNDER, WORLD, Ended, start
+from programs_started import PROGRAM, UNDER, WORLD, Ended, run_command, start
 
 Ends = list[Ended]
 
@@ -105,10 +106,37 @@ def test_processes_are_started_as_the_program_says(tmp_path: Path) -> None:
     assert watched.stderr == plain.stderr == ""
 
 
+def test_a_program_without_arguments_starts_another_module(tmp_path: Path) -> None:
+    program = tmp_path / "starts.py"
+    program.write_text(
+        "import subprocess, sys\n"
+        "done = subprocess.run([sys.executable, '-m', 'this'], env={'LOCAL_RANK': '0'})\n"
+        "sys.exit(done.returncode)\n"
+    )
+    (plain,) = start([program], world=1)
+    (watched,) = start([*UNDER, "--quiet", program], world=1)
+    assert plain.stdout == watched.stdout and "Namespaces are" in plain.stdout
+    assert plain.returncode == watched.returncode == 0
+
+
 def test_a_module_runs_as_one(tmp_path: Path) -> None:
     command = [*UNDER, "--quiet", "-m", "json.tool", "--help"]
     (done,) = start(command, world=1)
     assert done.returncode == 0 and "json.tool" in done.stdout and not done.stderr
+
+
+def test_a_module_that_starts_itself_is_watched_again(tmp_path: Path) -> None:
+    (tmp_path / "itself.py").write_text(
+        "import os, subprocess, sys\n"
+        "print(sys.orig_argv[1:3], flush=True)\n"
+        "if 'LOCAL_RANK' not in os.environ:\n"
+        "    command = [sys.executable, '-m', __spec__.name, *sys.argv[1:]]\n"
+        "    subprocess.run(command, env={**os.environ, 'LOCAL_RANK': '1'}, check=True)\n"
+    )
+    command = [sys.executable, *UNDER, "--quiet", "-m", "itself", "--its", "own"]
+    done = run_command(command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["['-m', 'presum.run']"] * 2
 
 
 def test_bad_use_is_one_line(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from programs_started import MODULES, TESTS, Ended, run_command, start
+import presum
+from programs_started import MODULES, TESTS, UNDER, Ended, run_command, start
+from programs_started import PROGRAM as PLAIN
 from workers.tracked import STEPS
 
 PROGRAM = TESTS / "workers" / "tracked.py"
@@ -56,6 +58,15 @@ def test_tensorboard_reads_every_step_and_finding(own: bool, tmp_path: Path) -> 
         logged = [(e.step, e.value) for e in program.Scalars("loss")]
         assert logged == losses[0]
     assert bits(ends) == bits(trained(tmp_path / "without", "none"))
+
+
+def test_a_program_that_presum_runs_is_logged(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ends = start([*UNDER, "--run", run, "--log-to", "tensorboard", PLAIN], world=2)
+    assert [end.returncode for end in ends] == [0, 0], ends[0].stderr
+    steps = presum.load(run).steps
+    logged = scalars_of(tmp_path / "run.presum").Scalars("presum/loss_mean")
+    assert [event.step for event in logged] == steps.step[steps.model_index == 0].tolist()
 
 
 def test_a_tracker_that_is_not_installed_costs_one_line(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ class AutoAttach:
         environment = kwargs.get("env") or {}
         place = len(command) - len(sys.argv)
         same = command[:place] == [sys.executable] and command[place:] == [program, *sys.argv[1:]]
-        module = command[:place] == [sys.executable, "-m"] and command[place + 1 :] == sys.argv[1:]
+        module = command == [sys.executable, "-m", _module_name(), *sys.argv[1:]]
         if self._words is None or not (same or module) or "LOCAL_RANK" not in environment:
             return args, kwargs
         watched = [sys.executable, "-m", "presum.run", *self._words, *command[place:]]
@@ -374,6 +374,12 @@ class AutoAttach:
         if first and not self._options.get("quiet") and text not in self._said:
             self._said.add(text)
             print(text, file=sys.stderr, flush=True)
+
+
+def _module_name() -> str | None:
+    """Of a program that runs as ``python -m``."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return None if spec is None else str(spec.name).removesuffix(".__main__")
 
 
 _auto: AutoAttach | None = None

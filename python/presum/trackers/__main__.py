@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from presum.trackers.following import Place, follow
+from presum.trackers.following import NOT_DONE, Place, follow
 from presum.trackers.kinds import KINDS
 
 END_SECONDS = 600.0  # the training no longer waits then
@@ -31,7 +31,7 @@ def main() -> None:
     place = Place(Path(task["run"]), task["after"], task["segment"])
     trackers = {name: (KINDS[name](), found) for name, found in task["trackers"].items()}
     if follow(trackers, place, complain, sys.stdin.read, END_SECONDS):
-        os._exit(1)
+        os._exit(NOT_DONE)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from presum.trackers.tracker import Found, Tracker
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 10.0  # after an error of a tracker
+NOT_DONE = 4  # exit code of the process of trackers: it has said which
 STEPS_AT_ONCE = 500  # that are held in memory
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from presum._core import RunLog
 from presum.text import one_line
-from presum.trackers.following import LOOK_SECONDS, Place, end_of
+from presum.trackers.following import LOOK_SECONDS, NOT_DONE, Place, end_of
 from presum.trackers.kinds import KINDS
 from presum.trackers.tracker import Found
 
 log = logging.getLogger("presum")
 
 END_SECONDS = 30.0  # that the end of the program waits
-OURS = ("PRESUM", "PRESUM_OPTIONS")  # would start presum there
+OURS = "PRESUM"  # begins the names of variables that would start presum there
 
 
 class Trackers:
@@ -95,7 +95,9 @@ class Trackers:
         return True
 
     def _log(self, place: Place) -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in OURS}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(OURS)
+        }
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         process = subprocess.Popen(
             [sys.executable, "-m", "presum.trackers"],
@@ -113,7 +115,8 @@ class Trackers:
         threading.Thread(target=self._end_input, args=(process,), daemon=True).start()
         for line in process.stdout:
             self._remark(line.rstrip())
-        process.wait()
+        if process.wait() not in (0, NOT_DONE):
+            raise ChildProcessError(f"its process ended with exit code {process.returncode}")
 
     def _end_input(self, process: subprocess.Popen[str]) -> None:
         self._ended.wait()
