@@ -200,6 +200,10 @@ class RunLog {
   // Per-step values, without workers, groups and cosines; sorted by segment, model_index, dp_group
   // and step.
   Result<std::vector<StepRecord>> steps() const;
+  // The last step of each model among the last 1,000 steps that were written, sorted as steps(),
+  // with `workers` as for_each_workers() reads them and without `missing_replicas`. The cost does
+  // not depend on the length of the run.
+  Result<std::vector<StepRecord>> last_steps() const;
   // The models of the last segment in which a rank sent a hello.
   Result<std::vector<ModelInfo>> modules() const;
   Result<std::vector<Fact>> facts() const;

@@ -259,7 +259,7 @@ std::string comparison_text(const Comparison& c) {
 
 Status write_page(const ComparedRuns& compared, const std::string& file) {
   const auto html = report::page(compared.runs, compare::document(compared.comparison));
-  return html ? replace_file(file, *html) : html.error();
+  return html ? replace_file(file, *html, kPageStart) : html.error();
 }
 
 int code_of(compare::Outcome outcome) {

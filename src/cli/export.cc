@@ -4,6 +4,8 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -12,6 +14,7 @@
 
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/prometheus.h"
 #include "cli/rows.h"
 #include "cli/text.h"
@@ -37,9 +40,10 @@ std::string help() {
          "Example: presum export demo/sharded-S1-1 --table workers --format csv > workers.csv\n"
          "\nWith --prometheus: metrics of the last step, findings and stalls, in the form that the "
          "node\n"
-         "exporter's textfile collector reads. With --follow the file is kept up to date and "
-         "deleted\n"
-         "when the run ends. Alert rules and a Grafana dashboard: docs/prometheus/.\n\n"
+         "exporter's textfile collector reads. With --follow the file is kept up to date,\n"
+         "and deleted a minute after the run has ended. Runs of one machine need folders of "
+         "different\n"
+         "names. Alert rules and a Grafana dashboard: docs/prometheus/.\n\n"
          "Example: presum export runs/a --prometheus /var/lib/node_exporter/presum.prom --follow";
 }
 
@@ -55,21 +59,31 @@ volatile std::sig_atomic_t signal_number = 0;
 
 extern "C" void note_signal(int number) { signal_number = number; }
 
-// While this exists, a signal that asks the process to end is only noted.
+// While this exists, a signal that asks the process to end is only noted. One that the process was
+// told to ignore (nohup, a background job) stays ignored.
 class NotedSignals {
  public:
   NotedSignals() {
     signal_number = 0;
-    for (const int number : kSignals) std::signal(number, note_signal);
+    struct sigaction noted = {};
+    noted.sa_handler = note_signal;  // NOLINT(cppcoreguidelines-pro-type-union-access)
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      sigaction(kSignals.at(i), nullptr, &before_.at(i));
+      // NOLINTNEXTLINE(cppcoreguidelines-pro-type-union-access)
+      if (before_.at(i).sa_handler != SIG_IGN) sigaction(kSignals.at(i), &noted, nullptr);
+    }
   }
   ~NotedSignals() {
-    for (const int number : kSignals) std::signal(number, SIG_DFL);
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      sigaction(kSignals.at(i), &before_.at(i), nullptr);
+    }
   }
   NotedSignals(const NotedSignals&) = delete;
   NotedSignals& operator=(const NotedSignals&) = delete;
 
  private:
   static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, kSignals.size()> before_ = {};
 };
 
 void wait_for_signal(std::chrono::milliseconds longest) {
@@ -79,34 +93,97 @@ void wait_for_signal(std::chrono::milliseconds longest) {
   }
 }
 
-int follow(const ExportArguments& arguments, const Streams& io) {
-  constexpr std::chrono::milliseconds kInterval{5000};  // a scrape is rarely more frequent
-  const NotedSignals noted;
-  PrometheusFile file(arguments.run, arguments.prometheus);
-  bool waits = false;
-  for (bool first = true; signal_number == 0; first = false) {
-    const auto closed = file.update();
-    const bool is_absent = !closed && closed.error().code == ErrorCode::kNotFound;
-    if (!closed && !is_absent) {
-      file.remove();
-      return complain(io, "export", closed.error());
+double unix_now() {
+  using std::chrono::system_clock;
+  return std::chrono::duration<double>(system_clock::now().time_since_epoch()).count();
+}
+
+// Keeps the file up to date until the run ends.
+class Follower {
+ public:
+  Follower(const ExportArguments& arguments, std::ostream& err)
+      : reader_(arguments.run), run_(arguments.run), file_(arguments.prometheus), err_(err) {}
+  ~Follower() { remove(); }
+  Follower(const Follower&) = delete;
+  Follower& operator=(const Follower&) = delete;
+
+  // Returns whether the run has ended. An error that may pass is said, and no error.
+  Result<bool> look() {
+    const auto read = reader_.read(unix_now());
+    if (read) return show(*read);
+    if (read.error().code == ErrorCode::kNotFound) {
+      remove();
+      waits_ = true;
+      say(fmt::format("waiting for {}", run_));
+      return false;
     }
-    if (is_absent && !std::exchange(waits, true)) {
-      io.err << "presum export: waiting for " << printable(arguments.run) << '\n' << std::flush;
-    }
-    if (closed && *closed) {
-      if (first) io.err << "presum export: " << printable(arguments.run) << " has already ended\n";
-      break;
-    }
-    wait_for_signal(kInterval);
+    if (read.error().code != ErrorCode::kIo) return read.error();
+    say(read.error().message);
+    return false;
   }
-  file.remove();
+
+ private:
+  Result<bool> show(const PrometheusText& read) {
+    if (!waits_ && read.closed) {
+      if (!ended_) ended_ = read.segment;
+      if (ended_ == read.segment) {
+        say(fmt::format("{} has ended; waiting until it is continued", run_));
+        return false;
+      }
+    }
+    waits_ = true;
+    const auto done = replace_file(file_, read.text, kPrometheusStart);
+    if (!done && !written_) return done.error();
+    if (!done) {
+      say(done.error().message);
+    } else {
+      said_.clear();
+    }
+    written_ = true;
+    return read.closed;
+  }
+
+  void remove() {
+    std::error_code error;
+    if (written_) std::filesystem::remove(file_, error);
+    written_ = false;
+  }
+
+  void say(const std::string& text) {
+    if (text == said_) return;
+    err_ << "presum export: " << printable(text) << '\n' << std::flush;
+    said_ = text;
+  }
+
+  PrometheusReader reader_;
+  const std::string& run_;
+  std::filesystem::path file_;
+  std::ostream& err_;
+  bool waits_ = false;                  // for the end of a recording that it saw begin, or go on
+  std::optional<std::uint32_t> ended_;  // the segment that had ended at the first look
+  bool written_ = false;
+  std::string said_;
+};
+
+int follow(const ExportArguments& arguments, const Streams& io) {
+  constexpr std::chrono::seconds kInterval{5};  // a scrape is rarely more frequent
+  constexpr std::chrono::seconds kLastScrape{60};
+  const NotedSignals noted;
+  Follower follower(arguments, io.err);
+  while (signal_number == 0) {
+    const auto ended = follower.look();
+    if (!ended) return complain(io, "export", ended.error());
+    wait_for_signal(*ended ? kLastScrape : kInterval);
+    if (*ended) break;
+  }
   return kOk;
 }
 
 int export_metrics(const ExportArguments& arguments, const Streams& io) {
   if (arguments.follow) return follow(arguments, io);
-  const auto done = PrometheusFile(arguments.run, arguments.prometheus).update();
+  const auto read = PrometheusReader(arguments.run).read(unix_now());
+  const auto done =
+      read ? replace_file(arguments.prometheus, read->text, kPrometheusStart) : read.error();
   return done ? kOk : complain(io, "export", done.error());
 }
 
@@ -127,6 +204,11 @@ int export_run(const ExportArguments& arguments, const Streams& io) {
   return done ? kOk : complain(io, "export", done.error());
 }
 
+// The textfile collector reads no others.
+std::string is_prom_file(const std::string& file) {
+  return file.ends_with(".prom") ? "" : "the file's name must end with .prom: " + file;
+}
+
 }  // namespace
 
 void add_export(CLI::App& program, Command& chosen) {
@@ -140,7 +222,9 @@ void add_export(CLI::App& program, Command& chosen) {
   add_format(command, arguments->format, "csv or jsonl", {"csv", "jsonl"});
   auto* prometheus =
       command->add_option("--prometheus", arguments->prometheus, "write metrics to this .prom file")
-          ->excludes(table);
+          ->check(is_prom_file)
+          ->excludes(table)
+          ->excludes(command->get_option("--format"));
   command->add_flag("--follow", arguments->follow, "until the run ends")->needs(prometheus);
 }
 

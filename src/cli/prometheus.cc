@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ctime>
+#include <filesystem>
 #include <map>
 #include <string_view>
 #include <system_error>
@@ -14,8 +16,8 @@
 #include <vector>
 
 #include "base/try.h"
-#include "cli/output_file.h"
 #include "cli/text.h"
+#include "presum/run_log.h"
 
 namespace presum::cli {
 namespace {
@@ -29,13 +31,15 @@ struct StepGauge {
 };
 
 constexpr std::array kOfStep = {
-    StepGauge{"loss_mean", "Mean of the ranks' losses.", &StepRecord::loss_mean},
-    StepGauge{"loss_std", "Standard deviation of the ranks' losses.", &StepRecord::loss_std},
-    StepGauge{"grad_norm_mean", "Mean norm of the ranks' own gradients.",
+    StepGauge{"loss_mean", "Mean of the ranks' finite losses.", &StepRecord::loss_mean},
+    StepGauge{"loss_std", "Standard deviation of the ranks' finite losses.", &StepRecord::loss_std},
+    StepGauge{"grad_norm_mean", "Mean of the finite norms of the ranks' own gradients.",
               &StepRecord::grad_norm_mean},
-    StepGauge{"grad_norm_std", "Standard deviation of the norms of the ranks' own gradients.",
+    StepGauge{"grad_norm_std",
+              "Standard deviation of the finite norms of the ranks' own gradients.",
               &StepRecord::grad_norm_std},
-    StepGauge{"cosine_mean", "Mean cosine similarity of the ranks' own gradients, over pairs.",
+    StepGauge{"cosine_mean",
+              "Mean cosine similarity of the ranks' own gradients that are finite, over pairs.",
               &StepRecord::cosine_mean},
     StepGauge{"cosine_low", "Lower end of the 95 % interval of presum_cosine_mean.",
               &StepRecord::cosine_low},
@@ -44,7 +48,7 @@ constexpr std::array kOfStep = {
     StepGauge{"effective_workers",
               "Number of ranks that the agreement of the gradients amounts to.",
               &StepRecord::effective_workers},
-    StepGauge{"noise_scale", "Gradient noise scale, in batches of one rank.",
+    StepGauge{"noise_scale", "Running gradient noise scale, in batches of one rank.",
               &StepRecord::noise_scale},
 };
 
@@ -129,30 +133,22 @@ void add_extremes(Exposition& out, const RankGauge& gauge, const StepRecord& ste
     high = std::fmax(high, gauge.value(w));
   }
   const auto labels = labels_of(step.model);
-  out.add(fmt::format("{}_lowest", gauge.name), gauge.help, labels, low);
-  out.add(fmt::format("{}_highest", gauge.name), gauge.help, labels, high);
+  out.add(fmt::format("{}_lowest", gauge.name), fmt::format("Lowest over ranks: {}", gauge.help),
+          labels, low);
+  out.add(fmt::format("{}_highest", gauge.name), fmt::format("Highest over ranks: {}", gauge.help),
+          labels, high);
 }
 
 void add_step(Exposition& out, const StepRecord& step) {
   const auto labels = labels_of(step.model);
+  const std::uint32_t present = step.workers_seen + step.workers_left_out;
   out.add("step", "Number of the last step.", labels, static_cast<double>(step.step));
   out.add("ranks", "Ranks whose values arrived for the last step.", labels, step.workers_seen);
-  out.add("ranks_expected", "Ranks that the last step is expected from.", labels,
-          step.workers_expected);
+  out.add("ranks_missing", "Ranks whose values did not arrive for the last step.", labels,
+          step.workers_expected - std::min(present, step.workers_expected));
   for (const StepGauge& gauge : kOfStep) out.add(gauge.name, gauge.help, labels, step.*gauge.value);
-  const auto add = step.workers.size() <= kRanksMax ? add_ranks : add_extremes;
+  const auto add = step.workers_expected <= kRanksMax ? add_ranks : add_extremes;
   for (const RankGauge& gauge : kOfRank) add(out, gauge, step);
-}
-
-Status add_last_steps(Exposition& out, const RunLog& log, std::uint32_t segment) {
-  PRESUM_ASSIGN(const auto counts, log.step_counts());
-  for (const StepCount& count : counts) {
-    if (count.model.segment != segment) continue;
-    PRESUM_ASSIGN(auto cursor, log.cursor(count.model, count.end - 1));
-    PRESUM_ASSIGN(const StepRecord* step, cursor.next());
-    if (step != nullptr) add_step(out, *step);
-  }
-  return {};
 }
 
 Status add_findings(Exposition& out, const RunLog& log, std::uint32_t segment) {
@@ -168,63 +164,75 @@ Status add_findings(Exposition& out, const RunLog& log, std::uint32_t segment) {
   return {};
 }
 
-Status add_stalls(Exposition& out, const RunLog& log, std::uint32_t segment) {
+// Whether ranks report where they are: without that, no stall is noticed.
+Result<bool> sees_stalls(const RunLog& log, std::uint32_t segment) {
+  PRESUM_ASSIGN(const auto checks, log.checks());
+  return std::ranges::any_of(checks, [&](const RunLog::Check& c) {
+    return c.model.segment == segment && c.record.check == "stall" &&
+           c.record.state != CheckRecord::State::kNotPossible;
+  });
+}
+
+Status add_stalls(Exposition& out, const RunLog& log, const SegmentInfo& segment) {
   PRESUM_ASSIGN(const auto stalls, log.stalls());
-  const bool stalled = std::ranges::any_of(
-      stalls, [&](const StallRecord& s) { return s.segment == segment && !s.over && !s.harmless; });
-  out.add("stalled", "1: a rank waits for another for long, or training stands still.", {},
-          stalled ? 1 : 0);
+  PRESUM_ASSIGN(const bool seen, sees_stalls(log, segment.segment));
+  const bool stalled = !segment.closed && std::ranges::any_of(stalls, [&](const StallRecord& s) {
+    return s.segment == segment.segment && !s.over && !s.harmless && !s.busy;
+  });
+  if (seen || stalled) {
+    out.add("stalled",
+            "1: no rank makes progress, or ranks wait for one that is not known to work.", {},
+            stalled ? 1 : 0);
+  }
   return {};
 }
 
 // Unix time of the last write to a run.
-std::optional<double> written_at(const std::filesystem::path& run) {
+double written_at(const std::filesystem::path& run) {
   std::error_code error;
   const auto file = std::filesystem::is_directory(run, error) ? run / "presum.db" : run;
-  std::optional<double> out;
+  double out = kNaN;
   for (const char* suffix : {"", "-wal"}) {
     struct stat status = {};
     if (stat((file.string() + suffix).c_str(), &status) != 0) continue;
-    out = std::max(out.value_or(0), static_cast<double>(status.st_mtime));
+    out = std::fmax(out, static_cast<double>(status.st_mtime));
   }
   return out;
 }
 
+double unix_time(const std::string& utc) {
+  std::tm time = {};
+  const char* end = strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%S", &time);
+  return end == nullptr ? kNaN : static_cast<double>(timegm(&time));
+}
+
 }  // namespace
 
-Result<std::string> prometheus_text(const RunLog& log, std::optional<double> last_step) {
-  PRESUM_ASSIGN(const auto segments, log.segments());
-  Exposition out(log.name());
-  const std::uint32_t segment = segments.empty() ? 0 : segments.back().segment;
-  PRESUM_TRY(add_last_steps(out, log, segment));
-  PRESUM_TRY(add_findings(out, log, segment));
-  PRESUM_TRY(add_stalls(out, log, segment));
-  out.add("last_step_timestamp_seconds", "Unix time at which the last step was recorded.", {},
-          last_step.value_or(kNaN));
-  const bool incomplete = !segments.empty() && !segments.back().incomplete.empty();
-  out.add("recording_incomplete", "1: steps, or values of some ranks, were not recorded.", {},
-          incomplete ? 1 : 0);
-  return out.text();
-}
+PrometheusReader::PrometheusReader(std::string run) : run_(std::move(run)), last_step_(kNaN) {}
 
-PrometheusFile::PrometheusFile(std::string run, std::filesystem::path file)
-    : run_(std::move(run)), file_(std::move(file)) {}
-
-Result<bool> PrometheusFile::update() {
+Result<PrometheusText> PrometheusReader::read(double now) {
   PRESUM_ASSIGN(const RunLog log, RunLog::open(run_));
-  PRESUM_ASSIGN(const auto steps, log.steps_written());
-  if (steps != std::exchange(steps_, steps)) last_step_ = written_at(run_);
+  PRESUM_ASSIGN(const auto written, log.steps_written());
+  const auto before = std::exchange(steps_, written);
+  if (before != written) last_step_ = before ? now : written_at(run_);
   PRESUM_ASSIGN(const auto segments, log.segments());
-  PRESUM_ASSIGN(auto text, prometheus_text(log, last_step_));
-  if (text != written_) PRESUM_TRY(replace_file(file_, text));
-  written_ = std::move(text);
-  return !segments.empty() && segments.back().closed;
-}
-
-void PrometheusFile::remove() const {
-  std::error_code error;
-  if (written_.empty()) return;
-  std::filesystem::remove(file_, error);
+  if (segments.empty()) return fail(ErrorCode::kNotFound, run_ + " has not begun");
+  const SegmentInfo& segment = segments.back();
+  PRESUM_ASSIGN(auto steps, log.last_steps());
+  std::erase_if(steps, [&](const StepRecord& s) { return s.model.segment != segment.segment; });
+  Exposition out(log.name());
+  for (const StepRecord& step : steps) add_step(out, step);
+  PRESUM_TRY(add_findings(out, log, segment.segment));
+  PRESUM_TRY(add_stalls(out, log, segment));
+  out.add("started_timestamp_seconds", "Unix time at which the recording began.", {},
+          unix_time(segment.started_utc));
+  out.add("last_step_timestamp_seconds",
+          "Unix time at which presum export saw the last step; where it was there before, of the "
+          "last write to the run.",
+          {}, steps.empty() ? kNaN : last_step_);
+  out.add("recording_incomplete", "1: steps, or values of some ranks, were not recorded.", {},
+          segment.incomplete.empty() ? 0 : 1);
+  return PrometheusText{out.text(), segment.segment, segment.closed};
 }
 
 }  // namespace presum::cli

@@ -4,38 +4,36 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
-#include "presum/run_log.h"
 #include "presum/status.h"
 
 namespace presum::cli {
 
-// Each metric is a gauge with the label `run`; those of a step also have `model` and `group`.
-// Unknown values (NaN) are left out. With more than 64 ranks, values by rank become the lowest and
-// the highest. `last_step`: Unix time in seconds, if there is a step. Format: version 0.0.4 of
-// Prometheus's text format. Errors: those of reading the run.
-Result<std::string> prometheus_text(const RunLog& log, std::optional<double> last_step);
+inline constexpr std::string_view kPrometheusStart = "# HELP presum_";
 
-// Keeps a file for the textfile collector of Prometheus's node exporter up to date.
-class PrometheusFile {
+// In version 0.0.4 of Prometheus's text format. Each metric is a gauge with the label `run`, the
+// name of the folder; those of a step also have `model` and `group`. Unknown values (NaN) are left
+// out. With more than 64 ranks, values by rank become the lowest and the highest.
+struct PrometheusText {
+  std::string text;  // begins with kPrometheusStart
+  std::uint32_t segment = 0;
+  bool closed = false;  // the segment has ended
+};
+
+// Reads a run again and again. Thread-safety: one thread at a time.
+class PrometheusReader {
  public:
-  PrometheusFile(std::string run, std::filesystem::path file);
-
-  // Writes what is new. Returns whether the run is closed. Errors: those of RunLog::open and of
-  // replace_file().
-  Result<bool> update();
-  // Deletes the file if update() wrote it: Prometheus then knows that the values have ended.
-  void remove() const;
+  explicit PrometheusReader(std::string run);
+  // `now`: Unix time in seconds. Errors: those of RunLog::open and of reading the run.
+  Result<PrometheusText> read(double now);
 
  private:
   std::string run_;
-  std::filesystem::path file_;
-  std::uint64_t steps_ = 0;
-  std::optional<double> last_step_;
-  std::string written_;
+  std::optional<std::uint64_t> steps_;
+  double last_step_;
 };
 
 }  // namespace presum::cli

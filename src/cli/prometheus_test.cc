@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "cli/testing.h"
 
 namespace presum::cli {
@@ -11,13 +13,11 @@ namespace {
 constexpr double kNow = 1'700'000'000;
 
 std::string text_of(const std::vector<StepRecord>& steps, const RunExtras& extras = {},
-                    const std::string& name = "run", std::optional<double> now = kNow) {
+                    const std::string& name = "run") {
   const TempFolder folder;
   make_run(folder / name, steps, extras);
-  const auto log = RunLog::open(folder / name);
-  if (!log) return log.error().message;
-  const auto text = prometheus_text(*log, now);
-  return text ? *text : text.error().message;
+  const auto read = PrometheusReader((folder / name).string()).read(kNow);
+  return read ? read->text : read.error().message;
 }
 
 bool has(const std::string& text, const std::string& line) {
@@ -39,8 +39,9 @@ TEST(Prometheus, ShowsTheLastStepOfEachMetricOnce) {
   const std::string text = text_of(steps_of(9, 1.5));
   EXPECT_TRUE(has(text, R"(presum_step{run="run",model="0",group="0"} 8)")) << text;
   EXPECT_TRUE(has(text, R"(presum_loss{run="run",model="0",group="0",rank="5"} 1.5)")) << text;
-  EXPECT_TRUE(has(text, R"(presum_last_step_timestamp_seconds{run="run"} 1700000000)")) << text;
-  EXPECT_TRUE(has(text, R"(presum_stalled{run="run"} 0)")) << text;
+  EXPECT_TRUE(has(text, R"(presum_ranks_missing{run="run",model="0",group="0"} 0)")) << text;
+  EXPECT_NE(text.find("\npresum_started_timestamp_seconds{run=\"run\"} "), std::string::npos);
+  EXPECT_EQ(text.find("presum_stalled"), std::string::npos) << "no rank reported where it is";
   EXPECT_TRUE(has(text, R"(presum_recording_incomplete{run="run"} 0)")) << text;
   EXPECT_TRUE(has(text, "# TYPE presum_loss gauge")) << text;
   EXPECT_EQ(text.find("presum_cosine_low"), std::string::npos) << "an unknown value";
@@ -49,20 +50,64 @@ TEST(Prometheus, ShowsTheLastStepOfEachMetricOnce) {
 
 TEST(Prometheus, CountsFindingsAndShowsStalls) {
   RunExtras extras = two_findings();
-  extras.stalls = {Stall{.seconds = 90}};
+  extras.checks.push_back({"stall", CheckRecord::State::kPassed, ""});
   const std::string text = text_of(steps_of(9, 1), extras);
   EXPECT_TRUE(
       has(text, R"(presum_findings{run="run",check="duplicate-data",severity="critical"} 1)"))
       << text;
   EXPECT_TRUE(has(text, R"(presum_findings{run="run",check="loss-event",severity="info"} 1)"));
-  EXPECT_TRUE(has(text, R"(presum_stalled{run="run"} 1)")) << text;
-  extras.stalls.front().over = true;
-  EXPECT_TRUE(has(text_of(steps_of(9, 1), extras), R"(presum_stalled{run="run"} 0)"));
+  EXPECT_TRUE(has(text, R"(presum_stalled{run="run"} 0)")) << text;
+}
+
+TEST(Prometheus, ShowsAStallOfAnOpenRunThatIsNotKnownToEnd) {
+  const auto shown = [](const Stall& stall) {
+    const TempFolder folder;
+    FakeClock clock;
+    auto writer = runlog::Writer::open(folder / "run", clock.function(), runlog::Journal::kWal);
+    EXPECT_TRUE(writer->add(stall));
+    EXPECT_TRUE(writer->commit()) << "and it stays open";
+    const auto text = PrometheusReader((folder / "run").string()).read(kNow)->text;
+    return has(text, R"(presum_stalled{run="run"} 1)");
+  };
+  EXPECT_TRUE(shown({.number = 1, .seconds = 90}));
+  EXPECT_FALSE(shown({.number = 1, .seconds = 90, .over = true}));
+  EXPECT_FALSE(shown({.number = 1, .seconds = 90, .harmless = true}));
+  EXPECT_FALSE(shown({.number = 1, .seconds = 90, .busy = true}));
+  const std::string closed = text_of(steps_of(1, 1), {.stalls = {{.seconds = 90}}});
+  EXPECT_FALSE(has(closed, R"(presum_stalled{run="run"} 1)")) << "a run that has ended";
+}
+
+TEST(Prometheus, CountsMissingRanksWithoutThoseThatLeftOut) {
+  StepRecord step = step_with(4);
+  step.workers_expected = 7;
+  step.workers_left_out = 1;
+  EXPECT_TRUE(has(text_of({step}), R"(presum_ranks_missing{run="run",model="0",group="0"} 2)"));
+}
+
+TEST(Prometheus, KnowsWhenAStepIsNew) {
+  const TempFolder folder;
+  FakeClock clock;
+  auto writer = runlog::Writer::open(folder / "run", clock.function(), runlog::Journal::kWal);
+  PrometheusReader reader((folder / "run").string());
+  const auto time_of = [&](double now) {
+    const std::string text = reader.read(now)->text;
+    constexpr std::string_view kName = "\npresum_last_step_timestamp_seconds{run=\"run\"} ";
+    const auto at = text.find(kName);
+    return at == std::string::npos ? kNaN : std::stod(text.substr(at + kName.size()));
+  };
+  EXPECT_TRUE(std::isnan(time_of(1)));
+  ASSERT_TRUE(writer->add(step_of(0, 1)));
+  ASSERT_TRUE(writer->commit());
+  EXPECT_EQ(time_of(20), 20);
+  EXPECT_EQ(time_of(30), 20);
 }
 
 TEST(Prometheus, BoundsTheSeriesOfManyRanks) {
   EXPECT_TRUE(
       has(text_of({step_with(64)}), R"(presum_loss{run="run",model="0",group="0",rank="63"} 63)"));
+  StepRecord most = step_with(64);
+  most.workers_expected = 65;
+  EXPECT_EQ(text_of({most}).find("rank=\""), std::string::npos) << "one did not arrive";
   const std::string text = text_of({step_with(65)});
   EXPECT_EQ(text.find("rank=\""), std::string::npos) << text;
   EXPECT_TRUE(has(text, R"(presum_loss_lowest{run="run",model="0",group="0"} 0)")) << text;
@@ -78,36 +123,37 @@ TEST(Prometheus, EscapesNamesAndShowsInfinity) {
 }
 
 TEST(Prometheus, ARunWithoutStepsHasNoStep) {
-  const std::string text = text_of({}, {}, "run", {});
+  const std::string text = text_of({});
   EXPECT_EQ(text.find("presum_step"), std::string::npos) << text;
-  EXPECT_EQ(text.find("timestamp"), std::string::npos) << text;
-  EXPECT_TRUE(has('\n' + text, "presum_stalled{run=\"run\"} 0")) << text;
+  EXPECT_EQ(text.find("last_step"), std::string::npos) << text;
+  EXPECT_TRUE(has(text, R"(presum_recording_incomplete{run="run"} 0)")) << text;
 }
 
-TEST(Prometheus, TheFileStaysUnlessFollowed) {
+TEST(Prometheus, ReplacesItsOwnFiles) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(3, 1));
   const auto run_folder = (folder / "run").string();
   const auto file = (folder / "presum.prom").string();
-  ASSERT_EQ(run({"export", run_folder, "--prometheus", file}).code, 0);
-  EXPECT_TRUE(has(read_file(file), R"(presum_step{run="run",model="0",group="0"} 2)"));
-  const CommandResult followed = run({"export", run_folder, "--prometheus", file, "--follow"});
-  EXPECT_EQ(followed.code, 0);
-  EXPECT_NE(followed.err.find("has already ended"), std::string::npos) << followed.err;
-  EXPECT_FALSE(std::filesystem::exists(file));
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_EQ(run({"export", run_folder, "--prometheus", file}).code, 0);
+    EXPECT_TRUE(has(read_file(file), R"(presum_step{run="run",model="0",group="0"} 2)"));
+  }
 }
 
 TEST(Prometheus, RefusesWhatItCannotDo) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(3, 1));
   const auto run_folder = (folder / "run").string();
-  const auto file = (folder / "notes.txt").string();
-  write_file(file, "mine");
-  expect_refusal({"export", run_folder, "--prometheus", file}, "something else");
-  expect_refusal({"export", run_folder, "--prometheus", file, "--follow"}, "something else");
-  EXPECT_EQ(read_file(file), "mine");
+  const auto file = (folder / "mine.prom").string();
+  for (const std::string mine : {"mine", "#!/bin/sh", "# HELP node_load1 1m load average.", "#"}) {
+    write_file(file, mine);
+    expect_refusal({"export", run_folder, "--prometheus", file}, "something else");
+    EXPECT_EQ(read_file(file), mine);
+  }
+  expect_refusal({"export", run_folder, "--prometheus", "notes.txt"}, ".prom");
   expect_refusal({"export", run_folder, "--follow"}, "--prometheus");
-  expect_refusal({"export", run_folder, "--prometheus", "a", "--table", "steps"}, "--table");
+  expect_refusal({"export", run_folder, "--prometheus", "a.prom", "--table", "steps"}, "--table");
+  expect_refusal({"export", run_folder, "--prometheus", "a.prom", "--format", "csv"}, "--format");
   expect_refusal({"export", (folder / "none").string(), "--prometheus", file}, "none");
 }
 

@@ -34,7 +34,7 @@ Result<std::string> draw(const std::vector<std::string>& runs) {
 
 int report(const ReportOptions& options, const Streams& io) {
   const auto html = draw(options.runs);
-  const auto done = html ? replace_file(options.output, *html) : html.error();
+  const auto done = html ? replace_file(options.output, *html, kPageStart) : html.error();
   if (!done) return complain(io, "report", done.error());
   io.out << fmt::format("{} ({:.0f} kB)\n", printable(options.output),
                         static_cast<double>(html->size()) / 1000);

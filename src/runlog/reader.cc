@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -143,6 +144,30 @@ Result<std::vector<StepRecord>> RunLog::steps() const {
   PRESUM_TRY(check_steps(steps, state_->file));
   PRESUM_TRY(read_missing(state_->db, steps));
   return records_of<StepRecord>(std::move(steps));
+}
+
+Result<std::vector<StepRecord>> RunLog::last_steps() const {
+  constexpr std::uint64_t kSteps = 1000;
+  PRESUM_ASSIGN(const auto written, steps_written());
+  PRESUM_ASSIGN(auto selected, selection(state_->db, runlog::kStepTable,
+                                         fmt::format("WHERE id > ? {}", kStepOrder),
+                                         without_blobs(runlog::kStepTable)));
+  selected.with(written - std::min(written, kSteps));
+  PRESUM_ASSIGN(auto steps, selected.all());
+  PRESUM_TRY(check_steps(steps, state_->file));
+  PRESUM_ASSIGN(auto workers,
+                selection(state_->db, runlog::kWorkerStepTable, "WHERE step_id=? ORDER BY replica",
+                          without_blobs(runlog::kWorkerStepTable)));
+  std::vector<StepRecord> out;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    StepRow& step = steps[i];
+    if (i + 1 < steps.size() && steps[i + 1].model == step.model) continue;
+    workers.with(step.id);
+    PRESUM_TRY(
+        workers.each([&](runlog::WorkerStepRow&& row) { step.workers.push_back(std::move(row)); }));
+    out.push_back(std::move(step));
+  }
+  return out;
 }
 
 Result<std::vector<ModelInfo>> RunLog::modules() const {

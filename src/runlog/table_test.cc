@@ -53,6 +53,23 @@ TEST(RunLogTables, CanBeReadFromAStepOn) {
   EXPECT_EQ(count("steps", {.after = 3}), 0U);
 }
 
+TEST(RunLogTables, HaveTheLastStepOfEachModel) {
+  const TempFolder folder;
+  std::vector<StepRecord> steps;
+  for (std::uint64_t s = 0; s < 1200; ++s) steps.push_back(plain_step(1, s, 3));
+  steps.push_back(plain_step(1, 0, 2));
+  steps.back().model.model_index = 1;
+  steps[5].model.model_index = 2;
+  make_run(folder / "run", steps);
+  const auto last = RunLog::open(folder / "run")->last_steps();
+  ASSERT_TRUE(last) << last.error().message;
+  ASSERT_EQ(last->size(), 2U) << "model 2 ended long ago";
+  EXPECT_EQ(last->at(0).step, 1199U);
+  EXPECT_EQ(last->at(0).workers.size(), 3U);
+  EXPECT_EQ(last->at(1).model.model_index, 1U);
+  EXPECT_EQ(last->at(1).workers.size(), 2U);
+}
+
 TEST(RunLogTables, HoldEveryAudit) {
   const TempFolder folder;
   std::vector<StepRecord> steps;
