@@ -91,13 +91,13 @@ class Browser:
         os.close(self._in)
         self._profile.cleanup()
 
-    def open(self, page: Path) -> float:
-        """Load a file and wait until it has drawn; returns the seconds that took."""
+    def open(self, page: Path | str) -> float:
+        """Load a file or an address and wait until it has drawn; returns the seconds that took."""
         self.errors.clear()
         self.requests.clear()
         self._events.clear()
         started = time.monotonic()
-        self.command("Page.navigate", url=page.resolve().as_uri())
+        self.command("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while "Page.loadEventFired" not in self._events:
             self._read(started + COMMAND_TIMEOUT_S)
         self.settle()

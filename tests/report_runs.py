@@ -44,7 +44,7 @@ class Scene:
     text: str = "model"  # part of every string that the run holds
 
 
-def make(folder: Path, scene: Scene) -> Path:
+def make(folder: Path, scene: Scene, after_step: Callable[[], object] = lambda: None) -> Path:
     """Record a run as the scene says; the same scene always makes the same one."""
     run = _core.Aggregator(str(folder))
     workers = [_worker(scene, rank) for rank in range(scene.workers)]
@@ -63,6 +63,7 @@ def make(folder: Path, scene: Scene) -> Path:
             packet = _step(worker, scene, rank, step, loss + offset, _blend(scene, common, noise))
             run.ingest(_core.stamp(packet, run.run, run.segment))
         run.tick()
+        after_step()
     note = workers[0].note(f"a note about {scene.text}")
     run.ingest(_core.stamp(note, run.run, run.segment))
     for worker in workers:

@@ -115,6 +115,15 @@ void bind_runlog(nb::module_& m) {
             return unwrap(without_gil([&] { return report::page({&log, 1}); }));
           },
           "What `presum report` writes.")
+      .def(
+          "page_data",
+          [](const RunLog& log) {
+            return unwrap(without_gil([&]() -> Result<std::string> {
+              PRESUM_ASSIGN(const auto data, report::page_data({&log, 1}));
+              return cli::json_line(data);
+            }));
+          },
+          "The data of that page, as JSON.")
       .def("group_norms", &group_norms,
            nb::sig("def group_norms(self) -> list[tuple[str, numpy.typing.NDArray[typing.Any], "
                    "list[str] | None]]"))
@@ -131,6 +140,8 @@ void bind_runlog(nb::module_& m) {
            nb::arg("step"),
            nb::sig("def cosines(self, segment: int, model_index: int, dp_group: int, step: int) -> "
                    "numpy.typing.NDArray[numpy.float32]"));
+  m.def("live_page", &report::live_page, nb::arg("nonce"),
+        "The page of `presum report` that fetches its data from beside it.");
   m.def(
       "stored_tables", [] { return to_list(stored_tables()); },
       nb::sig("def stored_tables() -> list[tuple[str, str, list[tuple[str, str, str, str, str]]]]"),

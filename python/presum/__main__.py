@@ -28,6 +28,10 @@ def _dispatch(args: list[str]) -> int:
         from presum.doctor import main as doctor
 
         return doctor(args[1:])
+    if args[:1] == ["serve"]:
+        from presum.serve.command import main as serve
+
+        return serve(args[1:])
     from presum._core import cli_main
 
     return int(cli_main([os.fsencode(word) for word in args]))

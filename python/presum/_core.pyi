@@ -584,6 +584,9 @@ class RunLog:
     def report(self) -> str:
         """What `presum report` writes."""
 
+    def page_data(self) -> str:
+        """The data of that page, as JSON."""
+
     def group_norms(self) -> list[tuple[str, numpy.typing.NDArray[Any], list[str] | None]]: ...
     def findings(self) -> list[dict[str, Any]]: ...
     def judgment(self) -> tuple[str, str]:
@@ -594,6 +597,9 @@ class RunLog:
     def cosines(
         self, segment: int, model_index: int, dp_group: int, step: int
     ) -> numpy.typing.NDArray[numpy.float32]: ...
+
+def live_page(nonce: str) -> str:
+    """The page of `presum report` that fetches its data from beside it."""
 
 def stored_tables() -> list[tuple[str, str, list[tuple[str, str, str, str, str]]]]:
     """

@@ -30,6 +30,7 @@ constexpr struct {
   const char* about;
 } kPythonVerbs[] = {
     {"run", "start a launcher whose ranks are watched: presum run -- torchrun ... train.py"},
+    {"serve", "show runs in a browser while they are recorded"},
     {"doctor", "what this machine, this torch and this program allow"},
 };
 

@@ -10,7 +10,6 @@
 #include <utility>
 
 namespace presum::report {
-namespace {
 
 std::string replaced(std::string_view text, std::string_view what, std::string_view by) {
   std::string out;
@@ -22,8 +21,6 @@ std::string replaced(std::string_view text, std::string_view what, std::string_v
   }
   return out.append(text.substr(done));
 }
-
-}  // namespace
 
 Json number(double value, int digits) {
   if (!std::isfinite(value)) return nullptr;

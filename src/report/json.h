@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace presum::report {
 
@@ -21,5 +22,8 @@ Json numbers(std::span<const double> values);
 // Compact JSON text without '<', '>', '&', U+2028 or U+2029 (they are escaped), so that no string
 // in it can end a script element. Invalid UTF-8 becomes U+FFFD.
 std::string embeddable(const Json& json);
+
+// The text with every `what` replaced.
+std::string replaced(std::string_view text, std::string_view what, std::string_view by);
 
 }  // namespace presum::report

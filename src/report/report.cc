@@ -24,6 +24,12 @@ constexpr std::size_t kCellsMax = 450'000;  // numbers in a page, about 7 bytes 
 
 constexpr std::size_t kFindingsMax = 100;
 
+// For a page from a file, which has no HTTP headers.
+constexpr std::string_view kPolicy =
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+    "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action "
+    "'none'\">\n";
+
 // The findings that the page shows, the worst first.
 std::span<const Finding> shown(std::span<const Finding> findings) {
   return findings.first(std::min(findings.size(), kFindingsMax));
@@ -165,6 +171,13 @@ Result<Json> models_json(const RunLog& log, std::span<const StepRecord> steps,
   return out;
 }
 
+std::string assembled(std::string_view data, std::string_view policy, std::string_view nonce) {
+  std::string out = replaced(replaced(kPageBeforeData, "@POLICY@", policy), "@NONCE@", nonce);
+  out += data;
+  out += replaced(kPageAfterData, "@NONCE@", nonce);
+  return out;
+}
+
 Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   PRESUM_ASSIGN(const auto steps, log.steps());
   PRESUM_ASSIGN(const auto judgment, judge::judge(log, steps));
@@ -198,10 +211,11 @@ Result<Json> page_data(std::span<const RunLog> runs) {
 Result<std::string> page(std::span<const RunLog> runs, const Json& comparison) {
   PRESUM_ASSIGN(auto data, page_data(runs));
   if (!comparison.is_null()) data["comparison"] = comparison;
-  std::string out(kPageBeforeData);
-  out += embeddable(data);
-  out += kPageAfterData;
-  return out;
+  return assembled(embeddable(data), kPolicy, "");
+}
+
+std::string live_page(const std::string& nonce) {
+  return assembled("null", "", " nonce=\"" + nonce + "\"");
 }
 
 }  // namespace presum::report

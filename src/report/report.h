@@ -20,4 +20,9 @@ Result<Json> page_data(std::span<const RunLog> runs);
 // `presum compare --format json`, drawn above them. Errors: those of reading the runs.
 Result<std::string> page(std::span<const RunLog> runs, const Json& comparison = {});
 
+// The page without data and policy: it fetches "data", what page_data returns for one run, from
+// beside it, again and again. `nonce`: base64 characters, that the policy of its HTTP headers
+// allows.
+std::string live_page(const std::string& nonce);
+
 }  // namespace presum::report

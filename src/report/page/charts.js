@@ -2,6 +2,10 @@
 // Time series (dygraphs). Charts of one group share their steps: they zoom and track the pointer
 // together.
 
+// The figures have legends of their own; this one would set styles that the policy of `presum serve`
+// forbids.
+Dygraph.PLUGINS = Dygraph.PLUGINS.filter((plugin) => plugin !== Dygraph.Plugins.Legend);
+
 class ChartGroup {
   constructor() {
     this.charts = [];
@@ -10,6 +14,7 @@ class ChartGroup {
   }
 
   show(window) {
+    this.window = window;
     this.busy = true;
     for (const chart of this.charts) chart.updateOptions({dateWindow: window, valueRange: chart.fixedRange});
     this.busy = false;
@@ -39,6 +44,10 @@ class ChartGroup {
   remove(chart) {
     this.charts = this.charts.filter((other) => other !== chart);
     chart.destroy();
+  }
+
+  destroy() {
+    for (const chart of this.charts) chart.destroy();
   }
 }
 

@@ -75,20 +75,26 @@ class GroupsView {
   close() {
     if (this.chart) this.group.remove(this.chart);
     this.chart = null;
+    this.drawn = null;
     this.panel.hidden = true;
     this.panel.replaceChildren();
   }
 
   open(g) {
+    this.drawLines(g);
+    this.panel.focus({preventScroll: true});
+    this.panel.scrollIntoView({block: 'nearest'});
+  }
+
+  drawLines(g) {
     this.close();
+    this.drawn = g;
     this.panel.hidden = false;
     this.panel.append(el('div', {class: 'panel-head'}, el('h3', {}, g.name), el('button', {type: 'button', onclick: () => this.close()}, 'Close')));
     const edge = (sign) => g.norms.map((n, i) => (n === null || g.stds[i] === null ? null : n + sign * g.stds[i]));
     const {chart} = addChart(this.panel, {title: 'Gradient norm of this layer', note: 'Mean over the ranks, and one standard deviation to either side.',
       x: this.part.x, series: [{label: 'mean', color: 'blue', low: edge(-1), mid: g.norms, high: edge(1)}], part: this.part, group: this.group, height: 190});
     this.chart = chart;
-    this.panel.focus({preventScroll: true});
-    this.panel.scrollIntoView({block: 'nearest'});
   }
 
   table() {

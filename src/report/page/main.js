@@ -20,9 +20,11 @@ function runPicker(runs, choose) {
 
 function drawSeveral(main, runs) {
   const body = el('div', {id: 'run', role: 'tabpanel'});
+  let view = null;
   const choose = (run, jump) => {
     mark(run);
-    new RunView(body, run, false);
+    view?.destroy();
+    view = new RunView(body, run, false);
     if (jump) bar.scrollIntoView();
   };
   const {bar, mark} = runPicker(runs, choose);
@@ -35,10 +37,8 @@ function drawSeveral(main, runs) {
 
 let catalog = {};  // what each check examines, by name
 
-// Draws the page from its data, which may also come from `presum serve`.
-function draw(data) {
-  const main = document.getElementById('report');
-  main.replaceChildren();
+// Makes the data ready to draw.
+function prepare(data) {
   catalog = data.catalog;
   for (const run of data.runs) {
     for (const part of run.parts) {
@@ -48,10 +48,17 @@ function draw(data) {
   }
   document.title = `${data.runs.map((r) => r.name).join(', ')} – presum`;
   document.getElementById('foot').textContent = `presum ${data.presum}`;
+}
+
+function draw(data) {
+  const main = document.getElementById('report');
+  prepare(data);
   if (data.comparison) drawComparison(main, data.comparison);
   if (data.runs.length > 1) drawSeveral(main, data.runs);
   else new RunView(main, data.runs[0], true);
 }
 
 startTheme();
-draw(JSON.parse(document.getElementById('presum-data').textContent));
+const embedded = JSON.parse(document.getElementById('presum-data').textContent);
+if (embedded) draw(embedded);
+else follow(document.getElementById('report'));

@@ -36,7 +36,10 @@ class CosineMatrix {
       el('label', {class: 'slider'}, this.label, this.slider), this.readout,
       scaleBar(number(-this.limit), '0', number(this.limit), 'diverging'),
       el('p', {class: 'note'}, `${count(this.matrices.length, 'step')} of ${part.coverage.steps.toLocaleString('en')} on the slider; the first, the last, those where findings begin and those that stand out are always among them.`))));
-    this.slider.addEventListener('input', () => this.show(Number(this.slider.value)));
+    this.slider.addEventListener('input', () => {
+      this.chosen = this.matrices[this.slider.value].step;
+      this.show(Number(this.slider.value));
+    });
     this.canvas.addEventListener('mousemove', (event) => this.point(event));
     this.canvas.addEventListener('mouseleave', () => this.summarize());
     onRedraw(this.canvas, () => this.draw());

@@ -119,21 +119,31 @@ function drawPart(parent, run, part, show) {
 }
 
 class RunView {
-  constructor(parent, run, alone) {
+  constructor(parent, run, alone, choice = mainPart) {
     Object.assign(this, {run, body: el('div', {class: 'part'})});
     this.show = this.show.bind(this);
     this.head = el('div', {class: 'run-head'}, el(alone ? 'h1' : 'h2', {class: 'run-name'}, run.name), verdictLine(run, 'p'));
-    const longest = mainPart(run);
-    if (longest) this.head.append(coverageList(run, longest), partPicker(run, longest, (part) => this.draw(part)) ?? '');
+    const first = choice(run);
+    if (first) this.head.append(coverageList(run, first), partPicker(run, first, (part) => this.choose(part)) ?? '');
     const grave = run.stalls.list.some((stall) => !stall.harmless);
     const stalls = stallsSection(run);
-    const after = [longest ? null : checksSection(run, null), grave ? null : stalls, factsSection(run), notesSection(run)];
+    const after = [first ? null : checksSection(run, null), grave ? null : stalls, factsSection(run), notesSection(run)];
     parent.replaceChildren(...[this.head, findingsSection(run, this.show), grave ? stalls : null, this.body, ...after].filter(Boolean));
-    if (longest) this.draw(longest);
+    if (first) this.draw(first);
+  }
+
+  choose(part) {
+    this.chose = true;
+    this.draw(part);
+  }
+
+  destroy() {
+    this.drawn?.group.destroy();
   }
 
   draw(part) {
     this.part = part;
+    this.destroy();
     this.body.replaceChildren();
     this.head.querySelector('.coverage').replaceWith(coverageList(this.run, part));
     this.drawn = drawPart(this.body, this.run, part, this.show);
@@ -144,7 +154,7 @@ class RunView {
     const part = this.run.parts.find((p) => samePart(p, finding));
     if (part !== this.part) {
       this.head.querySelector('#part').value = String(this.run.parts.indexOf(part));
-      this.draw(part);
+      this.choose(part);
     }
     const workers = workersOf(part, finding);
     if (workers.length > 0) this.drawn.view.compare(workers);

@@ -19,11 +19,13 @@ function onRedraw(element, redraw) {
   redraws.add({element, redraw});
 }
 
+function forgetRemoved() {
+  for (const entry of redraws) if (!entry.element.isConnected) redraws.delete(entry);
+}
+
 function redrawAll() {
-  for (const entry of redraws) {
-    if (entry.element.isConnected) entry.redraw();
-    else redraws.delete(entry);
-  }
+  forgetRemoved();
+  for (const entry of redraws) entry.redraw();
 }
 
 function applyTheme() {

@@ -112,6 +112,11 @@ class WorkersView {
     this.heat.draw();
   }
 
+  closed() {
+    this.choseLines = true;
+    this.drawLines([]);
+  }
+
   close() {
     for (const chart of this.charts || []) this.group.remove(chart);
     this.charts = [];
@@ -124,6 +129,7 @@ class WorkersView {
   }
 
   compare(workers) {
+    this.choseLines = true;
     this.drawLines(workers);
     this.panel.focus({preventScroll: true});
     this.panel.scrollIntoView({block: 'nearest'});
@@ -131,10 +137,11 @@ class WorkersView {
 
   drawLines(workers) {
     this.close();
+    this.drawn = workers;
     if (workers.length === 0) return;
     this.panel.hidden = false;
     this.panel.append(el('div', {class: 'panel-head'}, el('h3', {}, this.heading(workers)),
-      el('button', {type: 'button', onclick: () => this.close()}, 'Close')));
+      el('button', {type: 'button', onclick: () => this.closed()}, 'Close')));
     const grid = el('div', {class: 'grid three'});
     this.panel.append(grid);
     for (const [metric, {title}] of Object.entries(LINES)) this.addLines(grid, workers, metric, title);
