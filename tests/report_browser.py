@@ -97,7 +97,9 @@ class Browser:
         self.requests.clear()
         self._events.clear()
         started = time.monotonic()
-        self.command("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
+        self.command(
+            "Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri()
+        )
         while "Page.loadEventFired" not in self._events:
             self._read(started + COMMAND_TIMEOUT_S)
         self.settle()

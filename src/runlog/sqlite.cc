@@ -42,6 +42,11 @@ Error failure(int code, const std::string& file, const char* message, Database::
                   fmt::format("{} is not a presum run log, or is damaged: name a run folder or its "
                               "presum.db; if it is one, {} ({})",
                               file, remedy_for(mode), said));
+    case SQLITE_BUSY:
+      return fail(ErrorCode::kIo,
+                  fmt::format("{} is in use: on a network file system, a run can be read when it "
+                              "has ended ({})",
+                              file, said));
     case SQLITE_INTERRUPT:
       return fail(
           ErrorCode::kCorrupt,
@@ -119,7 +124,7 @@ std::span<const std::byte> Statement::blob(int column) const {
 
 Result<Database> Database::open(const std::filesystem::path& file, Mode mode,
                                 std::chrono::milliseconds patience) {
-  constexpr int kBusyTimeoutMs = 5'000;
+  const int busy_timeout_ms = mode == Mode::kRead ? 2'000 : 5'000;
   const int flags = mode == Mode::kWrite     ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE
                     : mode == Mode::kRecover ? SQLITE_OPEN_READWRITE
                                              : SQLITE_OPEN_READONLY;
@@ -133,7 +138,7 @@ Result<Database> Database::open(const std::filesystem::path& file, Mode mode,
   if (code != SQLITE_OK) {
     return failure(code, file.string(), sqlite3_errstr(code), mode);
   }
-  sqlite3_busy_timeout(raw, kBusyTimeoutMs);
+  sqlite3_busy_timeout(raw, busy_timeout_ms);
   if (mode != Mode::kWrite) database.distrust(patience);
   return database;
 }

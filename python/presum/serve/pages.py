@@ -25,6 +25,7 @@ table { border-collapse: collapse; width: 100%; font-size: 14px; }
 th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); }
 th { font-weight: 500; }
 td { vertical-align: top; overflow-wrap: anywhere; }
+.short { white-space: nowrap; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }"""
 
 SCRIPT = """const said = document.getElementById('said');
@@ -63,9 +64,11 @@ def listing(folder: str, runs: Sequence[Overview], older: int, nonce: str) -> st
 
 
 def _row(run: Overview) -> str:
-    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.written.seconds))
-    link = f'<a href="/runs/{quote(run.name, safe="")}/">{escape(run.name)}</a>'
-    return (
-        f"<tr><td>{link}<td class=quiet>{written}<td class=quiet>{run.state}"
-        f'<td class=number>{run.steps:,}<td class="{run.severity}">{escape(run.verdict)}\n'
+    cells = (
+        ("", f'<a href="/runs/{quote(run.name, safe="")}/">{escape(run.name)}</a>'),
+        ("quiet short", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.written.seconds))),
+        ("quiet short", run.state),
+        ("number", f"{run.steps:,}"),
+        (run.severity, escape(run.verdict)),
     )
+    return "<tr>" + "".join(f'<td class="{kind}">{text}' for kind, text in cells) + "\n"

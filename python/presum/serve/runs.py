@@ -64,7 +64,7 @@ class Overview(NamedTuple):
 T = TypeVar("T")
 
 
-class _Latest(Generic[T]):
+class Latest(Generic[T]):
     """What was read of a run last. Reads again if the run was written to, but spends at most
     ``SHARE`` of the time on that."""
 
@@ -94,8 +94,8 @@ class ServedRun:
         self.name = name
         self._file = file
         self._lock = threading.Lock()
-        self._data = _Latest(self._read_data)
-        self._overview = _Latest(self._read_overview)
+        self._data = Latest(self._read_data)
+        self._overview = Latest(self._read_overview)
 
     def written(self) -> Written:
         return Written.of(self._file)

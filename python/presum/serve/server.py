@@ -93,6 +93,14 @@ class Server(ThreadingTCPServer):
         log.debug("presum: serve: a request failed", exc_info=True)
 
 
+def _hostname(host: str) -> str:
+    """In lower case, without the port; "" if it is none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
 class _BoundedReader(io.RawIOBase):
     """A socket that must have sent everything by a time."""
 
@@ -158,15 +166,14 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(204, TEXT, b"", {"Set-Cookie": cookie})
 
     def _is_called_rightly(self) -> bool:
-        host = urlsplit(f"//{self.headers.get('Host', '')}")
-        origin = self.headers.get("Origin")
-        if (host.hostname or "") not in self.server.hosts:
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        if _hostname(host) not in self.server.hosts:
             self._say(403, "presum serve does not go by this name: allow it with --allow-host")
-            return False
-        if origin is not None and urlsplit(origin).netloc != host.netloc:
+        elif origin is not None and origin.partition("://")[2] != host:
             self._say(403, "a page from elsewhere asks")
-            return False
-        return True
+        else:
+            return True
+        return False
 
     def _is_known(self) -> bool:
         for part in self.headers.get("Cookie", "").split(";"):

@@ -156,6 +156,8 @@ async function follow(main) {
   let have = '';
   let said = 'reading the run';
   watchReader();
+  const brand = document.querySelector('.brand b');
+  brand.replaceWith(el('a', {href: '/', title: 'all runs that are served'}, brand.cloneNode(true)));
   for (;; await pause(LOOK_MS)) {
     if (view && busy()) continue;
     const {data, tag, written, problem} = await newData(have);
