@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import presum
+from helpers.webhook_receiver import receiving
 from programs_started import MODULES, TESTS, UNDER, Ended, run_command, start
 from programs_started import PROGRAM as PLAIN
 from workers.tracked import STEPS
@@ -67,6 +68,18 @@ def test_a_program_that_presum_runs_is_logged(tmp_path: Path) -> None:
     steps = presum.load(run).steps
     logged = scalars_of(tmp_path / "run.presum").Scalars("presum/loss_mean")
     assert [event.step for event in logged] == steps.step[steps.model_index == 0].tolist()
+
+
+def test_findings_are_posted_where_a_file_says(tmp_path: Path) -> None:
+    with receiving() as receiver:
+        receiver.codes = [500]
+        (tmp_path / "hook").write_text(receiver.address)
+        ends = trained(tmp_path, "none", HOOK="hook")
+    assert {body["check"] for body in receiver.bodies} >= {"duplicate-data"}
+    assert {body["run"] for body in receiver.bodies} == {"run"}
+    said = "".join(end.stdout + end.stderr for end in ends)
+    assert said.count("webhook: it answered 500") == 1 and receiver.address not in said
+    assert bits(ends) == bits(trained(tmp_path / "without", "none"))
 
 
 def test_a_tracker_that_is_not_installed_costs_one_line(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def attach(
     on_finding: Callable[[Finding], None] | None = None,
     preflight: int | None = None,
     log_to: Sequence[str] = (),
+    webhook: str | None = None,
 ) -> Monitor:
     """Record a data-parallel model. Call it on every rank, once per model, on the training thread.
 
@@ -103,6 +104,9 @@ def attach(
             code.
         log_to: experiment trackers that also get the metrics and findings: any of "tensorboard",
             "wandb", "mlflow" and "trackio" (docs/start.md). The first model of a run decides.
+        webhook: the environment variable, or file, that holds the https address to which presum
+            posts each finding of severity "warning" and "critical", as JSON (docs/start.md). The
+            first model of a run decides.
 
     Returns:
         The :class:`Monitor` of this model on this rank. With one rank, dispersions are 0 and
@@ -122,6 +126,7 @@ def attach(
         record=record,
         preflight=preflight,
         log_to=log_to,
+        webhook=webhook,
     )
     record = record or Record()
     target = target_of(model, process_group, options)
@@ -139,7 +144,7 @@ def attach(
     facts |= {f"allow.{check}": reason for check, reason in record.allow.items()}
     observer = _observer(training, numbers, facts, next_module_number(key, tuple(target.ranks)))
     end_recordings_of(target.module)
-    session = _session(key, record, on_finding, log_to)
+    session = _session(key, record, on_finding, log_to, webhook)
     recording = Recording(session, observer, tuple(target.ranks), preflight=preflight)
     monitor = Monitor(recording)
     try:
@@ -160,6 +165,7 @@ def check_options(
     record: Record | None = None,
     preflight: int | None = None,
     log_to: Sequence[str] = (),
+    webhook: str | None = None,
 ) -> WatchOptions:
     """Validate the arguments of ``attach`` that do not depend on a model.
 
@@ -182,6 +188,7 @@ def check_options(
     chosen(record.fingerprints)
     _check_allowed(record.allow)
     _check_trackers(log_to)
+    _check_webhook(webhook)
     return options
 
 
@@ -217,13 +224,15 @@ def _session(
     record: Record,
     on_finding: Callable[[Finding], None] | None,
     log_to: Sequence[str],
+    webhook: str | None,
 ) -> Session:
     rank, host = dist.get_rank(), socket.gethostname()
 
     def opened() -> Channel:
         heartbeat = Heartbeat(rank, host, record.stall_seconds, quiet=record.quiet)
         run = key or _default_run()
-        return Channel(run, rank, dist.get_world_size(), heartbeat, record.on_stall, log_to)
+        size = dist.get_world_size()
+        return Channel(run, rank, size, heartbeat, record.on_stall, log_to, webhook)
 
     session = open_session(key, opened)
     session.channel.poll_devices = poll_host_copies
@@ -525,6 +534,16 @@ def _check_allowed(allow: object) -> None:
 def _check_trackers(log_to: object) -> None:
     if not isinstance(log_to, (list, tuple)) or any(name not in [*KINDS] for name in log_to):
         raise _wrong(f"log_to must be a list of {', '.join(KINDS)}, not {log_to!r}")
+
+
+def _check_webhook(webhook: object) -> None:
+    if webhook is None:
+        return
+    if not isinstance(webhook, str) or not webhook or "://" in webhook:
+        raise _wrong(
+            "webhook must name an environment variable, or a file, that holds the address: whoever "
+            "knows the address can post"
+        )
 
 
 def _check_data(data: object) -> None:

@@ -152,6 +152,7 @@ OF_ATTACH = (
     "run",
     "preflight",
     "log_to",
+    "webhook",
     "reduction",
     "microbatch_mean",
     "audit",
@@ -181,7 +182,7 @@ def check_names(row: Mapping[str, object], where: str) -> None:
 
 def arguments_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``presum.attach`` for a row of options."""
-    found = {name: row[name] for name in ("run", "preflight", "log_to") if name in row}
+    found = {name: row[name] for name in ("run", "preflight", "log_to", "webhook") if name in row}
     if "reduction" in row:
         found["reduction"] = row["reduction"]
     if row.get("microbatch_mean"):

@@ -123,6 +123,11 @@ def _add_telling(add: Callable[..., object]) -> None:
         metavar="LIST",
         help="also log to these trackers, while it trains: tensorboard, wandb, mlflow, trackio",
     )
+    add(
+        "--webhook",
+        metavar="WHERE",
+        help="post findings there: an environment variable, or a file, that holds an https address",
+    )
     add("--quiet", action="store_true", help="print nothing")
 
 

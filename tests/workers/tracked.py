@@ -4,8 +4,8 @@
     python tracked.py FOLDER NAMES [own]
 
 It runs in FOLDER, where it records into "run". NAMES: trackers, separated by commas, or "none".
-Prints the bits of the parameters at the end. It
-ends without closing its monitor, as most programs do.
+The environment variable HOOK says where the address of a webhook is. Prints the bits of the
+parameters at the end. It ends without closing its monitor, as most programs do.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def main(names: list[str], *, own: bool) -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(16, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    presum.attach(model, optimizer=optimizer, run="run", log_to=names)
+    hook = os.environ.get("HOOK")
+    presum.attach(model, optimizer=optimizer, run="run", log_to=names, webhook=hook)
     logs = [OWN[name]() for name in names] if own and rank == 0 else []
     rows = torch.Generator().manual_seed(0)  # the same on both ranks, which is a finding
     for step in range(STEPS):

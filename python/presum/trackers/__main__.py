@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from presum.trackers.following import NOT_DONE, Place, follow
-from presum.trackers.kinds import KINDS
+from presum.trackers.kinds import ALL
 
 END_SECONDS = 600.0  # the training no longer waits then
 
@@ -29,7 +29,7 @@ def main() -> None:
         print(line, file=out, flush=True)
 
     place = Place(Path(task["run"]), task["after"], task["segment"])
-    trackers = {name: (KINDS[name](), found) for name, found in task["trackers"].items()}
+    trackers = {name: (ALL[name](), found) for name, found in task["trackers"].items()}
     if follow(trackers, place, complain, sys.stdin.read, END_SECONDS):
         os._exit(NOT_DONE)
 

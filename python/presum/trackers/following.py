@@ -19,7 +19,8 @@ from presum.trackers.series import rows_of, segments_of
 from presum.trackers.tracker import Found, Tracker
 
 LOOK_SECONDS = 1.0
-RETRY_SECONDS = 10.0  # after an error of a tracker
+RETRY_SECONDS = 10.0  # after an error of a tracker; twice as long after each further one
+RETRY_SECONDS_MAX = 320.0
 NOT_DONE = 4  # exit code of the process of trackers: it has said which
 STEPS_AT_ONCE = 500  # that are held in memory
 
@@ -84,6 +85,7 @@ class Follower(threading.Thread):
             self._complain(f"{self.name}: {known}; the run log has everything")
 
     def _follow(self) -> None:
+        pause = RETRY_SECONDS
         while True:
             last = self.ended.is_set()  # before it reads
             try:
@@ -92,8 +94,10 @@ class Follower(threading.Thread):
                 if last:
                     raise
                 self.complain(error)
-                self.ended.wait(RETRY_SECONDS)
+                self.ended.wait(pause)
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
                 continue
+            pause = RETRY_SECONDS
             if last and not more:
                 return
             if not more:

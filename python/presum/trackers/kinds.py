@@ -8,6 +8,7 @@ from presum.trackers.tensorboard import TensorBoard
 from presum.trackers.tracker import Tracker
 from presum.trackers.trackio import Trackio
 from presum.trackers.wandb import Wandb
+from presum.trackers.webhook import Webhook
 
 KINDS: dict[str, type[Tracker]] = {
     "tensorboard": TensorBoard,
@@ -15,3 +16,5 @@ KINDS: dict[str, type[Tracker]] = {
     "mlflow": Mlflow,
     "trackio": Trackio,
 }
+WEBHOOK = "webhook"
+ALL: dict[str, type[Tracker]] = {**KINDS, WEBHOOK: Webhook}

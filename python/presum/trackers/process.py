@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from presum._core import RunLog
+from presum.errors import UserError
 from presum.text import one_line
 from presum.trackers.following import LOOK_SECONDS, NOT_DONE, Place, end_of
-from presum.trackers.kinds import KINDS
+from presum.trackers.kinds import KINDS, WEBHOOK
 from presum.trackers.tracker import Found
+from presum.trackers.webhook import address_in
 
 log = logging.getLogger("presum")
 
@@ -33,8 +35,11 @@ class Trackers:
     ``finish`` for any.
     """
 
-    def __init__(self, names: Sequence[str], remark: Callable[[str], None]) -> None:
+    def __init__(
+        self, names: Sequence[str], webhook: str | None, remark: Callable[[str], None]
+    ) -> None:
         self._names = list(dict.fromkeys(names))
+        self._webhook = webhook
         self._remark = remark
         self._found: dict[str, Found] = {name: {} for name in self._names}
         self._looked = threading.Event()
@@ -55,7 +60,8 @@ class Trackers:
 
     def start(self, run: Path) -> None:
         """Log the segment of this run that begins here. Never raises."""
-        if not self._names:
+        self._add_webhook()
+        if not self._found:
             return
         try:
             place = end_of(run.absolute())
@@ -64,7 +70,15 @@ class Trackers:
             )
             self._thread.start()
         except Exception as error:
-            self._remark(f"nothing is logged to {', '.join(self._names)} ({one_line(error)})")
+            self._remark(f"nothing is logged to {', '.join(self._found)} ({one_line(error)})")
+
+    def _add_webhook(self) -> None:
+        if self._webhook is None:
+            return
+        try:
+            self._found[WEBHOOK] = {"address": address_in(self._webhook)}
+        except UserError as error:
+            self._remark(f"webhook: {error}; no finding is sent")
 
     def finish(self) -> None:
         """The run log is complete. Waits at most 30 s for the trackers."""
@@ -73,7 +87,7 @@ class Trackers:
         if thread is not None:
             thread.join(END_SECONDS)
             if thread.is_alive():
-                names = ", ".join(self._names)
+                names = ", ".join(self._found)
                 self._remark(f"{names}: not done yet; it continues without this program")
 
     def _work(self, place: Place) -> None:

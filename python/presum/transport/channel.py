@@ -41,6 +41,7 @@ class Channel:
         heartbeat: Heartbeat,
         on_stall: OnStall,
         log_to: Sequence[str] = (),
+        webhook: str | None = None,
     ) -> None:
         self.run = run
         self.rank = rank
@@ -59,7 +60,7 @@ class Channel:
         self.on_stall: OnStall = on_stall
         self.poll_devices: Callable[[], None] = lambda: None  # see Session.end
         self._said: set[str] = set()
-        self.trackers = Trackers(log_to, self.remark)
+        self.trackers = Trackers(log_to, webhook, self.remark)
 
     def seconds_to_wait(self) -> float:
         """Seconds to wait for other ranks at the end."""
