@@ -52,7 +52,7 @@ class Served:
         self, path: str, method: str = "GET", body: str | None = None, **headers: str
     ) -> Answer:
         """Without a token, unless a header has one."""
-        connection = http.client.HTTPConnection(self.host, timeout=60)
+        connection = http.client.HTTPConnection(self.host)
         connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
         answer = connection.getresponse()
         data = answer.read()
@@ -132,6 +132,15 @@ def wait_for(condition: Callable[[], Any]) -> None:
         time.sleep(0.1)
 
 
+def shows(browser: report_browser.Browser, expression: str) -> bool:
+    """False also while another page is loaded."""
+    with contextlib.suppress(AssertionError):
+        return bool(browser.evaluate(expression))
+    return False
+
+
+REFUSED = "document.body.textContent.includes('that it printed')"
+OPEN = "(link => link && (link.click(), true))(document.querySelector('td a'))"
 STEP = "Number(/step (\\d+)/.exec(document.getElementById('live')?.textContent)?.[1] ?? -1)"
 CHOSEN = """({
     zoom: [...document.querySelectorAll('.zoom input')].map(i => i.value),
@@ -164,10 +173,9 @@ def follow(browser: report_browser.Browser, recording: Path, seconds: float) -> 
     with serving(recording) as served:
         wait_for(lambda: (recording / "live" / "presum.db").exists())
         browser.open(served.link)
-        wait_for(lambda: browser.evaluate("Boolean(document.querySelector('td a'))"))
-        browser.evaluate("document.querySelector('td a').click()")
-        wait_for(lambda: browser.evaluate("Boolean(document.getElementById('checks'))"))
-        wait_for(lambda: browser.evaluate(f"{STEP} > 5"))
+        wait_for(lambda: shows(browser, OPEN))
+        wait_for(lambda: shows(browser, "Boolean(document.getElementById('checks'))"))
+        wait_for(lambda: shows(browser, f"{STEP} > 5"))
         browser.evaluate(f"(() => {{{CHOOSE}}})()")
         chosen, first = browser.evaluate(CHOSEN), browser.evaluate(STEP)
         assert chosen["zoom"] == ["1", "3"] and chosen["metric"] == "cosine"
@@ -200,9 +208,9 @@ def test_nothing_is_redrawn_under_a_pointer(
     with serving(recording) as served:
         wait_for(lambda: (recording / "live" / "presum.db").exists())
         browser.open(served.link)
-        wait_for(lambda: browser.evaluate("Boolean(document.querySelector('td a'))"))
-        browser.evaluate("document.querySelector('td a').click()")
-        wait_for(lambda: browser.evaluate(f"{STEP} > 5"))
+        wait_for(lambda: shows(browser, OPEN))
+        wait_for(lambda: shows(browser, f"{STEP} > 5"))
+        browser.evaluate("document.querySelector('#story .zoom button').focus()")
         press = {"x": 400, "y": 450, "button": "left", "clickCount": 1}
         browser.command("Input.dispatchMouseEvent", type="mousePressed", **press)
         shown, written = browser.evaluate(STEP), served.steps("live")
@@ -218,7 +226,7 @@ def test_a_link_without_the_token_shows_nothing(
     for link in (served.link.partition("#")[0], served.link[:-1]):
         browser.open("about:blank")
         browser.open(link)
-        wait_for(lambda: "that it printed" in browser.evaluate("document.body.textContent"))
+        wait_for(lambda: shows(browser, REFUSED))
         assert "newer" not in browser.evaluate("document.documentElement.outerHTML")
 
 
@@ -227,17 +235,17 @@ def test_runs_are_listed_newest_first(served: Served) -> None:
     assert status == 200 and "'unsafe-inline'" not in headers["Content-Security-Policy"]
     links = re.findall(r'<a href="/runs/(.*?)/">', page)
     assert links == ["sweep%2Fnewer", "older"]
-    assert page.count("Both") + page.count("inconsistent") >= 1
+    assert 'class="critical">inconsistent' in page
     assert served.steps("older") == 40 and served.steps("sweep%2Fnewer") == 20
 
 
 def test_data_is_sent_again_only_if_there_is_more(runs: Path, served: Served) -> None:
-    tag = served.read("/runs/older/data")[2]["ETag"]
+    tag = served.read("/runs/older/data")[2]["Presum-Tag"]
     assert served.read(f"/runs/older/data?have={tag}")[:2] == (204, "")
     os.utime(runs / "older" / "presum.db")
     answers = (served.read(f"/runs/older/data?have={tag}") for _ in iter(int, 1))
     headers = next(headers for status, _, headers in answers if status == 200)
-    assert headers["ETag"] != tag
+    assert headers["Presum-Tag"] != tag
 
 
 @pytest.mark.parametrize(
@@ -252,8 +260,8 @@ def test_without_the_token_nothing_is_read(served: Served, path: str) -> None:
 
 def test_only_the_token_is_taken(served: Served) -> None:
     assert served.ask("/login", "POST", served.token[:-1])[0] == 403
-    assert served.ask("/login", "POST", "x" * 1000)[0] == 404
-    assert served.ask("/login", "POST", "", Content_Length="-1")[0] == 404
+    for length in ("1000", "-1", "9" * 5000, "x", "²"):
+        assert served.ask("/login", "POST", "", Content_Length=length)[0] == 413
     assert served.ask("/", "POST", served.token)[0] == 404
     assert served.ask("/login", "POST", served.token, Origin="http://evil.example")[0] == 403
     status, _, headers = served.ask("/login", "POST", served.token)
@@ -274,6 +282,8 @@ def test_foreign_names_are_refused(served: Served) -> None:
         "a:b:c",
     ):
         assert served.ask("/", Host=host, Cookie=cookie)[0] == 403, host
+    assert served.ask("/", Host="", Cookie=cookie, Origin="")[0] == 403
+    assert served.ask("/runs/older/data", Cookie=cookie, Sec_Fetch_Site="same-site")[0] == 403
     for host in ("localhost:1", f"LOCALHOST:{port}", "127.0.0.1", "[::1]:80"):
         assert served.ask("/", Host=host, Cookie=cookie)[0] == 200, host
 
@@ -294,7 +304,7 @@ def test_another_name_can_be_allowed(runs: Path) -> None:
         "/runs/%ff/data",
         "//evil.example/runs/older/data/",
         "/older/presum.db",
-        "/runs/older",
+        "/runs/older/data/",
     ],
 )
 def test_paths_lead_only_to_runs(served: Served, path: str) -> None:
@@ -304,7 +314,13 @@ def test_paths_lead_only_to_runs(served: Served, path: str) -> None:
 def test_only_get_and_the_one_post_are_answered(served: Served) -> None:
     for method in ("HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"):
         assert served.ask("/", method)[0] == 501
-    for said in (b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x00" * 99):
+    for said in (
+        b"GET http://[ HTTP/1.1\r\n\r\n",
+        b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x00" * 99,
+    ):
         with socket.create_connection(urlsplit(served.link).netloc.split(":")) as connection:
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
@@ -315,12 +331,14 @@ def test_only_get_and_the_one_post_are_answered(served: Served) -> None:
 def test_names_of_runs_are_only_text(tmp_path: Path) -> None:
     name = HOSTILE.replace("/", "\\")
     report_runs.make(tmp_path / name, replace(SCENE, steps=4))
-    report_runs.make(tmp_path / os.fsdecode(b"\xff\xfe"), replace(SCENE, steps=4))
+    for steps, alike in enumerate((b"a\xff", b"a\xfe", b"a  b", b"a b"), start=1):
+        report_runs.make(tmp_path / os.fsdecode(alike), replace(SCENE, steps=steps))
     with serving(tmp_path) as served:
         _, page, _ = served.read("/")
-        assert page.count("<script") == page.count("<img") == 0
-        for link in re.findall(r'<a href="(.*?)">', page):
-            assert served.read(link)[0] == served.read(f"{link}data")[0] == 200
+        assert page.count("<script") == 1 and page.count("<img") == 0
+        links = re.findall(r'<a href="/runs/(.*?)/">', page)
+        assert [served.read(f"/runs/{link}/")[0] for link in links] == [200] * 5
+        assert sorted(map(served.steps, links)) == [1, 2, 3, 4, 4]
 
 
 def test_a_run_that_cannot_be_read_says_why(runs: Path, tmp_path: Path) -> None:
@@ -340,6 +358,7 @@ def test_a_run_that_cannot_be_read_says_why(runs: Path, tmp_path: Path) -> None:
         page = served.read("/")[1]
         assert "can be read when it has ended" in page and "is damaged" in page
         db.rollback()
+        wait_for(lambda: served.read("/runs/busy/data")[0] == 200)
         assert served.steps("busy") == 40
         shutil.rmtree(tmp_path / "busy")
         assert served.read("/runs/busy/data")[0] == 503
@@ -350,15 +369,61 @@ def test_a_folder_without_a_run_shows_the_first_one(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         assert "no run here yet" in served.read("/")[1]
         report_runs.make(tmp_path / "first", replace(SCENE, steps=4))
-        assert "/runs/first/" in served.read("/")[1]
+        wait_for(lambda: "/runs/first/" in served.read("/")[1])
+
+
+def test_a_folder_that_becomes_a_run_is_shown_as_one(tmp_path: Path) -> None:
+    with serving(tmp_path) as served:
+        assert "no run here yet" in served.read("/")[1]
+        report_runs.make(tmp_path, replace(SCENE, steps=4))
+        wait_for(lambda: served.read("/")[0] == 302)
+        assert served.steps(tmp_path.name) == 4
+
+
+def test_runs_behind_links_are_found_once(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(runs / "older")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    with serving(tmp_path) as served:
+        assert re.findall(r'<a href="/runs/(.*?)/">', served.read("/")[1]) == ["link"]
+        assert served.steps("link") == 40
+
+
+def test_tags_of_another_server_are_others(runs: Path) -> None:
+    tags = []
+    for _ in range(2):
+        with serving(runs) as served:
+            tags.append(served.read("/runs/older/data")[2]["Presum-Tag"])
+    assert tags[0] != tags[1]
+
+
+def test_a_run_that_ends_while_it_is_read_is_one_file(tmp_path: Path) -> None:
+    """A reader takes as long as a page of a long run does."""
+    readers: list[sqlite3.Connection] = []
+
+    def read_slowly() -> None:
+        db = sqlite3.connect(tmp_path / "presum.db", check_same_thread=False)
+        db.execute("BEGIN")
+        db.execute("SELECT count(*) FROM step").fetchone()
+        readers.append(db)
+        threading.Timer(0.3, db.close).start()
+
+    steps = iter(range(4))
+
+    def after_step() -> None:
+        if next(steps) == 3:
+            read_slowly()
+
+    report_runs.make(tmp_path, replace(SCENE, steps=4), after_step)
+    assert readers and [file.name for file in tmp_path.iterdir()] == ["presum.db"]
 
 
 def test_one_run_is_shown_at_once_and_left_as_it_was(runs: Path) -> None:
     before = sorted(file.name for file in (runs / "older").iterdir())
     for path in (runs / "older", runs / "older" / "presum.db"):
         with serving(path) as served:
-            status, _, headers = served.read("/")
-            assert status == 302 and headers["Location"] == "/runs/older/"
+            for link in ("/", "/runs/older"):
+                status, _, headers = served.read(link)
+                assert status == 302 and headers["Location"] == "/runs/older/"
             assert served.steps("older") == 40
             served.process.send_signal(signal.SIGINT)
             assert served.process.wait() == 0
@@ -371,7 +436,13 @@ def test_bad_use_is_one_line(runs: Path) -> None:
         for arguments, said in (
             ([runs / "none"], "no such folder"),
             ([runs, "--port", port], f"cannot listen on 127.0.0.1 port {port}"),
-            ([runs, "--host", "no.such.host.example"], "cannot listen on no.such.host.example"),
+            ([runs, "--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
+            ([runs, "--host", "a..é"], "cannot listen on a..é"),
+            ([runs, "--allow-host", "http://a/"], "'http://a/' is not a name of a host"),
+            ([runs, "--allow-host", "a:80"], "'a:80' is not a name of a host"),
+            ([""], "no such folder"),
+            ([runs / "older" / "x"], "no such folder"),
+            ([Path(__file__)], "neither a run nor a folder"),
             ([runs, "--port", "70000"], "'70000' is not a port"),
         ):
             done = presum_command("serve", *arguments)
@@ -430,11 +501,31 @@ def test_a_thousand_connections_leave_training_alone(tmp_path: Path) -> None:
         return [line for end in ends for line in end.stdout.splitlines() if "bits" in line]
 
     alone = bits(tmp_path / "alone")
-    folder = tmp_path / "served"
+    over = threading.Event()
+    opened = read = 0
+
+    def attack(served: Served) -> None:
+        nonlocal opened
+        while not over.is_set():
+            held = [*hold(served, 100, b"GET / HTTP/1.1\r\n"), *hold(served, 100, b"")]
+            opened += len(held)
+            over.wait(0.5)
+            for connection in held:
+                connection.close()
+
+    def poll(served: Served) -> None:
+        nonlocal read
+        while not over.wait(0.2):
+            read += answers(served)
+
     with serving(tmp_path) as served:
-        held = [*hold(served, 500, b"GET / HTTP/1.1\r\n"), *hold(served, 500, b"")]
-        assert bits(folder) == alone
-        for connection in held:
-            connection.close()
+        threads = [threading.Thread(target=do, args=(served,)) for do in (attack, poll)]
+        for thread in threads:
+            thread.start()
+        assert bits(tmp_path / "served") == alone
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert opened >= 1000
         wait_for(lambda: answers(served))
         assert served.steps("served%2Frun") == 40

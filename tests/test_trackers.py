@@ -22,7 +22,13 @@ from programs_started import PROGRAM as PLAIN
 from workers.tracked import STEPS
 
 PROGRAM = TESTS / "workers" / "tracked.py"
-PACKAGES = ("wandb==0.31.0", "mlflow==3.17.2", "trackio==0.43.0", "tensorboard")
+PACKAGES = (
+    "wandb==0.31.0",
+    "mlflow==3.17.2",
+    "trackio==0.43.0",
+    "tensorboard",
+    "opentelemetry-exporter-otlp-proto-http==1.45.2",
+)
 SCALARS = {"presum/loss_mean", "presum/loss_std", "presum/grad_norm_cv", "presum/cosine_mean"}
 OF_RANKS = {f"presum_{name}/rank_{r}" for name in ("loss", "grad_norm") for r in (0, 1)}
 
@@ -96,13 +102,13 @@ def test_a_tracker_that_is_not_installed_costs_one_line(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def libraries() -> Path:
     """An environment with the libraries, 805 MB: their folder."""
-    folder = Path("build/trackers").absolute()
+    folder = Path("build/trackers").resolve()
     made = folder / "made"
-    if not made.exists():
-        venv.create(folder, with_pip=True)
+    if not made.exists() or made.read_text() != str(PACKAGES):
+        venv.create(folder, with_pip=True, clear=True)
         install = [folder / "bin/python", "-m", "pip", "install", "-q", *PACKAGES]
         subprocess.run(install, check=True, stdin=subprocess.DEVNULL)
-        made.touch()
+        made.write_text(str(PACKAGES))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return folder / "lib" / version / "site-packages"
 
@@ -126,6 +132,42 @@ def test_libraries_read_every_step_and_lose_none_of_the_programs(
     check_mlflow(read["mlflow"], own=own)
     check_trackio(read["trackio"], own=own)
     assert bits(ends) == bits(trained(tmp_path / "without", "none"))
+
+
+@pytest.mark.deep
+def test_a_collector_gets_the_last_step_and_the_findings(libraries: Path, tmp_path: Path) -> None:
+    with receiving() as collector:
+        collector.decode = lambda body: body
+        environment = {
+            "PYTHONPATH": f"{MODULES}{os.pathsep}{libraries}",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.address,
+        }
+        ends = trained(tmp_path, "otlp", **environment)
+        (tmp_path / "last").write_bytes(collector.bodies[-1])
+    reader = [libraries.parents[2] / "bin/python", TESTS / "workers" / "read_otlp.py"]
+    read = json.loads(run_command([*reader, tmp_path / "last"]).stdout)
+    assert read["resource"]["service.name"] == "presum" and read["resource"]["presum.run"] == "run"
+    values = {(name, *sorted(kind.items())): value for name, _, kind, value in read["points"]}
+    model = (("presum.group", 0), ("presum.model", 0))
+    (at_end,) = presum.load(tmp_path / "run").steps.loss_mean[-1:]
+    assert values[("presum.step", *model)] == STEPS - 1
+    assert values[("presum.loss_mean", *model)] == at_end
+    assert values[("presum.loss", *model, ("presum.rank", 1))] == at_end
+    found = ("presum.check", "duplicate-data"), ("presum.severity", "critical")
+    assert values[("presum.findings", *found)] == 1
+    assert {unit for name, unit, *_ in read["points"] if name == "presum.own_time"} == {"s"}
+    assert bits(ends) == bits(trained(tmp_path / "without", "none"))
+
+
+@pytest.mark.deep
+def test_a_collector_that_is_away_costs_one_line(libraries: Path, tmp_path: Path) -> None:
+    environment = {
+        "PYTHONPATH": f"{MODULES}{os.pathsep}{libraries}",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+    }
+    ends = trained(tmp_path, "otlp", **environment)
+    lines = [line for end in ends for line in end.stderr.splitlines() if "otlp" in line]
+    assert [line for line in lines if "did not take the metrics" in line] == lines[:1]
 
 
 def check_wandb(runs: list[dict[str, Any]], *, own: bool) -> None:

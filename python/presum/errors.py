@@ -25,6 +25,7 @@ _EXTRAS = {
     "lightning": "lightning",
     "matplotlib": "plot",
 }
+_DISTRIBUTIONS = {"opentelemetry": "opentelemetry-exporter-otlp-proto-http"}
 
 
 def missing(what: str, error: ModuleNotFoundError) -> ImportError:
@@ -33,5 +34,5 @@ def missing(what: str, error: ModuleNotFoundError) -> ImportError:
     if package == "presum":
         return error
     extra = _EXTRAS.get(package)
-    name = package if extra is None else f"'presum[{extra}]'"
+    name = _DISTRIBUTIONS.get(package, package) if extra is None else f"'presum[{extra}]'"
     return ImportError(f"{what} needs {package}: pip install {name}", name=error.name)

@@ -43,6 +43,7 @@ Error failure(int code, const std::string& file, const char* message, Database::
                               "presum.db; if it is one, {} ({})",
                               file, remedy_for(mode), said));
     case SQLITE_BUSY:
+      if (mode != Database::Mode::kRead) break;
       return fail(ErrorCode::kIo,
                   fmt::format("{} is in use: on a network file system, a run can be read when it "
                               "has ended ({})",
@@ -53,8 +54,9 @@ Error failure(int code, const std::string& file, const char* message, Database::
           fmt::format("{} is damaged, or too large: no answer within the time that a row may take",
                       file));
     default:
-      return fail(ErrorCode::kIo, fmt::format("{}: {}", file, said));
+      break;
   }
+  return fail(ErrorCode::kIo, fmt::format("{}: {}", file, said));
 }
 
 Error failure(int code, sqlite3* database) {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,16 @@ Status insert(Database& db, const Table<Record>& table, const Record& record,
               std::string_view how = "INSERT") {
   PRESUM_ASSIGN(auto rows, insertion(db, table, how));
   return rows.run(record);
+}
+
+// Best effort: leaves one plain file that can also be opened from a read-only folder. A reader that
+// takes longer prevents it: SQLite does not wait for readers here.
+void leave_one_file(Database& db) {
+  constexpr int kTries = 40;
+  constexpr std::chrono::milliseconds kPause{50};
+  for (int i = 0; i < kTries && !db.execute("PRAGMA journal_mode=DELETE"); ++i) {
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 }  // namespace
@@ -324,9 +335,7 @@ Status Writer::close() {
     return s;
   }
   state_->closed = true;
-  // Best effort: leaves one plain file that can also be opened from a read-only folder. A reader
-  // may prevent it.
-  static_cast<void>(state_->db().execute("PRAGMA busy_timeout=0; PRAGMA journal_mode=DELETE"));
+  leave_one_file(state_->db());
   state_->release();
   return state_->file.copy_back();
 }

@@ -8,31 +8,27 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from presum.errors import UserError
 from presum.serve.runs import FILE, Runs
-from presum.serve.server import Server
+from presum.serve.server import Server, hostname
 from presum.text import one_line
 
 PORT = 6016
 LOCAL = ("localhost", "127.0.0.1", "::1")
 ANY = ("0.0.0.0", "::", "")
+UNUSABLE = (OSError, TypeError, UnicodeError)  # those two: a name that no host can have
 NICE = 10  # the training's processes come first
 
 
 def main(argv: Sequence[str]) -> int:
     """Returns 0 after Ctrl-C."""
     given = _parser().parse_args(argv)
-    path = Path(given.path)
-    if not (path.is_dir() or (path.name == FILE and path.exists())):
-        raise UserError(
-            f"serve: {path}: no such folder; a run that has not begun yet appears in "
-            "the list of its folder"
-        )
-    server = _server(path, given)
+    server = _server(_existing(given.path), given)
+    _say(f"presum: {given.path} is at {_link(server, given.host)} (Ctrl-C ends it)")
     os.nice(NICE)
-    print(f"presum: {path} is at {_link(server, given.host)} (Ctrl-C ends it)", flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
@@ -40,6 +36,28 @@ def main(argv: Sequence[str]) -> int:
     finally:
         server.server_close()
     return 0
+
+
+def _say(line: str) -> None:
+    unwritable = UserError("serve: cannot print the link to standard output")
+    if sys.stdout is None:  # closed
+        raise unwritable
+    try:
+        print(line, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise unwritable from None
+
+
+def _existing(given: str) -> Path:
+    path = Path(given)
+    if given and (path.is_dir() or (path.name == FILE and path.is_file())):
+        return path
+    why = "neither a run nor a folder" if path.is_file() else "no such folder"
+    raise UserError(
+        f"serve: {given or repr(given)}: {why}; a run that has not begun yet appears in the list "
+        "of its folder"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "follows its steps and keeps zoom and place, or the list of a folder's runs.\n"
         "It only reads, and only the link that it prints, which holds a token, leads in.",
         epilog="Where training is on another machine, forward the port and open the link here:\n"
-        f"  ssh -L {PORT}:localhost:{PORT} HOST presum serve runs\n\n"
+        f"  ssh -t -L {PORT}:127.0.0.1:{PORT} HOST presum serve runs --port {PORT}\n\n"
         "On a network file system a run can be read when it has ended.",
         allow_abbrev=False,
     )
@@ -67,10 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--allow-host",
         metavar="NAME",
+        type=_name,
         action="append",
         default=[],
-        help="another "
-        "name that browsers may use for this server, for example a proxy's; may be "
+        help="another name that browsers may use for this server, for example a proxy's; may be "
         "repeated",
     )
     return parser
@@ -82,23 +100,25 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _hosts(given: argparse.Namespace) -> set[str]:
-    names = {*LOCAL, *given.allow_host, socket.gethostname()}
-    return {name.lower().strip("[]") for name in names | ({given.host} - {*ANY})}
+def _name(text: str) -> str:
+    name = hostname(text)
+    if not name or name != text.lower().strip("[]"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name of a host, without a port")
+    return name
 
 
 def _server(path: Path, given: argparse.Namespace) -> Server:
-    runs, hosts = Runs(path), _hosts(given)
+    hosts = {*LOCAL, *given.allow_host, hostname(socket.gethostname()), given.host.lower()} - {*ANY}
     ports = [PORT, 0] if given.port is None else [given.port]
-    for port in ports:
-        try:
-            return Server((given.host, port), runs, str(path), hosts)
-        except OSError as error:
-            if port == ports[-1]:
-                raise UserError(
-                    f"serve: cannot listen on {given.host} port {port}: {one_line(error)}"
-                ) from None
-    raise AssertionError
+    for port in ports[:-1]:
+        with suppress(*UNUSABLE):
+            return Server((given.host, port), Runs(path), str(path), hosts)
+    try:
+        return Server((given.host, ports[-1]), Runs(path), str(path), hosts)
+    except UNUSABLE as error:
+        raise UserError(
+            f"serve: cannot listen on {given.host} port {ports[-1]}: {one_line(error)}"
+        ) from None
 
 
 def _link(server: Server, host: str) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from html import escape
-from urllib.parse import quote
 
 from presum.serve.runs import Overview
 
@@ -26,7 +25,13 @@ th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var
 th { font-weight: 500; }
 td { vertical-align: top; overflow-wrap: anywhere; }
 .short { white-space: nowrap; }
-.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }"""
+.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+@media (max-width: 760px) {
+  thead { display: none; }
+  tr { display: block; border-bottom: 1px solid var(--line); padding: 6px 0; }
+  td { display: inline; border: 0; }
+  td:first-child, td:last-child { display: block; }
+}"""
 
 SCRIPT = """const said = document.getElementById('said');
 const token = location.hash.slice(1);
@@ -35,6 +40,8 @@ else fetch('login', {method: 'POST', body: token}).then((answer) => {
   if (answer.ok) location.replace('/');
   else said.textContent = 'presum serve has another token now: open the link that it printed.';
 }, () => { said.textContent = 'presum serve does not answer.'; });"""
+
+HIDE = "if (location.hash) history.replaceState(null, '', location.pathname);"  # the token
 
 
 def _page(title: str, body: str, nonce: str, more: str = "") -> str:
@@ -59,16 +66,25 @@ def listing(folder: str, runs: Sequence[Overview], older: int, nonce: str) -> st
     table = f"<div><table><thead><tr>{names}</thead><tbody>{rows}</tbody></table></div>"
     end = f'<p class="quiet">and {older} older ones</p>' if older else ""
     body = table if runs else '<p class="quiet">There is no run here yet.</p>'
+    hide = f'<script nonce="{nonce}">{HIDE}</script>'
     again = '<meta http-equiv="refresh" content="5">'
-    return _page(f"{folder} - presum", head + body + end, nonce, again)
+    return _page(f"{folder} - presum", head + body + end + hide, nonce, again)
 
 
 def _row(run: Overview) -> str:
+    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.written.seconds))
     cells = (
-        ("", f'<a href="/runs/{quote(run.name, safe="")}/">{escape(run.name)}</a>'),
-        ("quiet short", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.written.seconds))),
+        ("", f'<a href="/runs/{run.link}/">{escape(run.name)}</a>'),
+        ("quiet short", f"{written} ({_ago(time.time() - run.written.seconds)})"),
         ("quiet short", run.state),
         ("number", f"{run.steps:,}"),
         (run.severity, escape(run.verdict)),
     )
     return "<tr>" + "".join(f'<td class="{kind}">{text}' for kind, text in cells) + "\n"
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"

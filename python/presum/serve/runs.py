@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,30 +14,37 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from presum._core import RunLog
+from presum.errors import UserError
 from presum.findings import SEVERITIES
 from presum.text import one_line, printable
 
 FILE = "presum.db"
 DEPTH = 4  # of runs below a folder
 LISTED = 200
-SHARE = 0.1  # of a processor, at most, that reads a run again and again
+LOOK_SECONDS = 2.0  # between two looks for runs
+SHARE = 0.1  # of the time, at most, in which one run is read again and again
 
 
 class Written(NamedTuple):
-    """Changes with each write to a run log."""
+    """Changes with each write to a run log, and if it is replaced."""
 
     time_ns: int
-    sizes: tuple[int, ...]
+    identity: tuple[tuple[int, int, int], ...]
 
     @classmethod
     def of(cls, file: Path) -> Written:
-        """Raises OSError if there is no run."""
-        found = [file.stat()]
+        """Raises UserError if there is no run."""
+        try:
+            found = [file.stat()]
+        except OSError:
+            raise UserError("the run has been removed, or cannot be reached") from None
         with suppress(OSError):  # the run has ended
             found.append(file.with_name(f"{file.name}-wal").stat())
-        return cls(max(one.st_mtime_ns for one in found), tuple(one.st_size for one in found))
+        identity = tuple((one.st_ino, one.st_ctime_ns, one.st_size) for one in found)
+        return cls(max(one.st_mtime_ns for one in found), identity)
 
     @property
     def seconds(self) -> float:
@@ -54,6 +63,7 @@ class Overview(NamedTuple):
     """A run in the list of runs."""
 
     name: str
+    link: str
     written: Written
     state: str
     steps: int
@@ -66,34 +76,56 @@ T = TypeVar("T")
 
 class Latest(Generic[T]):
     """What was read of a run last. Reads again if the run was written to, but spends at most
-    ``SHARE`` of the time on that."""
+    ``SHARE`` of the time on that; after an error, half of it. Thread-safe; one at a time reads, of
+    all runs."""
+
+    _reading = threading.Lock()
 
     def __init__(self, read: Callable[[Written], T]) -> None:
         self._read = read
-        self._value: tuple[Written, T] | None = None
+        self._written: Written | None = None
+        self._value: T | None = None
+        self._error: Exception | None = None
         self._again = 0.0  # not before
 
     def get(self, written: Written) -> T:
+        with self._reading:
+            is_known = written == self._written and self._error is None
+            if not is_known and time.monotonic() >= self._again:
+                self._look(written)
+            if self._error is not None:
+                raise self._error
+            assert self._value is not None
+            return self._value
+
+    def _look(self, written: Written) -> None:
         began = time.monotonic()
-        old = self._value
-        if old is not None and (old[0] == written or began < self._again):
-            return old[1]
-        value = self._read(written)
+        try:
+            self._value, self._error = self._read(written), None
+        except Exception as error:
+            self._error = error.with_traceback(None)
         ended = time.monotonic()
-        self._value, self._again = (written, value), ended + (ended - began) / SHARE
-        return value
+        pause = (ended - began) / (SHARE if self._error is None else 1)
+        self._written, self._again = written, ended + pause
 
 
 class ServedRun:
     """One run log, which is open only while it is read: one that is held open keeps its ``-wal``
-    file. Thread-safe."""
+    file. Thread-safe.
+
+    Args:
+        name: for people.
+        link: the end of its address.
+        file: the run log.
+    """
 
     _tags = count()
+    _server = secrets.token_hex(4)  # tags of an earlier one are others
 
-    def __init__(self, name: str, file: Path) -> None:
+    def __init__(self, name: str, link: str, file: Path) -> None:
         self.name = name
+        self.link = link
         self._file = file
-        self._lock = threading.Lock()
         self._data = Latest(self._read_data)
         self._overview = Latest(self._read_overview)
 
@@ -102,33 +134,35 @@ class ServedRun:
 
     def data(self) -> Data:
         """Raises what reading a run raises."""
-        with self._lock:
-            return self._data.get(self.written())
+        return self._data.get(self.written())
 
-    def overview(self) -> Overview:
+    def overview(self, written: Written) -> Overview:
         """A run that cannot be read says why in place of a verdict."""
-        with self._lock:
-            return self._overview.get(self.written())
+        try:
+            return self._overview.get(written)
+        except Exception as error:
+            return Overview(self.name, self.link, written, "", 0, one_line(error), "")
 
     def _read_data(self, written: Written) -> Data:
         text = RunLog(self._file).page_data()
-        return Data(str(next(self._tags)), gzip.compress(text.encode("utf-8"), 1), written)
+        tag = f"{self._server}-{next(self._tags)}"
+        return Data(tag, gzip.compress(text.encode("utf-8"), 1), written)
 
     def _read_overview(self, written: Written) -> Overview:
-        try:
-            log = RunLog(self._file)
-            segments = {name: values for name, values, _ in log.frame("segments")}
-            severities = [found["severity"] for found in log.findings()]
-            return Overview(
-                self.name,
-                written,
-                "ended" if segments["closed"][-1] else "not closed",
-                log.steps_written(),
-                log.judgment()[0].partition("; ")[0],
-                max(severities, key=SEVERITIES.index, default=""),
-            )
-        except Exception as error:
-            return Overview(self.name, written, "", 0, one_line(error), "")
+        log = RunLog(self._file)
+        line, found = log.judgment()
+        judgment = json.loads(found)
+        ended = [segment["closed"] for segment in judgment["segments"]]
+        severities = [finding["severity"] for finding in judgment["findings"]]
+        return Overview(
+            self.name,
+            self.link,
+            written,
+            "ended" if ended[-1:] == [True] else "not closed",
+            log.steps_written(),
+            line.partition("; ")[0],
+            max(severities, key=SEVERITIES.index, default=""),
+        )
 
 
 class Runs:
@@ -136,38 +170,60 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, ServedRun] = {}
-        self.is_one = path.name == FILE or (path / FILE).exists()
+        self._lock = threading.Lock()
+        self._known: dict[str, ServedRun] = {}  # by link
+        self._again = 0.0  # not looked before
 
-    def find(self, name: str) -> ServedRun | None:
-        """A name is looked up, never made a path."""
-        return self._known.get(name) or self._look().get(name)
+    def find(self, link: str) -> ServedRun | None:
+        """A link is looked up, never made a path."""
+        return self._look().get(link)
+
+    def only(self) -> ServedRun | None:
+        """The run, if the path is one."""
+        runs = self._look()
+        return next(iter(runs.values())) if self._is_one() and runs else None
 
     def newest(self) -> tuple[list[Overview], int]:
         """At most ``LISTED`` runs, the last written first, and the number of the others."""
         runs = []
         for run in self._look().values():
-            try:
+            with suppress(UserError):
                 runs.append((run.written(), run))
-            except OSError:
-                continue  # it has been removed
-        runs.sort(key=lambda row: row[0], reverse=True)
-        return [run.overview() for _, run in runs[:LISTED]], max(0, len(runs) - LISTED)
+        runs.sort(key=lambda row: row[0].time_ns, reverse=True)
+        listed = [run.overview(written) for written, run in runs[:LISTED]]
+        return listed, max(0, len(runs) - LISTED)
 
     def _look(self) -> dict[str, ServedRun]:
-        self._known = {
-            name: self._known.get(name) or ServedRun(name, file) for name, file in self._files()
-        }
-        return self._known
+        with self._lock:
+            if time.monotonic() >= self._again:
+                known = self._known
+                runs = [ServedRun(*place) for place in self._places()]
+                self._known = {run.link: known.get(run.link, run) for run in runs}
+                self._again = time.monotonic() + LOOK_SECONDS
+            return self._known
 
-    def _files(self) -> Iterator[tuple[str, Path]]:
-        if self.is_one:
+    def _is_one(self) -> bool:
+        return self._path.name == FILE or (self._path / FILE).is_file()
+
+    def _places(self) -> Iterator[tuple[str, str, Path]]:
+        if self._is_one():
             file = self._path if self._path.name == FILE else self._path / FILE
-            yield printable(file.resolve().parent.name) or FILE, file
+            name = file.absolute().parent.name
+            yield printable(name) or FILE, quote(os.fsencode(name), safe="") or "run", file
             return
-        for folder, below, files in os.walk(self._path):
-            relative = Path(folder).relative_to(self._path)
-            if len(relative.parts) >= DEPTH:
+        for folder in self._folders():
+            if (folder / FILE).is_file():
+                relative = folder.relative_to(self._path)
+                yield printable(str(relative)), quote(os.fsencode(relative), safe=""), folder / FILE
+
+    def _folders(self) -> Iterator[Path]:
+        """Those below the path, also behind links, each once."""
+        seen: set[str] = set()
+        for name, below, _ in os.walk(self._path, followlinks=True):
+            folder = Path(name)
+            real = os.path.realpath(folder)
+            if real in seen or len(folder.relative_to(self._path).parts) >= DEPTH:
                 below.clear()
-            if FILE in files:
-                yield printable(str(relative)), Path(folder) / FILE
+            if real not in seen:
+                yield folder
+            seen.add(real)

@@ -6,16 +6,17 @@ from __future__ import annotations
 import hmac
 import io
 import logging
+import re
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from presum._core import live_page
 from presum.serve.pages import listing, login
@@ -27,7 +28,6 @@ log = logging.getLogger("presum")
 CONNECTIONS = 32  # at once; others are refused
 REQUEST_SECONDS = 5.0  # for a whole request to arrive
 ANSWER_SECONDS = 60.0
-TOKEN_LENGTH = 200
 HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -93,7 +93,7 @@ class Server(ThreadingTCPServer):
         log.debug("presum: serve: a request failed", exc_info=True)
 
 
-def _hostname(host: str) -> str:
+def hostname(host: str) -> str:
     """In lower case, without the port; "" if it is none."""
     try:
         return urlsplit(f"//{host}").hostname or ""
@@ -129,45 +129,46 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_BoundedReader(self.connection, REQUEST_SECONDS))
 
     def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
         if not self._is_called_rightly():
             return
-        path = urlsplit(self.path)
         if not self._is_known():
-            if path.path == "/":
+            if path == "/":
                 self._page(login)
             else:
                 self._say(403, "open the link that presum serve printed: it holds the token")
             return
-        parts = path.path.split("/")
-        if path.path == "/":
+        if path == "/":
             self._first_page()
-        elif len(parts) == 4 and parts[1] == "runs" and parts[3] in ("", "data"):
-            run = self.server.runs.find(unquote(parts[2]))
-            if run is None:
-                self._say(404, "there is no such run")
-            elif parts[3]:
-                self._data(run, parse_qs(path.query).get("have", [""])[0])
-            else:
-                self._page(live_page)
+            return
+        where = re.fullmatch(r"/runs/([^/]+)(?:|/|/(data))", path)
+        run = where and self.server.runs.find(where[1])
+        if not where or not run:
+            self._say(404, "there is no such run")
+        elif where[2]:
+            self._data(run, query.removeprefix("have="))
+        elif path.endswith("/"):
+            self._page(live_page)
         else:
-            self._say(404, "there is no such page")
+            self._lead_to(run)
 
     def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
         if not self._is_called_rightly():
             return
-        length = self.headers.get("Content-Length", "")
-        if self.path != "/login" or not length.isdecimal() or int(length) > TOKEN_LENGTH:
+        if self.path != "/login":
             self._say(404, "there is no such page")
-            return
-        if not self._is_token(self.rfile.read(int(length))):
+        elif not re.fullmatch(r"\d{1,3}", length, re.ASCII):
+            self._say(413, "this is not the token")
+        elif not self._is_token(self.rfile.read(int(length))):
             self._say(403, "this is not the token")
-            return
-        cookie = f"{self.server.cookie}={self.server.token}; Path=/; HttpOnly; SameSite=Strict"
-        self._answer(204, TEXT, b"", {"Set-Cookie": cookie})
+        else:
+            cookie = f"{self.server.cookie}={self.server.token}; Path=/; HttpOnly; SameSite=Strict"
+            self._answer(204, TEXT, b"", {"Set-Cookie": cookie})
 
     def _is_called_rightly(self) -> bool:
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        if _hostname(host) not in self.server.hosts:
+        if hostname(host) not in {*self.server.hosts, self.connection.getsockname()[0]}:
             self._say(403, "presum serve does not go by this name: allow it with --allow-host")
         elif origin is not None and origin.partition("://")[2] != host:
             self._say(403, "a page from elsewhere asks")
@@ -186,13 +187,20 @@ class Handler(BaseHTTPRequestHandler):
         return hmac.compare_digest(given, self.server.token.encode())
 
     def _first_page(self) -> None:
+        run = self.server.runs.only()
+        if run is not None:
+            self._lead_to(run)
+            return
         runs, older = self.server.runs.newest()
-        if self.server.runs.is_one and runs:
-            self._answer(302, TEXT, b"", {"Location": f"/runs/{quote(runs[0].name, safe='')}/"})
-        else:
-            self._page(lambda nonce: listing(self.server.title, runs, older, nonce))
+        self._page(lambda nonce: listing(self.server.title, runs, older, nonce))
+
+    def _lead_to(self, run: ServedRun) -> None:
+        self._answer(302, TEXT, b"", {"Location": f"/runs/{run.link}/"})
 
     def _data(self, run: ServedRun, have: str) -> None:
+        if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            self._say(403, "a page from elsewhere asks")
+            return
         try:
             data = run.data()
         except Exception as error:
@@ -203,12 +211,12 @@ class Handler(BaseHTTPRequestHandler):
             return
         more = {
             "Content-Encoding": "gzip",
-            "ETag": data.tag,
+            "Presum-Tag": data.tag,
             "Last-Modified": formatdate(data.written.seconds, usegmt=True),
         }
         self._answer(200, "application/json", data.body, more)
 
-    def _page(self, make: Any) -> None:
+    def _page(self, make: Callable[[str], str]) -> None:
         nonce = secrets.token_urlsafe(16)
         body = make(nonce).encode("utf-8")
         self._answer(200, HTML, body, {"Content-Security-Policy": POLICY.format(nonce)})

@@ -16,7 +16,7 @@ from presum.errors import missing
 from presum.findings import SEVERITIES, Finding
 from presum.text import one_line
 from presum.trackers.series import rows_of, segments_of
-from presum.trackers.tracker import Found, Tracker
+from presum.trackers.tracker import Found, Identity, Tracker, identity_of
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 10.0  # after an error of a tracker; twice as long after each further one
@@ -63,7 +63,7 @@ class Follower(threading.Thread):
         self._found = found
         self._run, self._taken, self._segment = place
         self._complain = complain
-        self._told: dict[tuple[object, ...], int] = {}  # findings and their severity
+        self._told: dict[Identity, int] = {}  # findings and their severity
         self._has_complained = False
 
     def run(self) -> None:
@@ -117,12 +117,11 @@ class Follower(threading.Thread):
         return up_to < written
 
     def _tell(self, finding: Finding) -> None:
-        place = finding.model_index, finding.dp_group
-        key = (*place, finding.check, finding.first_step, *finding.ranks)
         severity = SEVERITIES.index(finding.severity)
-        if severity > self._told.get(key, -1):
+        identity = identity_of(finding)
+        if severity > self._told.get(identity, -1):
             self._tracker.tell(finding)
-            self._told[key] = severity
+            self._told[identity] = severity
 
     def _close(self) -> None:
         log = RunLog(self._run)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from presum.trackers.mlflow import Mlflow
+from presum.trackers.otlp import Otlp
 from presum.trackers.tensorboard import TensorBoard
 from presum.trackers.tracker import Tracker
 from presum.trackers.trackio import Trackio
@@ -15,6 +16,7 @@ KINDS: dict[str, type[Tracker]] = {
     "wandb": Wandb,
     "mlflow": Mlflow,
     "trackio": Trackio,
+    "otlp": Otlp,
 }
 WEBHOOK = "webhook"
 ALL: dict[str, type[Tracker]] = {**KINDS, WEBHOOK: Webhook}

@@ -45,7 +45,7 @@ class Mlflow:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        metrics = [Metric(n, v, now, step) for step, values in rows for n, v in values.items()]
+        metrics = [Metric(n, v, now, row.step) for row in rows for n, v in row.values.items()]
         for at in range(0, len(metrics), CALL_METRICS):
             self._client.log_batch(self._run_id, metrics[at : at + CALL_METRICS])
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from presum._core import RunLog
-from presum.trackers.tracker import Row
+from presum.trackers.tracker import Row, Series
 
 Table = dict[str, npt.NDArray[Any]]
 
@@ -38,12 +38,12 @@ def rows_of(log: RunLog, after: int, up_to: int) -> list[Row]:
     starts = [0, *np.cumsum(steps["workers"]).tolist()]
     rows = []
     for at, (first, end) in enumerate(pairwise(starts)):
-        prefix = _prefix(steps, at)
-        values = {f"presum/{prefix}{name}": steps[name][at] for name in OF_STEP}
+        place = int(steps["model_index"][at]), int(steps["dp_group"][at])
+        values = {Series(name, *place): steps[name][at] for name in OF_STEP}
         values |= {
-            f"presum_{name}": value for name, value in _of_ranks(workers, first, end, prefix)
+            Series(name, *place, of): value for name, of, value in _of_ranks(workers, first, end)
         }
-        known = {name: float(value) for name, value in values.items() if not np.isnan(value)}
+        known = {series: float(value) for series, value in values.items() if not np.isnan(value)}
         rows.append(Row(int(steps["step"][at]), known))
     return rows
 
@@ -58,21 +58,15 @@ def _table(log: RunLog, name: str, *rows: int) -> Table:
     return {column: values for column, values, _ in log.frame(name, *rows)}
 
 
-def _prefix(steps: Table, at: int) -> str:
-    """Of a model that is not the first."""
-    model, group = int(steps["model_index"][at]), int(steps["dp_group"][at])
-    return (f"model_{model}/" if model else "") + (f"group_{group}/" if group else "")
-
-
 def _of_ranks(
-    workers: Table, first: int, end: int, prefix: str
-) -> Iterator[tuple[str, npt.NDArray[Any] | float]]:
+    workers: Table, first: int, end: int
+) -> Iterator[tuple[str, str, npt.NDArray[Any] | float]]:
     ranks = workers["rank"][first:end]
     own = np.sum([workers[name][first:end] for name in OWN_TIMES], axis=0)
     columns = {name: workers[name][first:end] for name in OF_RANK} | {"own_seconds": own}
     for name, values in columns.items():
         if len(columns) * len(ranks) <= SERIES_MAX:
-            yield from ((f"{name}/{prefix}rank_{r}", v) for r, v in zip(ranks, values, strict=True))
+            yield from ((name, f"rank_{r}", v) for r, v in zip(ranks, values, strict=True))
         elif not np.isnan(values).all():
-            yield f"{name}/{prefix}lowest", np.nanmin(values)
-            yield f"{name}/{prefix}highest", np.nanmax(values)
+            yield name, "lowest", np.nanmin(values)
+            yield name, "highest", np.nanmax(values)

@@ -37,9 +37,9 @@ class TensorBoard:
     def log(self, rows: Sequence[Row]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        for step, values in rows:
-            scalars = [Summary.Value(tag=n, simple_value=v) for n, v in values.items()]
-            self._add(step, Summary(value=scalars))
+        for row in rows:
+            scalars = [Summary.Value(tag=n, simple_value=v) for n, v in row.values.items()]
+            self._add(row.step, Summary(value=scalars))
         self._writer.flush()
 
     def tell(self, finding: Finding) -> None:

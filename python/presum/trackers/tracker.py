@@ -9,14 +9,52 @@ from typing import Any, NamedTuple, Protocol
 
 from presum.findings import Finding
 
+Identity = tuple[object, ...]
 Found = Mapping[str, Any]  # where a program logs to; values that JSON has
 
 
+class Series(NamedTuple):
+    """Of what a value is.
+
+    Attributes:
+        name: a metric of the step or, if ``of`` is not empty, of ranks.
+        model_index: the model, from 0.
+        dp_group: the data-parallel group, by its lowest global rank.
+        of: "rank_3", or "lowest" and "highest" over ranks; "": the step.
+    """
+
+    name: str
+    model_index: int
+    dp_group: int
+    of: str = ""
+
+    @property
+    def path(self) -> str:
+        """The name under which most trackers show it; slashes make groups."""
+        model = f"model_{self.model_index}/" if self.model_index else ""
+        group = f"group_{self.dp_group}/" if self.dp_group else ""
+        if self.of:
+            return f"presum_{self.name}/{model}{group}{self.of}"
+        return f"presum/{model}{group}{self.name}"
+
+
 class Row(NamedTuple):
-    """The values of one step, by name. All are finite or infinite, none is NaN."""
+    """The values of one step. All are finite or infinite, none is NaN."""
 
     step: int
-    values: Mapping[str, float]
+    series: Mapping[Series, float]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """By path."""
+        return {series.path: value for series, value in self.series.items()}
+
+
+def identity_of(finding: Finding) -> Identity:
+    """Equal for one finding of a segment when it is read again: its severity and its last step may
+    have changed."""
+    place = finding.model_index, finding.dp_group
+    return (*place, finding.check, finding.first_step, *finding.ranks)
 
 
 class Tracker(Protocol):

@@ -45,8 +45,8 @@ class Trackio:
         self._run = trackio.init(name=f"presum {run.name}", **where, **quiet)
 
     def log(self, rows: Sequence[Row]) -> None:
-        for step, values in rows:
-            self._run.log(dict(values), step=step)
+        for row in rows:
+            self._run.log(row.values, step=row.step)
 
     def tell(self, finding: Finding) -> None:
         import trackio

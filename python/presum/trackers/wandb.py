@@ -51,8 +51,8 @@ class Wandb:
         self._run.define_metric("*", step_metric=STEP)
 
     def log(self, rows: Sequence[Row]) -> None:
-        for step, values in rows:
-            self._run.log({STEP: step, **values})
+        for row in rows:
+            self._run.log({STEP: row.step, **row.values})
 
     def tell(self, finding: Finding) -> None:
         import wandb

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -17,7 +17,8 @@ class Receiver(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.codes: list[int] = []  # the first answers; then 200
-        self.bodies: list[dict[str, Any]] = []
+        self.bodies: list[Any] = []
+        self.decode: Callable[[bytes], Any] = json.loads
         self.asked = 0
 
     @property
@@ -30,7 +31,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.asked += 1
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.server.decode(self.rfile.read(int(self.headers["Content-Length"])))
         code = self.server.codes.pop(0) if self.server.codes else 200
         if code == 200:
             self.server.bodies.append(body)

@@ -95,7 +95,7 @@ function showButton(run, finding, show) {
 
 function findingCard(run, finding, show) {
   const line = (label, text, shown = prose) => (text ? el('p', {}, el('b', {}, `${label}: `), shown(text)) : null);
-  return el('article', {class: `finding ${finding.severity}`, 'data-check': finding.check},
+  return el('article', {class: `finding ${finding.severity}`, 'data-check': finding.check, 'data-key': `${finding.check} ${finding.ranks} ${finding.first_step}`},
     el('header', {}, el('span', {class: `badge ${finding.severity}`}, finding.severity), el('h3', {}, prose(finding.sentence))),
     el('p', {class: 'note'}, el('code', {}, finding.check), ` · ${whereText(run, finding)}`),
     finding.consequence ? el('p', {}, prose(finding.consequence)) : null, line('Evidence', finding.evidence_text, folded), line('Suspects', finding.suspects),

@@ -3,38 +3,40 @@
 // chose.
 
 const LOOK_MS = 1000;
-const STILL_MS = 1500;  // since the reader did something, before a redraw may disturb
+const STILL_MS = 1500;  // after the reader did something
+const TYPING_MS = 10000;
+const ANSWER_MS = 60000;
 
-let lastAct = -Infinity;
+let stillAt = -Infinity;  // from when on a redraw disturbs nobody
 let pressed = false;
 
 function watchReader() {
-  const act = () => { lastAct = performance.now(); };
-  for (const kind of ['pointermove', 'pointerdown', 'wheel', 'touchmove', 'keydown']) {
+  const act = (event) => {
+    const types = event.type === 'input' && event.target.type === 'number';
+    stillAt = performance.now() + (types ? TYPING_MS : STILL_MS);
+  };
+  for (const kind of ['pointermove', 'pointerdown', 'wheel', 'touchmove', 'keydown', 'input']) {
     addEventListener(kind, act, {passive: true, capture: true});
   }
-  addEventListener('pointerdown', () => { pressed = true; }, true);
-  for (const kind of ['pointerup', 'pointercancel', 'blur']) addEventListener(kind, () => { pressed = false; }, true);
+  addEventListener('pointerdown', ({button}) => { pressed = button === 0; }, true);
+  const release = () => { pressed = false; };
+  for (const kind of ['pointerup', 'pointercancel', 'contextmenu', 'change']) addEventListener(kind, release, true);
+  addEventListener('blur', release);  // of the window; that of an element does not reach it
 }
 
 function busy() {
-  return document.hidden || pressed || getSelection().type === 'Range' || performance.now() - lastAct < STILL_MS;
+  return pressed || getSelection().type === 'Range' || performance.now() < stillAt;
 }
 
 function pause(milliseconds) {
   return new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 }
 
-// What does not change with the numbers in a text.
-function steady(text) {
-  return text.replace(/[\d.,]+/g, '#');
-}
-
-// Where an element is, and what it says.
+// Where an element is, and for a control what it is called.
 function placeOf(element) {
-  const heading = element.closest('article')?.querySelector('h3')?.textContent ?? '';
-  const label = element.getAttribute('aria-label') ?? element.querySelector('summary')?.textContent ?? element.textContent;
-  return [element.tagName, element.parentElement.closest('[id]').id, steady(heading), steady(label)].join('|');
+  const within = element.closest('[data-key]')?.dataset.key ?? element.parentElement.closest('[id]').id;
+  const name = element.getAttribute('aria-label') ?? (element.matches('button') ? element.textContent : '');
+  return [element.tagName, element.id, within, name].join('|');
 }
 
 // Elements by names that find them again after a redraw.
@@ -66,7 +68,8 @@ const orderOf = (button) => button.parentElement.getAttribute('aria-sort') ?? 'n
 
 function choicesOf(main, {part, drawn: {group, view}, chose}) {
   return {
-    part: chose ? part : null,
+    part,
+    chose,
     zoom: zoomOf(part, group),
     lines: view.choseLines ? view.drawn.map((w) => w.replica) : null,
     layer: view.groups?.drawn?.name,
@@ -80,7 +83,7 @@ function choicesOf(main, {part, drawn: {group, view}, chose}) {
   };
 }
 
-function chooseAgain(main, {part, drawn: {group, view}}, kept) {
+function pressAgain(main, kept) {
   const buttons = byName(main, '.choices button');
   for (const name of kept.buttons) {
     if (buttons.get(name)?.getAttribute('aria-pressed') === 'false') buttons.get(name).click();
@@ -89,6 +92,10 @@ function chooseAgain(main, {part, drawn: {group, view}}, kept) {
   for (const [name, order] of kept.sorts) {
     for (let i = 0; i < {none: 0, descending: 1, ascending: 2}[order]; ++i) headings.get(name)?.click();
   }
+}
+
+// REQUIRES: the part that was shown is shown again.
+function chooseAgain({part, drawn: {group, view}}, kept) {
   if (kept.lines) {
     view.choseLines = true;
     view.drawLines(part.workers.filter((w) => kept.lines.includes(w.replica)));
@@ -115,8 +122,10 @@ function returnTo(main, kept) {
 
 // The longest part of the last segment, unless the reader chose one.
 function latestPart(chosen) {
-  return (run) => run.parts.find((part) => chosen && samePart(part, chosen)) ??
-    mainPart({parts: run.parts.filter((part) => part.segment === Math.max(...run.parts.map((p) => p.segment)))});
+  return (run) => {
+    const last = Math.max(...run.parts.map((part) => part.segment));
+    return run.parts.find((part) => chosen && samePart(part, chosen)) ?? mainPart({parts: run.parts.filter((part) => part.segment === last)});
+  };
 }
 
 function redrawn(main, data, view) {
@@ -124,48 +133,66 @@ function redrawn(main, data, view) {
   main.style.minHeight = `${main.offsetHeight}px`;  // scrolling has the same range meanwhile
   view?.destroy();
   prepare(data);
-  const next = new RunView(main, data.runs[0], true, latestPart(kept?.part));
-  next.chose = Boolean(kept?.part);
+  const next = new RunView(main, data.runs[0], true, latestPart(kept?.chose ? kept.part : null));
   forgetRemoved();
-  if (kept && next.drawn) chooseAgain(main, next, kept);
-  if (kept) returnTo(main, kept);
+  if (kept && next.drawn) {
+    pressAgain(main, kept);
+    if (samePart(next.part, kept.part)) {
+      next.chose = kept.chose;
+      chooseAgain(next, kept);
+    }
+    returnTo(main, kept);
+  }
   main.style.minHeight = '';
   return next;
 }
 
 function liveText({runs: [run]}, written) {
   const step = run.parts.reduce((last, part) => Math.max(last, part.coverage.last_step), -1);
-  return [step < 0 ? 'no step yet,' : `step ${step.toLocaleString('en')},`, run.segments.at(-1)?.closed ? 'ended' : 'written', written.toLocaleTimeString()].join(' ');
+  const state = run.segments.at(-1)?.closed ? 'ended' : 'written';
+  return `${step < 0 ? 'no step yet' : `step ${step.toLocaleString('en')}`}, ${state} ${written.toLocaleString()}`;
 }
 
 // {data, tag, written}, {} if there is nothing new, or {problem}.
 async function newData(have) {
   try {
-    const answer = await fetch(`data?have=${have}`);
+    const answer = await fetch(`data?have=${have}`, {signal: AbortSignal.timeout(ANSWER_MS)});
     if (answer.status === 204) return {};
     if (!answer.ok) return {problem: await answer.text()};
-    return {data: await answer.json(), tag: answer.headers.get('ETag'), written: new Date(answer.headers.get('Last-Modified'))};
+    return {data: await answer.json(), tag: answer.headers.get('Presum-Tag'), written: new Date(answer.headers.get('Last-Modified'))};
   } catch {
     return {problem: 'presum serve does not answer'};
   }
+}
+
+// A link to the list of runs, and no token in the address.
+function startLive() {
+  watchReader();
+  const brand = document.querySelector('.brand b');
+  brand.replaceWith(el('a', {href: '/', title: 'all runs that are served'}, brand.cloneNode(true)));
+  if (location.hash) history.replaceState(null, '', location.pathname);
 }
 
 async function follow(main) {
   const status = document.getElementById('live');
   let view = null;
   let have = '';
-  let said = 'reading the run';
-  watchReader();
-  const brand = document.querySelector('.brand b');
-  brand.replaceWith(el('a', {href: '/', title: 'all runs that are served'}, brand.cloneNode(true)));
+  let said = '';
+  status.textContent = 'reading the run';
+  startLive();
   for (;; await pause(LOOK_MS)) {
-    if (view && busy()) continue;
+    if (view && document.hidden) continue;
     const {data, tag, written, problem} = await newData(have);
     while (data && view && busy()) await pause(LOOK_MS / 4);
     if (data) {
-      view = redrawn(main, data, view);
       have = tag;
-      said = liveText(data, written);
+      said = 'the page could not be drawn: reload it';
+      try {
+        view = redrawn(main, data, view);
+        said = liveText(data, written);
+      } catch (error) {
+        console.error(error);
+      }
     }
     status.textContent = problem ?? said;
   }
