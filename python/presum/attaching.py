@@ -103,7 +103,8 @@ def attach(
             under ``presum.run``, where a program that ends successfully exits with the verdict's
             code.
         log_to: experiment trackers that also get the metrics and findings: any of "tensorboard",
-            "wandb", "mlflow" and "trackio" (docs/start.md). The first model of a run decides.
+            "wandb", "mlflow", "trackio" and "otlp" (docs/start.md). The first model of a run
+            decides.
         webhook: the environment variable, or file, that holds the https address to which presum
             posts each finding of severity "warning" and "critical", as JSON (docs/start.md). The
             first model of a run decides.

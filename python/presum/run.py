@@ -121,7 +121,8 @@ def _add_telling(add: Callable[..., object]) -> None:
         "--log-to",
         type=_listed,
         metavar="LIST",
-        help="also log to these trackers, while it trains: tensorboard, wandb, mlflow, trackio",
+        help="also log to these trackers, while it trains: tensorboard, wandb, mlflow, trackio, "
+        "otlp",
     )
     add(
         "--webhook",

@@ -97,9 +97,7 @@ class Webhook:
         message = message_of(finding, self._run)
         if self._left == 1:
             message["text"] += "\nThis run sends no further message."
-        if urlsplit(self._address).hostname == SLACK:
-            message = {"text": _escaped(message["text"])}
-        _post(self._address, message)
+        _post(self._address, body_for(self._address, message))
         self._left -= 1
 
     def close(self, verdict: str, report: Path) -> None:
@@ -107,10 +105,17 @@ class Webhook:
 
 
 def message_of(finding: Finding, run: str) -> dict[str, Any]:
-    """The body: the finding, and as ``text`` what Slack, Mattermost and others show."""
+    """The finding, and as ``text`` what Slack, Mattermost and others show."""
     head = f"presum: {run}: {finding.severity}: {finding.sentence} [{finding.check}]"
     fields = {name: getattr(finding, name) for name in FIELDS}
     return {"text": f"{head}\n{finding.remedy}".strip(), "source": "presum", "run": run, **fields}
+
+
+def body_for(address: str, message: dict[str, Any]) -> dict[str, Any]:
+    """What the service at an address takes of a message."""
+    if urlsplit(address).hostname != SLACK:
+        return message
+    return {"text": _escaped(message["text"])}
 
 
 def _escaped(text: str) -> str:

@@ -15,9 +15,9 @@ from helpers.recorded_runs import record
 from helpers.webhook_receiver import Receiver, receiving
 from presum.errors import UserError
 from presum.findings import Finding
-from presum.trackers import following, webhook
+from presum.trackers import following
 from presum.trackers.following import end_of, follow
-from presum.trackers.webhook import MESSAGES, Webhook, address_in, message_of
+from presum.trackers.webhook import MESSAGES, Webhook, address_in, body_for, message_of
 
 FINDING = Finding(
     check="shared-rng",
@@ -100,14 +100,12 @@ def test_an_error_is_tried_again(
     assert remarks == ["webhook: it answered 503; the run log has everything"]
 
 
-def test_slack_gets_its_own_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    posted: list[dict[str, Any]] = []
-    monkeypatch.setattr(webhook, "_post", lambda _, message: posted.append(message))
-    hook = Webhook()
-    hook.open(Path("runs/a"), {"address": "https://hooks.slack.com/services/x"})
-    hook.tell(FINDING)
+def test_slack_gets_its_own_shape() -> None:
+    message = message_of(FINDING, "a")
     expected = "presum: a: critical: Ranks share a &lt;generator&gt; &amp; more, since step 3"
-    assert posted == [{"text": f"{expected} [shared-rng]\nSeed each rank."}]
+    slack = body_for("https://hooks.slack.com/services/x", message)
+    assert slack == {"text": f"{expected} [shared-rng]\nSeed each rank."}
+    assert body_for("https://hooks.slack.com.example/x", message) == message
 
 
 def test_messages_are_few(receiver: Receiver) -> None:
