@@ -73,6 +73,27 @@ def make(folder: Path, scene: Scene, after_step: Callable[[], object] = lambda: 
     return folder
 
 
+def repeat(folder: Path, times: int) -> Path:
+    """Let the steps of a run follow each other this many times."""
+    numbers = "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n WHERE k + 1 < ?) "
+    with contextlib.closing(sqlite3.connect(folder / "presum.db")) as db:
+        (steps,) = db.execute("SELECT count(*) FROM step").fetchone()
+        for table, shifted in (
+            ("step", ("id", "step")),
+            ("worker_step", ("step_id",)),
+            ("group_step", ("step_id",)),
+        ):
+            db.execute(f"CREATE TEMP TABLE old AS SELECT * FROM {table}")
+            names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
+            values = [f'"{n}" + k * {steps}' if n in shifted else f'"{n}"' for n in names]
+            db.execute(
+                f"{numbers} INSERT INTO {table} SELECT {', '.join(values)} FROM n, old", (times,)
+            )
+            db.execute("DROP TABLE old")
+        db.commit()
+    return folder
+
+
 def _set_times(file: Path) -> None:
     """Steps that a program numbers itself have none. These workers wait for nobody."""
     columns = "time_data=0.001, time_forward=0.01+0.0002*rank, time_backward=0.02, "
