@@ -166,7 +166,7 @@ def _allowed(text: str) -> tuple[str, str]:
 
 
 def _listed(text: str) -> list[str]:
-    return text.split(",")
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _families(text: str) -> list[str]:

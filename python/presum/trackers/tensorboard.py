@@ -27,7 +27,7 @@ class TensorBoard:
             return {}
         kind = module.SummaryWriter
         folders = [str(one.log_dir) for one in gc.get_objects() if issubclass(type(one), kind)]
-        return {"folder": folders[0].rstrip("/")} if folders else {}
+        return {"folder": _from_anywhere(folders[0])} if folders else {}
 
     def open(self, run: Path, found: Found) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -59,3 +59,8 @@ class TensorBoard:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+
+
+def _from_anywhere(folder: str) -> str:
+    """The folder of a program that may change its own. It may also be on another machine."""
+    return folder if "://" in folder else str(Path(folder).absolute())
