@@ -68,6 +68,8 @@ class Otlp:
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         data = self._reader.get_metrics_data()
+        if data is None:  # OTEL_SDK_DISABLED, or nothing is known yet
+            return
         result = self._exporter.export(data, MILLISECONDS)
         if result is not MetricExportResult.SUCCESS:
             raise ConnectionError("the collector did not take the metrics")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -108,6 +109,8 @@ def message_of(finding: Finding, run: str) -> dict[str, Any]:
     """The finding, and as ``text`` what Slack, Mattermost and others show."""
     head = f"presum: {run}: {finding.severity}: {finding.sentence} [{finding.check}]"
     fields = {name: getattr(finding, name) for name in FIELDS}
+    if not math.isfinite(finding.confidence):
+        fields["confidence"] = None  # JSON has no NaN
     return {"text": f"{head}\n{finding.remedy}".strip(), "source": "presum", "run": run, **fields}
 
 

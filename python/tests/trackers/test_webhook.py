@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,8 @@ def test_information_is_no_alert(receiver: Receiver) -> None:
 def test_the_body_is_json() -> None:
     body = json.loads(json.dumps(message_of(FINDING, "a")))
     assert body["title"] == FINDING.title and body["source"] == "presum"
+    unknown = message_of(replace(FINDING, confidence=float("nan")), "a")
+    assert json.loads(json.dumps(unknown, allow_nan=False))["confidence"] is None
 
 
 @pytest.mark.parametrize("address", ["https://h.example/x", "http://localhost:1/x\n"])
